@@ -1,0 +1,39 @@
+# `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
+
+.PHONY: help setup demo test test-full lint format types bench clean
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+
+help:  ## What there is to make
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup:  ## Debian packages (as root) and the virtual environment; nothing twice
+	@bash .ci/setup
+
+demo: setup  ## Kill a site and a consumer, and see what is lost (nothing)
+	@$(BIN)/reliamsg demo
+
+test: setup  ## All tests at small sizes, at most 10 minutes
+	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+test-full: setup  ## All tests at full sizes, at most an hour
+	$(BIN)/python -m pytest --full -n 2 --dist worksteal
+
+lint: setup  ## Style, and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup  ## Put the formatting right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: setup  ## Types, strictly
+	$(BIN)/mypy
+
+bench: setup  ## Throughput against plain pika
+	$(BIN)/python benchmarks/throughput.py --json
+
+clean:  ## Everything that was made here
+	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Benchmarks: ratios against a peer, in pairs that alternate in one run, never absolute promises."""

@@ -1,0 +1,34 @@
+"""Handle messages of a group until Ctrl-C or SIGTERM:  python consumer.py GROUP TOPIC dc1=amqp://localhost dc2=mqtt://localhost"""
+
+import argparse
+import signal
+import sys
+
+from reliamsg import Consumer, Message, Site
+
+
+def handle(message: Message) -> None:
+    """Returning acknowledges the message. Raising has it come again, and nothing of its stream overtakes it."""
+    # After a crash, what was handled but not yet acknowledged comes once more, and says so.
+    again = " (again)" if message.redelivered else ""
+    print(f"{message.id}{again}: {message.body.decode()}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Handle messages of a group.")
+    parser.add_argument("group")
+    parser.add_argument("topic")
+    parser.add_argument("sites", nargs="+", metavar="NAME=URL")
+    parser.add_argument("--inbox", default="example.inbox.db", help="belongs to this group alone")
+    options = parser.parse_args()
+
+    sites = [Site(*site.split("=", 1)) for site in options.sites]
+    with Consumer(options.group, sites, topics=[options.topic], inbox=options.inbox) as consumer:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: consumer.stop())
+        consumer.run(handle)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Publish lines of standard input:  python producer.py TOPIC dc1=amqp://localhost dc2=mqtt://localhost
+
+Run it with the groups that must get the messages, so that RabbitMQ keeps them from the start:
+--group billing --group archive. (At MQTT sites: `reliamsg group create` first.)
+"""
+
+import argparse
+import sys
+
+from reliamsg import Producer, Site
+from reliamsg.errors import ConfirmTimeout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Publish lines of standard input.")
+    parser.add_argument("topic")
+    parser.add_argument("sites", nargs="+", metavar="NAME=URL")
+    parser.add_argument("--producer", default="example", help="a name that no other producer has")
+    parser.add_argument("--outbox", default="example.outbox.db", help="belongs to this producer alone")
+    parser.add_argument("--group", action="append", default=[], help="a group that must get the messages")
+    parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait for confirms at the end")
+    options = parser.parse_args()
+
+    sites = [Site(*site.split("=", 1)) for site in options.sites]
+    groups = {options.topic: options.group}
+    with Producer(options.producer, sites, outbox=options.outbox, groups=groups) as producer:
+        for line in sys.stdin:
+            # When this returns, the message is on the disk: it will be sent, whatever happens from here on.
+            receipt = producer.publish(options.topic, line.rstrip("\n").encode(), headers={"source": "stdin"})
+            print(f"durable here: {receipt.id}")
+        try:
+            producer.flush(timeout=options.timeout)
+        except ConfirmTimeout:
+            # Neither a success nor a failure: what is left stays in the outbox, and goes out next time.
+            print(f"not confirmed by all sites yet: {producer.close(timeout=0.0)}", file=sys.stderr)
+            return 1
+    print("confirmed by all sites")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

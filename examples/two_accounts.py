@@ -1,0 +1,197 @@
+"""Two accounts, two groups, and a site that is killed in the middle with thousands of messages queued.
+
+    python two_accounts.py --lab mosquitto
+    python two_accounts.py --messages 60000 dc1=amqp://host1 dc2=amqp://host2
+
+Producers A and B publish numbered messages with their account in a header; the groups `ledger` and `fraud` are
+slow, so messages pile up at the sites. Half-way dc1 is killed, loses what it held, and returns empty. At the end
+each group must have every number once, in order for each account. With --lab the brokers are started and killed
+here, and plain paho goes through the same at one broker; with URLs you are asked to do the killing.
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from reliamsg import Consumer, Message, Producer, Site
+from reliamsg.lab import Broker, Mosquitto, RabbitNode
+from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+
+TOPIC = "payments"
+ACCOUNTS = ("A", "B")
+GROUPS = ("ledger", "fraud")
+SECONDS = 120.0
+CHUNK = 20
+COST = 0.0005
+"""Seconds that a message costs a group."""
+
+
+class Group:
+    """A consumer that notes, in a thread, which numbers of which account it is given."""
+
+    def __init__(self, name: str, sites: list[Site], directory: Path) -> None:
+        self.name = name
+        self.numbers: dict[str, list[int]] = defaultdict(list)
+        # A small inbox: what is not handled yet stays at the sites, where it is at stake.
+        self.consumer = Consumer(
+            name, sites, topics=[TOPIC], inbox=directory / f"{name}.db", max_inbox_bytes=64 * 1024
+        )
+        self.thread = threading.Thread(
+            target=lambda: self.consumer.run(self.handle, batch=CHUNK), daemon=True
+        )
+
+    def __enter__(self) -> "Group":
+        self.thread.start()
+        # MQTT brokers keep messages for groups that they have seen.
+        wait(lambda: all(site.state == "connected" for site in self.consumer.status().sites.values()))
+        return self
+
+    def handle(self, messages: list[Message]) -> None:
+        time.sleep(COST * len(messages))
+        for message in messages:
+            self.numbers[message.headers["account"]].append(int(message.body))
+
+    def has(self, count: int) -> bool:
+        return self.handled >= count
+
+    @property
+    def handled(self) -> int:
+        return sum(map(len, self.numbers.values()))
+
+    def __exit__(self, *exc: object) -> None:
+        self.consumer.stop()
+        self.thread.join()
+        self.consumer.close()
+
+
+def run(
+    sites: list[Site], count: int, place: Path, kill: Callable[[], object], restore: Callable[[], object]
+) -> bool:
+    """Whether every group was given every number once, in order for each account."""
+    with ExitStack() as stack:
+        groups = [stack.enter_context(Group(name, sites, place)) for name in GROUPS]
+        producers = {
+            account: stack.enter_context(
+                Producer(account, sites, outbox=place / f"{account}.db", groups={TOPIC: list(GROUPS)})
+            )
+            for account in ACCOUNTS
+        }
+        publish(producers, range(1, count // 2 + 1))
+        for producer in producers.values():
+            producer.flush(SECONDS)
+        waiting = [count // 2 * len(ACCOUNTS) - group.handled for group in groups]
+        kill()
+        print(f"dc1 is gone; not handled yet: {dict(zip(GROUPS, waiting, strict=True))}", flush=True)
+        publish(producers, range(count // 2 + 1, count + 1))
+        restore()
+        print("dc1 is back, empty", flush=True)
+        for producer in producers.values():
+            producer.flush(SECONDS)
+        every = list(range(1, count + 1))
+        for group in groups:
+            wait(partial(group.has, count * len(ACCOUNTS)))
+            for account in ACCOUNTS:
+                right = group.numbers[account] == every
+                print(f"{group.name}: {len(group.numbers[account])} of account {account}, in order: {right}")
+        return all(group.numbers[account] == every for group in groups for account in ACCOUNTS)
+
+
+def publish(producers: dict[str, Producer], numbers: range) -> None:
+    """Publish the numbers of all accounts, a chunk at a time; each is on the disk before the next."""
+    for first in numbers[::CHUNK]:
+        bodies = [b"%d" % number for number in range(first, min(first + CHUNK, numbers.stop))]
+        for account, producer in producers.items():
+            producer.publish_many(TOPIC, bodies, headers={"account": account})
+
+
+def run_plain(broker: Broker, count: int) -> int:
+    """How many of the messages that the broker had confirmed plain paho's subscriber never got."""
+    received: list[bytes] = []
+
+    def handle(body: bytes) -> None:
+        time.sleep(COST)
+        received.append(body)
+
+    subscriber = PlainSubscriber(broker.url, "plain", TOPIC, handle)
+    subscriber.wait_subscribed(SECONDS)
+    publisher = PlainPublisher(broker.url, "plain-accounts")
+    confirmed = 0
+    for part in (range(1, count // 2 + 1), range(count // 2 + 1, count + 1)):
+        for number in part:
+            for account in ACCOUNTS:
+                publisher.publish(TOPIC, f"{account}{number}".encode(), number)
+        while publisher.unconfirmed:
+            confirmed += len(publisher.confirmed(1.0))
+        if part.stop <= count:
+            broker.kill()
+            broker.start()
+            subscriber.wait_subscribed(SECONDS)
+    while True:  # until nothing comes any more
+        before = len(received)
+        time.sleep(2.0)
+        if len(received) == before:
+            break
+    publisher.close()
+    subscriber.close()
+    return confirmed - len(set(received))
+
+
+def wait(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            sys.exit(f"waited {SECONDS:g} s in vain")
+        time.sleep(0.05)
+
+
+def with_lab(kind: str, count: int, place: Path) -> bool:
+    """Both runs, on brokers that are started and killed here."""
+    with ExitStack() as stack:
+        dc1, control = (stack.enter_context(Mosquitto(place / name, name)) for name in ("dc1", "control"))
+        place2 = place / "dc2"
+        dc2: Broker = Mosquitto(place2, "dc2") if kind == "mosquitto" else RabbitNode(place2, "dc2")
+        stack.callback(dc2.kill)
+        dc2.start()
+        # Mosquitto without persistence, as it is installed: killing it is losing what it held.
+        sites = [Site("dc1", dc1.url, prefetch=8, backoff_max=1.0), Site("dc2", dc2.url, prefetch=8)]
+        right = run(sites, count, place, dc1.kill, dc1.start)
+        print(f"plain paho at one Mosquitto: {run_plain(control, count)} confirmed messages lost")
+        return right
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Two accounts, two groups, and a site that is killed.")
+    parser.add_argument("sites", nargs="*", metavar="NAME=URL")
+    parser.add_argument(
+        "--lab", choices=["mosquitto", "mixed"], help="start brokers here; mixed: dc2 is RabbitMQ"
+    )
+    parser.add_argument("--messages", type=int, default=5000, help="of each account")
+    options = parser.parse_args()
+    if bool(options.lab) == bool(options.sites):
+        parser.error("give either sites or --lab")
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        if options.lab:
+            right = with_lab(options.lab, options.messages, place)
+        else:
+            sites = [Site(*site.split("=", 1), prefetch=8) for site in options.sites]
+            name = sites[0].name
+            right = run(
+                sites,
+                options.messages,
+                place,
+                lambda: input(f"kill the broker of {name}, delete its data, press Enter: "),
+                lambda: input(f"start the broker of {name} again, press Enter: "),
+            )
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""The root command and what happens to errors: one line on standard error and an exit code."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from reliamsg import __version__
+from reliamsg.cli.demo.command import demo
+from reliamsg.cli.group import group
+from reliamsg.cli.outbox import outbox
+from reliamsg.cli.publish import pub
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line, status_of
+from reliamsg.cli.subscribe import sub
+
+__all__ = ["main"]
+
+
+@click.group(
+    context_settings={"auto_envvar_prefix": "RELIAMSG", "help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES_HELP,
+)
+@click.version_option(__version__, prog_name="reliamsg", message="%(prog)s %(version)s")
+@click.option("-v", "--verbose", count=True, help="Log more to standard error; twice for all.")
+def root(verbose: int) -> None:
+    """Messages that are not lost, doubled or reordered, over MQTT and AMQP brokers that do all three.
+
+    Every option can also be given as an environment variable: RELIAMSG_PUB_OUTBOX for --outbox of pub, and
+    so on; RELIAMSG_SITES, separated by blanks, for --site of all commands.
+    """
+    _log_to_stderr(verbose)
+
+
+for _command in (pub, sub, group, outbox, demo):
+    root.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line with `arguments` (``sys.argv`` unless given) and return its exit code."""
+    try:
+        result = root.main(
+            None if arguments is None else list(arguments), prog_name="reliamsg", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except click.Abort:
+        return Status.INTERRUPTED
+    except KeyboardInterrupt:
+        return Status.INTERRUPTED
+    except click.ClickException as error:
+        _say(_usage(error))
+        return Status.USAGE
+    except Failure as error:
+        _say(str(error))
+        return error.status
+    except BrokenPipeError:
+        _abandon_stdout()
+        return Status.INCOMPLETE
+    except Exception as error:  # noqa: BLE001  # the last line of defence: a user gets a line, not a traceback
+        status = status_of(error)
+        if status is Status.SOFTWARE and os.environ.get("RELIAMSG_TRACEBACK"):
+            traceback.print_exc()
+        _say(_describe(error, status))
+        return status
+    return result if isinstance(result, int) else Status.OK
+
+
+def _usage(error: click.ClickException) -> str:
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f" (try '{context.command_path} --help')" if context is not None else ""
+    return error.format_message() + hint
+
+
+def _describe(error: Exception, status: Status) -> str:
+    if status is Status.SOFTWARE:
+        return f"internal error: {type(error).__name__}: {error} (RELIAMSG_TRACEBACK=1 shows where)"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _say(text: str) -> None:
+    click.echo(f"reliamsg: {one_line(text)}", err=True)
+
+
+def _abandon_stdout() -> None:
+    """Whoever read us is gone; without this the interpreter would complain about it at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return one_line(super().format(record))
+
+
+def _worth_saying(record: logging.LogRecord) -> bool:
+    """Not that a connection ended which we closed ourselves."""
+    return not record.getMessage().endswith("disconnected: closed")
+
+
+def _log_to_stderr(verbose: int) -> None:
+    level = {0: logging.WARNING, 1: logging.INFO}.get(verbose, logging.DEBUG)
+    logger = logging.getLogger("reliamsg")
+    for handler in [h for h in logger.handlers if isinstance(h.formatter, _OneLine)]:
+        logger.removeHandler(handler)
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("reliamsg: %(levelname)s: %(message)s"))
+    handler.addFilter(_worth_saying)
+    logger.addHandler(handler)
+    logger.setLevel(level)

@@ -1,0 +1,1 @@
+"""``reliamsg demo``: two sites, two faults, and what became of every message."""

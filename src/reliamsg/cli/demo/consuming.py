@@ -1,0 +1,44 @@
+"""A group of the demo, in a process of its own: ``python -m reliamsg.cli.demo.consuming PLAN GROUP``.
+
+Every message is in the application's own log, fsynced, before the handler returns and thus before it is
+acknowledged. Ends on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+from reliamsg.cli.demo.plan import PRODUCERS, TOPIC, Plan
+from reliamsg.message import Message
+from reliamsg.receiving.consumer import Consumer
+from reliamsg.verify.applog import AppLog
+
+_PREFETCH = 4
+
+
+def main(plan: Plan, group: str) -> None:
+    with AppLog(plan.delivered(group), group=group, topics=[TOPIC], sync_every=0) as log:
+        consumer = Consumer(
+            group,
+            plan.sites(prefetch=_PREFETCH),
+            topics=[TOPIC],
+            inbox=plan.inbox(group),
+            max_inbox_bytes=plan.inbox_bytes,
+            on_late=log.late,
+        )
+        signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+
+        def handle(messages: list[Message]) -> None:
+            for message in messages:
+                log.delivered(message)
+            log.flush()
+            time.sleep(plan.handling_seconds * len(messages))
+
+        consumer.run(handle, batch=plan.chunk, workers=len(PRODUCERS))
+        consumer.close()
+
+
+if __name__ == "__main__":
+    main(Plan.from_json(sys.argv[1]), sys.argv[2])

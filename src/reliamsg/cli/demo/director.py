@@ -1,0 +1,242 @@
+"""What happens in a run, and when: the applications start, dc1 is killed, a consumer is killed, both return."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reliamsg.cli.demo.brokers import Brokers
+from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, SUBSCRIBED, TOPIC, Plan
+from reliamsg.cli.demo.watch import Watch
+from reliamsg.cli.signals import StopRequest
+from reliamsg.cli.status import Failure
+from reliamsg.lab.process import Child, LabError
+from reliamsg.verify import Expect, Report, check_directory
+
+__all__ = ["Outcome", "Run"]
+
+_LOOK_SECONDS = 0.25
+_KILL_AFTER = 0.5
+"""The part of all messages that has been published when dc1 is killed."""
+_KILL_BY = 0.9
+"""Later than that, a kill would not be in the middle."""
+_AT_STAKE = 0.02
+"""The part of all messages that must at least be queued at dc1, for each group, when it is killed."""
+_STALLED_SECONDS = 25.0
+_PLAIN_QUIET_SECONDS = 3.0
+_END_SECONDS = 15.0
+_SETTLED_SECONDS = 0.6
+"""Journals are written several times a second; after so long they say what was at the time of the kill."""
+
+
+@dataclass
+class Outcome:
+    """How a run ended."""
+
+    report: Report
+    watch: Watch
+    at_stake: dict[str, int]
+    """For each group, messages that were queued at dc1, confirmed, when it was killed."""
+    plain_at_stake: int
+    unacknowledged: int
+    """Messages that the killed consumer had been given and not durably acknowledged."""
+    seconds: float
+    finished: bool
+    """Whether all groups had everything before the run gave up waiting."""
+
+    @property
+    def mattered(self) -> bool:
+        """Whether the faults could have lost something: else the run proves nothing."""
+        return min(self.at_stake.values()) > 0 and self.watch.plain.lost > 0
+
+
+@dataclass
+class Run:
+    """One run of the demo; :meth:`perform` does it once."""
+
+    plan: Plan
+    brokers: Brokers
+    stop: StopRequest
+    on_look: Callable[[Watch], None]
+    """Called several times a second."""
+    on_event: Callable[[str], None]
+    watch: Watch = field(init=False)
+    _children: dict[str, Child] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.watch = Watch(self.plan)
+
+    def perform(self) -> Outcome:
+        """Start the applications, do the faults, wait for the end, and have it all checked."""
+        started = time.monotonic()
+        for place in (self.plan.evidence, self.plan.control):
+            place.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            stack.callback(self._kill_all)
+            self._start_all()
+            at_stake, plain_at_stake = self._lose_site()
+            unacknowledged = self._lose_consumer()
+            self._return_site()
+            finished = self._finish()
+        self.watch.look()
+        report = check_directory(self.plan.evidence, Expect(groups={TOPIC: GROUPS}, producers=PRODUCERS))
+        seconds = time.monotonic() - started
+        return Outcome(report, self.watch, at_stake, plain_at_stake, unacknowledged, seconds, finished)
+
+    # The steps
+
+    def _start_all(self) -> None:
+        self._start("plain", "plain-subscriber", "subscribe")
+        for group in GROUPS:
+            self._start("consuming", group, group)
+        self._wait(self._subscribed, 30.0, "the plain subscriber subscribes")
+        for producer in PRODUCERS:
+            self._start("producing", producer, producer)
+        self._start("plain", "plain-publisher", "publish")
+        self.on_event(
+            f"producers {' and '.join(PRODUCERS)} publish {self.plan.messages:,} messages each, to dc1 and dc2; "
+            f"groups {' and '.join(GROUPS)} read both; plain paho publishes as many"
+        )
+
+    def _lose_site(self) -> tuple[dict[str, int], int]:
+        """Kill dc1 and the plain broker in the middle, with messages queued, and see what was there."""
+        least = _AT_STAKE * self.plan.total
+        self._wait(lambda: self._published() >= _KILL_AFTER, 60.0, "half of the messages are published")
+        self._wait(
+            lambda: (
+                (min(self.watch.queued("dc1").values()) >= least and self.watch.plain_queued >= least)
+                or self._published() >= _KILL_BY
+            ),
+            60.0,
+            "messages queue up at dc1",
+        )
+        self.brokers.sites["dc1"].kill()
+        self.brokers.plain.kill()
+        self._pause(_SETTLED_SECONDS)
+        at_stake, plain = self.watch.queued("dc1"), self.watch.plain_queued
+        what = ", ".join(f"{count:,} for {group}" for group, count in at_stake.items())
+        self.on_event(
+            f"SIGKILL to dc1: what it held is gone ({what}); to plain paho's broker too ({plain:,} messages)"
+        )
+        return at_stake, plain
+
+    def _lose_consumer(self) -> int:
+        """Kill the first group's consumer in the middle of its work, and start it again."""
+        group = GROUPS[0]
+        self._ended.add(group)
+        self._child(group).kill()
+        self._pause(_SETTLED_SECONDS)
+        handed = _delivered(self.plan.delivered(group))
+        unacknowledged = max(0, handed - self.watch.acknowledged[group])
+        self.on_event(
+            f"SIGKILL to the consumer of {group}: {unacknowledged:,} messages handled, not yet acknowledged"
+        )
+        self._start("consuming", group, group)
+        self.on_event(f"consumer of {group} starts again")
+        return unacknowledged
+
+    def _return_site(self) -> None:
+        self._pause(1.0)
+        for broker in (self.brokers.sites["dc1"], self.brokers.plain):
+            broker.wipe()
+        # Both are down for about as long: neither client is favoured.
+        self.brokers.plain.start()
+        self.brokers.sites["dc1"].start()
+        self.on_event("dc1 returns, empty; plain paho's broker too")
+
+    def _finish(self) -> bool:
+        """Wait until all groups have everything, then end the applications cleanly."""
+        finished = self._drained()
+        for name in PRODUCERS:
+            self._end(name)
+        self._drain_plain()
+        for name in (*GROUPS, "plain-publisher", "plain-subscriber"):
+            self._end(name)
+        return finished
+
+    def _drained(self) -> bool:
+        best, deadline = -1, time.monotonic() + _STALLED_SECONDS
+        while True:
+            self._look()
+            done = sum(self.watch.acknowledged.values())
+            confirmed = sum(self.watch.confirmed.values())
+            if done >= self.plan.total * len(GROUPS) and not any(self._child(p).alive for p in PRODUCERS):
+                return True
+            if done + confirmed > best:
+                best, deadline = done + confirmed, time.monotonic() + _STALLED_SECONDS
+            if time.monotonic() > deadline:
+                return False
+
+    def _drain_plain(self) -> None:
+        """Plain paho gets its time too: until its publisher is done and nothing came for a while."""
+        best, deadline = -1, time.monotonic() + _PLAIN_QUIET_SECONDS
+        while time.monotonic() < deadline and self.watch.plain.lost:
+            self._look()
+            done = (
+                len(self.watch.plain.confirmed)
+                + len(self.watch.plain.delivered)
+                + self.watch.plain.duplicates
+            )
+            if done > best or self._child("plain-publisher").alive:
+                best, deadline = done, time.monotonic() + _PLAIN_QUIET_SECONDS
+
+    # Processes
+
+    def _start(self, module: str, name: str, argument: str) -> None:
+        command = [sys.executable, "-m", f"reliamsg.cli.demo.{module}", self.plan.as_json(), argument]
+        output = Path(self.plan.directory) / "output" / f"{name}.txt"
+        self._children[name] = Child(name, command, output=output)
+        self._ended.discard(name)
+
+    def _child(self, name: str) -> Child:
+        return self._children[name]
+
+    def _end(self, name: str) -> None:
+        self._ended.add(name)
+        self._child(name).terminate(_END_SECONDS)
+
+    def _kill_all(self) -> None:
+        for child in self._children.values():
+            child.kill()
+
+    # Waiting
+
+    def _published(self) -> float:
+        return sum(self.watch.published.values()) / self.plan.total
+
+    def _subscribed(self) -> bool:
+        log = self.plan.plain_delivered
+        return log.exists() and SUBSCRIBED.encode() in log.read_bytes()
+
+    def _look(self) -> None:
+        """Bring the numbers up to date, show them, and see that everybody is well."""
+        if self.stop.wait(_LOOK_SECONDS):
+            raise Failure(self.stop.status, "interrupted; everything was ended")
+        self.watch.look()
+        self.on_look(self.watch)
+        for name, child in self._children.items():
+            if child.exit_code and name not in self._ended:
+                last = child.output_tail().strip().splitlines() or ["it said nothing"]
+                raise LabError(f"{name} ended ({child.exit_code}): {last[-1]}; its output: {child.output}")
+
+    def _pause(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self._look()
+
+    def _wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > end:
+                raise LabError(f"not within {seconds:g} s: {what}")
+            self._look()
+
+
+def _delivered(log: Path) -> int:
+    """How many messages a group's application was given so far, by its own log."""
+    return log.read_bytes().count(b'"op":"delivered"')

@@ -1,0 +1,43 @@
+"""A producer of the demo, in a process of its own: ``python -m reliamsg.cli.demo.producing PLAN NAME``.
+
+Publishes its numbered messages and keeps a log of its own, fsynced before and after each call.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from reliamsg.cli.demo.plan import GROUPS, TOPIC, Plan
+from reliamsg.sending.producer import Producer
+from reliamsg.verify.applog import AppLog
+
+_FLUSH_SECONDS = 300.0
+
+
+def main(plan: Plan, name: str) -> None:
+    with (
+        AppLog(plan.published(name), producer=name, sync_every=0) as log,
+        Producer(name, plan.sites(), outbox=plan.outbox(name), groups={TOPIC: list(GROUPS)}) as producer,
+    ):
+        started = time.monotonic()
+        for first in range(1, plan.messages + 1, plan.chunk):
+            numbers = range(first, min(first + plan.chunk, plan.messages + 1))
+            _publish(producer, log, name, [(number, plan.body(name, number)) for number in numbers])
+            time.sleep(max(0.0, started + numbers[-1] / plan.rate - time.monotonic()))
+        producer.flush(_FLUSH_SECONDS)
+
+
+def _publish(producer: Producer, log: AppLog, name: str, messages: list[tuple[int, bytes]]) -> None:
+    for number, body in messages:
+        log.publish("invoked", TOPIC, number, body)
+    log.flush()
+    receipts = [producer.publish_nowait(TOPIC, body, headers={"account": name}) for _, body in messages]
+    for (number, body), receipt in zip(messages, receipts, strict=True):
+        receipt.wait(60.0, until="durable")
+        log.publish("ok", TOPIC, number, body, id=receipt.id)
+    log.flush()
+
+
+if __name__ == "__main__":
+    main(Plan.from_json(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,113 @@
+"""What a run says at its end, to people and to programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliamsg.cli.demo.director import Outcome
+from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, Plan
+from reliamsg.cli.status import Status
+from reliamsg.verify import Report
+
+__all__ = ["as_dict", "exit_code", "text"]
+
+_LABEL_WIDTH = 21
+_KIND_NAMES = {
+    "embedded": "two sites: embedded MQTT brokers, in memory",
+    "mosquitto": "two sites: Mosquitto brokers, without persistence, as installed",
+    "rabbitmq": "two sites: RabbitMQ nodes with quorum queues",
+    "mixed": "two sites: RabbitMQ at dc1, Mosquitto at dc2",
+}
+
+
+def exit_code(outcome: Outcome) -> Status:
+    """0 only for a complete run whose faults could have lost something."""
+    verdict = outcome.report.verdict
+    if verdict in ("violated", "lost"):
+        return Status.INCOMPLETE
+    return Status.OK if verdict == "complete" and outcome.mattered else Status.UNKNOWN
+
+
+def as_dict(outcome: Outcome, kind: str, directory: str | None) -> dict[str, Any]:
+    """The checker's report, with what belongs to the demo beside it."""
+    return {
+        **outcome.report.as_dict(),
+        "plain": outcome.watch.plain.as_dict(),
+        "at_stake": {"dc1": outcome.at_stake, "plain": outcome.plain_at_stake},
+        "handled_unacknowledged": outcome.unacknowledged,
+        "faults_mattered": outcome.mattered,
+        "brokers": kind,
+        "run_seconds": round(outcome.seconds, 1),
+        "directory": directory,
+    }
+
+
+def text(outcome: Outcome, plan: Plan, kind: str, plain_kind: str) -> str:
+    """The same for people, in ten seconds."""
+    plain = outcome.watch.plain
+    stake = ", ".join(f"{count:,} for {group}" for group, count in outcome.at_stake.items())
+    rows: list[tuple[str, ...]] = [("", "published", "delivered", "lost", "doubled", "disordered")]
+    rows += [(f"reliamsg, {group}", *map(_number, _outcome_of(outcome.report, group))) for group in GROUPS]
+    numbers = (len(plain.confirmed), len(plain.delivered), plain.lost, plain.duplicates, plain.out_of_order)
+    rows += [("plain paho, QoS 1", *map(_number, numbers))]
+    return "\n".join(
+        [
+            _line(
+                "What happened",
+                f"{len(PRODUCERS)} producers x {plan.messages:,} messages, {_KIND_NAMES[kind]}",
+            ),
+            _line("", "dc1 SIGKILLed in the middle, its state lost, back empty"),
+            _line("", f"the consumer of {GROUPS[0]} SIGKILLed in the middle and started again"),
+            _line("At stake", f"confirmed by dc1 and queued there when it died: {stake}"),
+            _line(
+                "", f"handled by {GROUPS[0]}, not yet acknowledged, when it died: {outcome.unacknowledged:,}"
+            ),
+            "",
+            *(_line(row[0], "".join(f"{cell:>12}" for cell in row[1:])) for row in rows),
+            _line(
+                "", f"(plain paho: one {plain_kind}, killed with dc1 while it had {outcome.plain_at_stake:,}"
+            ),
+            _line("", " queued; published is what it had confirmed)"),
+            "",
+            _line("Verdict", f"{outcome.report.verdict.upper()}{_reason(outcome)}"),
+            _line(
+                "",
+                f"from {outcome.report.clients} journals and {outcome.report.logs} logs of the applications,",
+            ),
+            _line("", "by a checker that trusts none of the clients"),
+        ]
+    )
+
+
+def _line(label: str, content: str) -> str:
+    return f"{label:{_LABEL_WIDTH}}{content}"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}"
+
+
+def _outcome_of(report: Report, group: str) -> tuple[int, int, int, int, int]:
+    """Published, delivered, lost, doubled, disordered: where the group's journal and its log differ, the worse."""
+    published, delivered = report.messages.enqueued, report.messages.delivered.get(group, 0)
+
+    def count(kind: str) -> int:
+        found = {"journal": 0, "application": 0}
+        for finding in report.of_kind(kind):
+            if finding.group == group:
+                found[finding.source] = found.get(finding.source, 0) + max(1, finding.count)
+        return max(found.values())
+
+    return published, delivered, max(0, published - delivered), count("duplicate"), count("out_of_order")
+
+
+def _reason(outcome: Outcome) -> str:
+    if not outcome.mattered:
+        return ", but it proves nothing: the faults hit nothing that could be lost"
+    if outcome.report.verdict == "complete":
+        return ": nothing lost, doubled or reordered, and nothing left open"
+    shown = outcome.report.findings[:5]
+    more = len(outcome.report.findings) - len(shown)
+    return "".join("\n" + _line("", f"- {finding}") for finding in shown) + (
+        "\n" + _line("", f"- and {more:,} more") if more else ""
+    )

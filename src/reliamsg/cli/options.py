@@ -1,0 +1,122 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from reliamsg.config import Confirm, Quorum, Site, check_name, check_sites
+from reliamsg.errors import ConfigError
+
+__all__ = [
+    "ConfirmType", "NameType", "SiteType", "build_sites", "json_option", "print_json", "site_options",
+    "timeout_option",
+]  # fmt: skip
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class NameType(click.ParamType[str]):
+    """A topic, producer or group."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return check_name(self.name, value)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+class SiteType(click.ParamType[tuple[str, str]]):
+    """``NAME=URL``. What was given is never repeated in an error: it may hold a password."""
+
+    name = "NAME=URL"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, sep, url = str(value).partition("=")
+        if not sep or "://" in name:
+            self.fail("a site is given as NAME=URL, such as dc1=amqp://localhost:5672", param, ctx)
+        try:
+            Site(name, url)
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+        return name, url
+
+
+class ConfirmType(click.ParamType[Confirm]):
+    """Which sites must confirm: a word or a number of sites."""
+
+    name = "all|any|all-active|N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Confirm:
+        if isinstance(value, Quorum) or value in ("all", "any", "all-active"):
+            return value  # type: ignore[no-any-return]  # one of what Confirm allows
+        if isinstance(value, str) and value.isascii() and value.isdigit() and int(value) > 0:
+            return Quorum(int(value))
+        return self.fail(f"{value!r}: choose all, any, all-active or a number of sites", param, ctx)
+
+
+def site_options(command: F) -> F:
+    """``--site`` and ``--cafile``; the command gets them as `site` and `cafile` for :func:`build_sites`."""
+    command = click.option(
+        "--cafile",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Certificate authorities for amqps:// and mqtts:// sites, as a PEM file; the system's unless given.",
+    )(command)
+    return click.option(
+        "--site",
+        type=SiteType(),
+        multiple=True,
+        required=True,
+        envvar="RELIAMSG_SITES",
+        help="A site, as NAME=URL: amqp, amqps, mqtt or mqtts; several hosts are separated by commas. Repeat it.",
+    )(command)
+
+
+def build_sites(given: tuple[tuple[str, str], ...], cafile: str | None) -> tuple[Site, ...]:
+    """The sites of ``--site``; :class:`~reliamsg.errors.ConfigError` if one is named twice."""
+    context: ssl.SSLContext | None = None
+    if cafile is not None:
+        try:
+            context = ssl.create_default_context(cafile=cafile)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"{cafile}: no certificates in PEM form: {error}") from None
+    sites = [Site(name, url) for name, url in given]
+    if context is not None:
+        sites = [
+            Site(name, url, tls=context) if site.secure else site
+            for (name, url), site in zip(given, sites, strict=True)
+        ]
+    return check_sites(sites)
+
+
+def json_option(command: F) -> F:
+    """``--json``; the command gets it as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON on standard output.")(command)
+
+
+def timeout_option(default: float | None, text: str) -> Callable[[F], F]:
+    """``--timeout`` in seconds."""
+    return click.option(
+        "--timeout",
+        type=click.FloatRange(min=0, min_open=True),
+        default=default,
+        show_default=default is not None,
+        metavar="SECONDS",
+        help=text,
+    )
+
+
+def print_json(value: Any) -> None:
+    """One line of JSON on standard output."""
+    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))

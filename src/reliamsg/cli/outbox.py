@@ -1,0 +1,176 @@
+"""``reliamsg outbox``: look into an outbox, also while its owner runs, and send what it holds."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from reliamsg.cli.options import (
+    ConfirmType,
+    build_sites,
+    json_option,
+    print_json,
+    site_options,
+    timeout_option,
+)
+from reliamsg.cli.progress import Progress
+from reliamsg.cli.sending import describe_sites, drain
+from reliamsg.cli.signals import StopRequest
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
+from reliamsg.config import Confirm
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from reliamsg.config import Site
+    from reliamsg.store.outbox import OutboxInfo
+
+__all__ = ["outbox"]
+
+_CLOSE_SECONDS = 5.0
+
+_file = click.argument("file", metavar="OUTBOX", type=click.Path(dir_okay=False))
+
+
+@click.group()
+def outbox() -> None:
+    """Outboxes: what they hold, and what is not confirmed yet."""
+
+
+@outbox.command(epilog=EXIT_CODES_HELP)
+@_file
+@json_option
+def stats(file: str, as_json: bool) -> int:
+    """Say what OUTBOX holds. Only reads, also while its producer runs; then as of its latest commit."""
+    from reliamsg.store.outbox import inspect_outbox
+
+    info = inspect_outbox(file)
+    age = None if info.oldest_us is None else max(0.0, time.time() - info.oldest_us / 1e6)
+    if as_json:
+        found = asdict(info)
+        found["parked"] = [
+            {"site": site, "stream": stream, "reason": reason} for site, stream, reason in info.parked
+        ]
+        print_json({**found, "oldest_age_s": age})
+        return Status.OK
+    oldest = "" if age is None else f", the oldest {age:,.1f} s old"
+    lines = [
+        f"producer {info.producer}, epoch {info.epoch}",
+        f"holds {info.messages:,} messages in {info.batches:,} batches, {info.bytes:,} bytes{oldest}",
+        f"not yet published (confirm policy not met): {info.unpublished:,} messages",
+    ]
+    lines += [f"not confirmed by {site}: {count:,} messages" for site, count in info.sites.items()]
+    lines += [f"parked at {site}: {stream} ({reason})" for site, stream, reason in info.parked]
+    click.echo("\n".join(lines))
+    return Status.OK
+
+
+@outbox.command("ls", epilog=EXIT_CODES_HELP)
+@_file
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="Most batches listed."
+)
+@json_option
+def list_(file: str, limit: int, as_json: bool) -> int:
+    """List the oldest batches of OUTBOX: topic, epoch, sequence numbers, bytes, and when they were stored.
+
+    Only reads, also while its producer runs. With --json a line is an object.
+    """
+    from reliamsg.store.outbox import list_batches
+
+    for row in list_batches(file, limit):
+        last = row.seq + row.count - 1
+        if as_json:
+            print_json(
+                {
+                    "topic": row.stream.topic,
+                    "partition": row.stream.partition,
+                    "epoch": row.epoch,
+                    "first": row.seq,
+                    "last": last,
+                    "bytes": row.size,
+                    "stored_us": row.wall_us,
+                }
+            )
+        else:
+            stored = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.wall_us / 1e6))
+            click.echo(
+                f"{stored}  {row.stream.topic}  epoch {row.epoch}  {row.seq} to {last}  {row.size:,} bytes"
+            )
+    return Status.OK
+
+
+@outbox.command("drain", epilog=EXIT_CODES_HELP)
+@_file
+@site_options
+@click.option(
+    "--confirm", type=ConfirmType(), default="all", show_default=True, help="Which sites must have confirmed."
+)
+@click.option(
+    "--forget-site", "forgotten", multiple=True, metavar="NAME",
+    help="Send no longer to this site, which the outbox knows. What it has not confirmed it will not get.",
+)  # fmt: skip
+@timeout_option(60.0, "Give up when nothing was confirmed for so long.")
+@json_option
+def drain_(
+    file: str,
+    site: tuple[tuple[str, str], ...],
+    cafile: str | None,
+    confirm: Confirm,
+    forgotten: tuple[str, ...],
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Send what OUTBOX holds, and end when the sites have confirmed it.
+
+    For an outbox whose producer does not run: this takes its place, with the groups that it named when it ran
+    last. All sites that the outbox knows must be given, or named with --forget-site.
+    """
+    from reliamsg.sending.producer import Producer
+    from reliamsg.store.outbox import inspect_outbox
+
+    sites = build_sites(site, cafile)
+    info = inspect_outbox(file)
+    _check_sites(info, sites, forgotten)
+    with StopRequest() as stop, Progress() as progress:
+        producer = Producer(info.producer, sites, outbox=file, groups=_groups(Path(file)), confirm=confirm)
+        pending = 0
+        try:
+            before = producer.pending()
+            pending = drain(producer, timeout, stop, progress, info.producer)
+            waiting = describe_sites(producer)
+        finally:
+            producer.close(0.0 if pending else _CLOSE_SECONDS)
+    if as_json:
+        print_json({"producer": info.producer, "sent": before - pending, "pending": pending})
+    if pending:
+        status = stop.status if stop else Status.INCOMPLETE
+        raise Failure(status, f"{pending:,} messages not yet confirmed ({waiting})")
+    if not as_json:
+        click.echo(f"{before - pending:,} messages of {info.producer} confirmed; nothing remains")
+    return Status.OK
+
+
+def _check_sites(info: OutboxInfo, sites: Sequence[Site], forgotten: Sequence[str]) -> None:
+    """An owner that does not name a site forgets it, and with it what it lacks: only on demand."""
+    missing = sorted(set(info.sites) - {site.name for site in sites} - set(forgotten))
+    if missing:
+        names = ", ".join(missing)
+        raise Failure(
+            Status.USAGE, f"the outbox also sends to {names}: give --site {missing[0]}=URL, or --forget-site"
+        )
+
+
+def _groups(file: Path) -> dict[str, list[str]]:
+    """The groups that the producer named when it was opened last, by topic."""
+    from reliamsg.verify.journals import read_chain
+
+    for boot in reversed(read_chain(file).boots):
+        groups = boot.opened.get("groups")
+        if isinstance(groups, dict):
+            return {topic: list(names) for topic, names in groups.items()}
+    return {}

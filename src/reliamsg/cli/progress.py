@@ -1,0 +1,40 @@
+"""A line of progress on standard error, where that is a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import Self
+
+__all__ = ["Progress"]
+
+_EVERY_SECONDS = 0.2
+
+
+class Progress:
+    """Shows the latest state in place; nothing at all where nobody watches."""
+
+    def __init__(self) -> None:
+        self._active = sys.stderr.isatty()
+        self._due = 0.0
+        self._shown = False
+
+    def show(self, text: Callable[[], str]) -> None:
+        """Show what `text` returns; asked at most five times a second."""
+        now = time.monotonic()
+        if self._active and now >= self._due:
+            self._due = now + _EVERY_SECONDS
+            width = shutil.get_terminal_size().columns
+            sys.stderr.write("\r\x1b[K" + text()[: width - 1])
+            sys.stderr.flush()
+            self._shown = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,201 @@
+"""``reliamsg sub``: messages as lines, acknowledged when they are written."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import click
+
+from reliamsg.cli.options import (
+    NameType,
+    build_sites,
+    json_option,
+    site_options,
+    timeout_option,
+)
+from reliamsg.cli.progress import Progress
+from reliamsg.cli.signals import StopRequest
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
+from reliamsg.errors import GapError
+from reliamsg.message import Gap, Message
+
+if TYPE_CHECKING:
+    from reliamsg.receiving.consumer import Consumer
+
+__all__ = ["sub"]
+
+_AT_ONCE = 500
+"""Most messages written between two flushes."""
+_LOOK_SECONDS = 0.25
+_CLOSE_SECONDS = 10.0
+
+
+@click.command(epilog=EXIT_CODES_HELP)
+@click.argument("topic", type=NameType("topic"))
+@click.option("--group", "name", type=NameType("group"), required=True, help="For which group to read.")
+@click.option(
+    "--inbox", type=click.Path(dir_okay=False), required=True, help="The group's inbox file; made if absent."
+)
+@site_options
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@timeout_option(None, "End when nothing came for so long.")
+@click.option(
+    "--begin", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
+    help="Where a new group begins with a stream.",
+)  # fmt: skip
+@click.option(
+    "--gap-timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True,
+    metavar="SECONDS", help="How long to wait for missing messages.",
+)  # fmt: skip
+@click.option(
+    "--on-gap", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
+    help="When they did not come: stop, or say so and go on after the gap.",
+)  # fmt: skip
+@json_option
+def sub(
+    topic: str,
+    name: str,
+    inbox: str,
+    site: tuple[tuple[str, str], ...],
+    cafile: str | None,
+    count: int | None,
+    timeout: float | None,
+    begin: Literal["earliest", "latest"],
+    gap_timeout: float,
+    on_gap: Literal["stop", "skip"],
+    as_json: bool,
+) -> int:
+    """Write messages of TOPIC to standard output: each body and a newline, in order, once.
+
+    A message is acknowledged after its line was handed to the system. Ends with 0 on Ctrl-C and SIGTERM, when
+    nobody reads the output any more, and after --timeout; with 1 instead where --count was not reached.
+
+    With --json a line is an object with id, producer, topic, epoch, seq, key, headers, redelivered and body, or
+    body_base64 where the body is no UTF-8 text.
+    """
+    from reliamsg.receiving.consumer import Consumer
+
+    sites = build_sites(site, cafile)
+    consumer: Consumer | None = None
+    with (
+        StopRequest(lambda: consumer.stop() if consumer is not None else None) as stop,
+        Progress() as progress,
+    ):
+        consumer = Consumer(
+            name,
+            sites,
+            topics=[topic],
+            inbox=inbox,
+            begin=begin,
+            gap_timeout=gap_timeout,
+            on_gap="raise" if on_gap == "stop" else _report_gap,
+        )
+        try:
+            writer = _Writer(sys.stdout.buffer, as_json)
+            reason = _read(consumer, writer, count, timeout, stop, progress)
+        finally:
+            consumer.close(_CLOSE_SECONDS)
+    if count is not None and writer.count < count:
+        status = stop.status if stop else Status.INCOMPLETE
+        raise Failure(status, f"{reason} after {writer.count:,} of {count:,} messages")
+    return Status.OK
+
+
+class _Writer:
+    """Writes messages, flushes, and acknowledges."""
+
+    def __init__(self, output: BinaryIO, as_json: bool) -> None:
+        self.count = 0
+        self._output = output
+        self._line = _json_line if as_json else _body_line
+
+    def write(self, messages: list[Message]) -> None:
+        self._output.write(b"".join([self._line(message) for message in messages]))
+        self._output.flush()
+        for message in messages:
+            message.ack()
+        self.count += len(messages)
+
+
+def _read(
+    consumer: Consumer,
+    writer: _Writer,
+    count: int | None,
+    timeout: float | None,
+    stop: StopRequest,
+    progress: Progress,
+) -> str:
+    """Write messages until there is a reason to end, and return that."""
+    latest = time.monotonic()
+    while not stop:
+        most = _AT_ONCE if count is None else min(_AT_ONCE, count - writer.count)
+        if not most:
+            return "done"
+        try:
+            messages, gap = _some(consumer, most)
+            if messages:
+                writer.write(messages)
+            if gap is not None:
+                raise gap
+        except GapError as error:
+            hint = "--on-gap skip goes on after it"
+            raise Failure(Status.INCOMPLETE, f"{error} ({hint}); {writer.count:,} messages written") from None
+        except BrokenPipeError:
+            _silence_stdout()
+            return "nobody reads the output"
+        if messages:
+            latest = time.monotonic()
+            progress.show(lambda: f"{writer.count:,} messages")
+        elif timeout is not None and time.monotonic() - latest >= timeout:
+            return f"nothing came for {timeout:g} s"
+    return "interrupted"
+
+
+def _some(consumer: Consumer, most: int) -> tuple[list[Message], GapError | None]:
+    """Wait a little for a message, and take what else is there, up to a gap."""
+    messages: list[Message] = []
+    try:
+        message = consumer.get(_LOOK_SECONDS)
+        while message is not None:
+            messages.append(message)
+            message = consumer.get(0) if len(messages) < most else None
+    except GapError as error:
+        return messages, error
+    return messages, None
+
+
+def _report_gap(gap: Gap) -> Literal["skip"]:
+    click.echo(f"reliamsg: {one_line(gap)}; skipped", err=True)
+    return "skip"
+
+
+def _body_line(message: Message) -> bytes:
+    return message.body + b"\n"
+
+
+def _json_line(message: Message) -> bytes:
+    found: dict[str, Any] = {
+        "id": str(message.id),
+        "producer": message.producer,
+        "topic": message.topic,
+        "epoch": message.epoch,
+        "seq": message.seq,
+        "key": message.key,
+        "headers": dict(message.headers),
+        "redelivered": message.redelivered,
+    }
+    try:
+        found["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        found["body_base64"] = base64.b64encode(message.body).decode()
+    return json.dumps(found, ensure_ascii=False).encode() + b"\n"
+
+
+def _silence_stdout() -> None:
+    """What is still buffered has no reader; the interpreter must not try again at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

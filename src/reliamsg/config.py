@@ -1,0 +1,296 @@
+"""Settings that applications write down: sites, confirm policies, names and limits.
+
+Everything here is frozen and validated at construction, so that a mistake shows where it was made.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import unquote, urlsplit
+
+from reliamsg.errors import ConfigError
+
+__all__ = [
+    "MAX_HEADERS",
+    "MAX_HEADER_BYTES",
+    "MAX_KEY_BYTES",
+    "MAX_MESSAGE_BYTES",
+    "MAX_NAME_BYTES",
+    "Confirm",
+    "Credentials",
+    "Endpoint",
+    "Quorum",
+    "Site",
+    "check_name",
+    "check_sites",
+    "confirm_policy",
+    "unsafe_characters",
+]
+
+MAX_NAME_BYTES = 100
+"""Longest producer id, topic, group or site name, in UTF-8 bytes: group queues are named from three of
+them, and AMQP 0-9-1 ends a queue's name at 255 bytes."""
+
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+"""Largest body of one message, in bytes."""
+
+MAX_KEY_BYTES = 255
+"""Longest key of a message, in UTF-8 bytes."""
+
+MAX_HEADERS = 64
+"""Most headers of one message."""
+
+MAX_HEADER_BYTES = 255
+"""Longest name and longest value of a header, in UTF-8 bytes each."""
+
+_FORBIDDEN = frozenset("+#*:~")
+"""MQTT's and AMQP's wildcards, and the two characters that addresses are joined with."""
+
+Credentials = tuple[str, str]
+"""User name and password."""
+
+Scheme = Literal["amqp", "amqps", "mqtt", "mqtts"]
+_PORTS: dict[str, int] = {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 8883}
+
+
+def unsafe_characters(text: str) -> list[str]:
+    """The control characters and Unicode noncharacters in `text`: an MQTT broker may cut the connection of
+    whoever sends one (MQTT 5, section 1.5.4)."""
+    return sorted({c for c in text if _is_unsafe(ord(c))})
+
+
+def _is_unsafe(code: int) -> bool:
+    return code < 0x20 or 0x7F <= code < 0xA0 or 0xFDD0 <= code <= 0xFDEF or code & 0xFFFE == 0xFFFE
+
+
+def check_name(kind: str, name: str) -> str:
+    """Return `name`, or raise :class:`ConfigError` that says what is wrong with this `kind` of name.
+
+    Names are 1 to 100 bytes of UTF-8 without control characters, the wildcards ``+ # *``, or ``:`` and
+    ``~``. They do not start with ``$`` (MQTT keeps those topics for brokers) or with ``/``.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"{kind} must be a string, not {type(name).__name__}")
+    if not name:
+        raise ConfigError(f"{kind} is empty")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"{kind} {name!r} is not valid Unicode text") from None
+    if size > MAX_NAME_BYTES:
+        raise ConfigError(f"{kind} is {size} bytes long; at most {MAX_NAME_BYTES} are possible")
+    bad = sorted({c for c in name if c in _FORBIDDEN}) + unsafe_characters(name)
+    if bad:
+        raise ConfigError(f"{kind} {name!r} contains {', '.join(map(repr, bad))}, which names can't have")
+    if name[0] in "$/":
+        raise ConfigError(f"{kind} {name!r} starts with {name[0]!r}, which names can't")
+    return name
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """Confirm policy: a publish counts as published when at least `k` sites have confirmed it."""
+
+    k: int
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ConfigError(f"Quorum({self.k}): at least one site must confirm")
+
+
+Confirm = Literal["all", "any", "all-active"] | Quorum
+"""Which sites must have confirmed before a publish counts as published.
+
+``"all"``: every site. ``"any"``: one. ``Quorum(k)``: k of them. ``"all-active"``: every site that is up
+(handshaken, not blocked, no confirm overdue), and at least one.
+"""
+
+
+def confirm_policy(confirm: Confirm, sites: int) -> Confirm:
+    """Return `confirm`, or raise :class:`ConfigError` when it can't be met with this many sites."""
+    if isinstance(confirm, Quorum):
+        if confirm.k > sites:
+            raise ConfigError(f"Quorum({confirm.k}) can't be met with {sites} sites")
+    elif confirm not in ("all", "any", "all-active"):
+        raise ConfigError(f"confirm={confirm!r}: choose 'all', 'any', 'all-active' or Quorum(k)")
+    return confirm
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One address of a site."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Site:
+    """One datacenter as a client sees it: a broker, or a cluster behind several endpoints.
+
+    ``Site("dc1", "amqps://user:secret@a,b:5673,c/vhost")``. Schemes: ``amqp``, ``amqps``, ``mqtt``,
+    ``mqtts``; several hosts are separated by commas and tried in turn. The password never shows in
+    ``repr``, logs, errors or journals.
+
+    All durations are seconds, all sizes bytes.
+    """
+
+    name: str
+    url: str = field(repr=False)
+    tls: ssl.SSLContext | None = field(default=None, repr=False, kw_only=True, compare=False)
+    """Used with ``amqps`` and ``mqtts``; ``ssl.create_default_context()`` unless given."""
+    credentials: Callable[[], Credentials] | None = field(
+        default=None, repr=False, kw_only=True, compare=False
+    )
+    """Asked anew on every connect, on the site's I/O thread; replaces what the URL says."""
+    confirm_timeout: float = field(default=30.0, kw_only=True)
+    """The oldest batch unconfirmed for so long makes the producer drop the connection and send it again. Where
+    that does not help the time doubles, up to eight times."""
+    connect_timeout: float = field(default=10.0, kw_only=True)
+    """Wall-clock budget of one attempt at one endpoint: TCP, TLS and the protocol's handshake."""
+    backoff_min: float = field(default=0.2, kw_only=True)
+    backoff_max: float = field(default=10.0, kw_only=True)
+    """Pause between rounds over the endpoints: exponential with jitter between these two, for ever."""
+    heartbeat: float = field(default=10.0, kw_only=True)
+    """AMQP heartbeat and MQTT keepalive."""
+    window_batches: int = field(default=256, kw_only=True)
+    window_bytes: int = field(default=8 * 1024 * 1024, kw_only=True)
+    """Most that is sent and not yet confirmed, in batches and in bytes. At an MQTT 5 site the broker's
+    Receive Maximum lowers the count further."""
+    prefetch: int = field(default=64, kw_only=True)
+    """Most batches that a consumer holds unacknowledged from this site (AMQP prefetch count, MQTT 5
+    Receive Maximum)."""
+    max_frame_bytes: int = field(default=16 * 1024 * 1024, kw_only=True)
+    """Largest broker message at this site. A larger batch goes as several; a larger message parks its
+    stream here."""
+    declare: Literal["create", "passive", "none"] = field(default="create", kw_only=True)
+    """AMQP: create exchange and queues, only check that they are there, or trust that they are."""
+    queue_type: Literal["quorum", "classic"] = field(default="quorum", kw_only=True)
+    """AMQP: the type of group queues that this client creates."""
+    mqtt_version: Literal["auto", "5", "3.1.1"] = field(default="auto", kw_only=True)
+    """MQTT: ``auto`` tries 5 and falls back to 3.1.1 where the broker refuses it."""
+    scheme: Scheme = field(init=False)
+    endpoints: tuple[Endpoint, ...] = field(init=False)
+    vhost: str = field(init=False)
+    """AMQP virtual host; for MQTT empty."""
+    _user: Credentials | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_name("site name", self.name)
+        scheme, endpoints, vhost, user = _parse_url(self.name, self.url)
+        put = object.__setattr__
+        put(self, "scheme", scheme)
+        put(self, "endpoints", endpoints)
+        put(self, "vhost", vhost)
+        put(self, "_user", user)
+        for name in ("confirm_timeout", "connect_timeout", "backoff_min", "heartbeat"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"site {self.name}: {name} must be above 0, not {getattr(self, name)!r}")
+        if self.backoff_max < self.backoff_min:
+            raise ConfigError(f"site {self.name}: backoff_max is below backoff_min")
+        for name, least in (
+            ("window_batches", 1),
+            ("window_bytes", 1),
+            ("prefetch", 2),
+            ("max_frame_bytes", 1024),
+        ):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"site {self.name}: {name} must be at least {least}, not {getattr(self, name)}"
+                )
+        if self.prefetch > 65535:
+            raise ConfigError(f"site {self.name}: prefetch is a 16-bit number, not {self.prefetch}")
+        for name, choices in (
+            ("declare", ("create", "passive", "none")),
+            ("queue_type", ("quorum", "classic")),
+            ("mqtt_version", ("auto", "5", "3.1.1")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ConfigError(f"site {self.name}: {name} must be one of {', '.join(choices)}")
+        if self.tls is not None and not self.secure:
+            raise ConfigError(f"site {self.name}: tls needs an amqps:// or mqtts:// URL")
+
+    @property
+    def protocol(self) -> Literal["amqp", "mqtt"]:
+        return "amqp" if self.scheme.startswith("amqp") else "mqtt"
+
+    @property
+    def secure(self) -> bool:
+        return self.scheme in ("amqps", "mqtts")
+
+    @property
+    def shown_url(self) -> str:
+        """The URL as it may be shown: without user and password."""
+        hosts = ",".join(map(str, self.endpoints))
+        return f"{self.scheme}://{hosts}" + (f"/{self.vhost}" if self.protocol == "amqp" else "")
+
+    def login(self) -> Credentials | None:
+        """User name and password for one connect; None where neither URL nor callable gives any."""
+        return self.credentials() if self.credentials is not None else self._user
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS context to use; None for a plain connection."""
+        if not self.secure:
+            return None
+        return self.tls if self.tls is not None else ssl.create_default_context()
+
+    def __repr__(self) -> str:
+        return f"Site({self.name!r}, {self.shown_url!r})"
+
+
+def check_sites(sites: Sequence[Site]) -> tuple[Site, ...]:
+    """Return `sites` as a tuple, or raise :class:`ConfigError`: there must be one, and names must differ."""
+    found = tuple(sites)
+    for site in found:
+        if not isinstance(site, Site):
+            raise ConfigError(f"sites must be Site objects, not {type(site).__name__}")
+    if not found:
+        raise ConfigError("at least one site is needed")
+    names = [site.name for site in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"site name {twice[0]!r} is used twice")
+    return found
+
+
+def _parse_url(name: str, url: str) -> tuple[Scheme, tuple[Endpoint, ...], str, Credentials | None]:
+    """Take a broker URL apart; no error shows the URL itself, since it may hold a password."""
+    if not isinstance(url, str):
+        raise ConfigError(f"site {name}: the URL must be a string, not {type(url).__name__}")
+    scheme, sep, rest = url.partition("://")
+    if not sep or scheme not in _PORTS:
+        raise ConfigError(f"site {name}: the URL must start with amqp://, amqps://, mqtt:// or mqtts://")
+    # urlsplit() takes no comma-separated hosts, so only the part after them goes through it.
+    authority, slash, path = rest.partition("/")
+    login, at, hosts = authority.rpartition("@")
+    user: Credentials | None = None
+    if at:
+        first, _, second = login.partition(":")
+        user = (unquote(first), unquote(second))
+    endpoints = tuple(_parse_host(name, scheme, host) for host in hosts.split(","))
+    tail = urlsplit("//x/" + path) if slash else urlsplit("//x")
+    if tail.query or tail.fragment:
+        raise ConfigError(f"site {name}: settings are arguments of Site(), not part of the URL")
+    vhost = unquote(tail.path[1:]) if tail.path[1:] else "/"
+    if scheme.startswith("mqtt"):
+        if tail.path.strip("/"):
+            raise ConfigError(f"site {name}: an MQTT URL has no path")
+        vhost = ""
+    return scheme, endpoints, vhost, user  # type: ignore[return-value]
+
+
+def _parse_host(name: str, scheme: str, text: str) -> Endpoint:
+    try:
+        parts = urlsplit("//" + text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    if not host or "@" in text:
+        raise ConfigError(f"site {name}: the URL needs HOST or HOST:PORT, several separated by commas")
+    return Endpoint(host, port if port is not None else _PORTS[scheme])

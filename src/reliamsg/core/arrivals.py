@@ -1,0 +1,172 @@
+"""What becomes of a batch that arrives: new, a duplicate, late, another history's, or too far ahead.
+
+Only ranges are looked at here. A batch of an epoch that is being handed out, or is still to come, is placed; one of
+an epoch that is behind its stream can't be handed out any more, and is accounted for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reliamsg.core.passage import follow
+from reliamsg.core.ranges import Span
+from reliamsg.core.reorder import Reorder
+from reliamsg.core.stream import Note, StreamState
+from reliamsg.message import Prev
+
+if TYPE_CHECKING:
+    from reliamsg.core.consumer import ConsumerCore
+
+__all__ = ["MAX_EPOCHS_AHEAD", "Arrival", "arrive"]
+
+MAX_EPOCHS_AHEAD = 32
+"""The lowest epochs of a stream that are taken in before they are entered. Brokers keep what is further ahead."""
+_MAX_EPOCHS_AT_ALL = 4 * MAX_EPOCHS_AHEAD
+"""More than those lowest there may be for a time: lower ones can arrive after higher ones."""
+
+_Epoch = tuple[int, int, Prev | None]
+"""Number, incarnation, and the one before."""
+
+
+@dataclass(slots=True)
+class Arrival:
+    """What became of a delivery."""
+
+    new: Sequence[Span] = ()
+    """Keep the bytes of these."""
+    late: Sequence[Span] = ()
+    """These were passed before; they can't be handed out in order any more."""
+    quarantine: bool = False
+    """Another history's: keep the bytes aside."""
+    release: bool = False
+    """The broker may forget it already."""
+    deferred: bool = False
+    """Too far ahead: give it again later, and have its broker keep it until then."""
+    refused: str = ""
+    """Why there is no room for its stream at all; empty where there is."""
+
+
+def arrive(
+    core: ConsumerCore, state: StreamState, site: str, of: _Epoch, first: int, last: int, now: float
+) -> tuple[Reorder | None, Arrival]:
+    """Numbers `first` to `last` arrived; returns their epoch too, unless it is behind the stream."""
+    epoch, incarnation, prev = of
+    known = state.live.get(epoch)
+    if known is None and state.is_ahead(epoch):
+        if not _has_room(state, epoch):
+            return None, Arrival(deferred=True)
+        known = state.live[epoch] = Reorder(epoch, incarnation, prev)
+        core.mark(state)
+    if known is None:
+        return None, _past(core, state, site, epoch, incarnation, first, last)
+    if known.incarnation != incarnation:
+        return known, _conflict(core, state, site, epoch, incarnation, first, last)
+    return known, _place(core, state, known, site, first, last, now)
+
+
+def _has_room(state: StreamState, epoch: int) -> bool:
+    """Whether one more epoch may wait to be entered."""
+    entered = len(state.draining) + (state.current is not None)
+    ahead = len(state.live) - entered
+    if ahead < MAX_EPOCHS_AHEAD:
+        return True
+    below = sum(state.is_ahead(other) and other < epoch for other in state.live)
+    return below < MAX_EPOCHS_AHEAD and ahead < _MAX_EPOCHS_AT_ALL
+
+
+def _place(
+    core: ConsumerCore, state: StreamState, known: Reorder, site: str, first: int, last: int, now: float
+) -> Arrival:
+    late: list[Span] = []
+    top = last if known.last is None else min(last, known.last)
+    if not state.closed.empty:
+        late = state.closed.arrived(known.epoch, first, last)
+    new = known.place(first, top) if first <= top else []
+    for span in new:
+        core.note(Note("received", state.stream, known.epoch, known.incarnation, *span, site))
+    if late:
+        _late(core, state, site, known.epoch, known.incarnation, known.last, late)
+    seen = sum(b - a + 1 for a, b in (*new, *late))
+    if seen < last - first + 1:
+        _duplicates(core, state, known, site, first, last, [*new, *late])
+    if new:
+        follow(core, state, now)
+    return Arrival(new, late, release=not new and not late and known.is_safe(first, last))
+
+
+def _duplicates(
+    core: ConsumerCore,
+    state: StreamState,
+    known: Reorder,
+    site: str,
+    first: int,
+    last: int,
+    fresh: list[Span],
+) -> None:
+    at = first
+    reason = "late_or_duplicate" if state.closed.may_have_forgotten(known.epoch, first) else ""
+    for span in [*sorted(fresh), (last + 1, last + 1)]:
+        if at < span[0]:
+            core.note(
+                Note("duplicate", state.stream, known.epoch, known.incarnation, at, span[0] - 1, site, reason)
+            )
+        at = span[1] + 1
+
+
+def _past(
+    core: ConsumerCore, state: StreamState, site: str, epoch: int, incarnation: int, first: int, last: int
+) -> Arrival:
+    """Data of an epoch that is behind the stream."""
+    done = state.history.find(epoch)
+    if done is not None and done.incarnation != incarnation:
+        return _conflict(core, state, site, epoch, incarnation, first, last)
+    late = state.closed.arrived(epoch, first, last)
+    if late:
+        _late(core, state, site, epoch, incarnation, None if done is None else done.last, late)
+    elif done is not None or epoch <= state.history.floor:
+        forgotten = done is None or state.closed.may_have_forgotten(epoch, first)
+        reason = "late_or_duplicate" if forgotten else ""
+        core.note(Note("duplicate", state.stream, epoch, incarnation, first, last, site, reason))
+        return Arrival(release=True)
+    elif state.joined is not None and epoch < state.joined[0]:
+        core.note(Note("before_join", state.stream, epoch, incarnation, first, last, site, "begin"))
+    else:
+        for span in state.history.supersede(epoch, first, last):
+            core.note(Note("declared", state.stream, epoch, incarnation, *span, site, "superseded"))
+    state.history_changed = True
+    core.mark(state, urgent=True)
+    return Arrival(late=late)
+
+
+def _late(
+    core: ConsumerCore,
+    state: StreamState,
+    site: str,
+    epoch: int,
+    incarnation: int,
+    end: int | None,
+    spans: list[Span],
+) -> None:
+    """Account for what can't be handed out in order any more.
+
+    What lies beyond the end of an epoch that was left was never known to exist, and so never declared.
+    """
+    for first, last in spans:
+        if end is not None and last > end:
+            beyond = max(first, end + 1), last
+            core.note(Note("declared", state.stream, epoch, incarnation, *beyond, site, "superseded"))
+        core.note(Note("late", state.stream, epoch, incarnation, first, last, site, "expired"))
+    state.history_changed = True
+    core.mark(state, urgent=True)
+
+
+def _conflict(
+    core: ConsumerCore, state: StreamState, site: str, epoch: int, incarnation: int, first: int, last: int
+) -> Arrival:
+    reason = "another incarnation of a known epoch"
+    if core.report_conflict(state, epoch, incarnation, reason):
+        core.note(Note("conflict", state.stream, epoch, incarnation, first, last, site, reason))
+    core.mark(state, urgent=True)
+    return Arrival(quarantine=True)

@@ -1,0 +1,121 @@
+"""The epochs of a stream: which follows which, and where two histories fork.
+
+Every batch names the stream's previous non-empty epoch (`prev`). Given the epoch that is being handed out and
+the lowest later one that has arrived, there are four cases:
+
+=========  =========================================================  ==================================
+link       when                                                       then
+=========  =========================================================  ==================================
+ENDS       `prev` is the known epoch, and ends at or after all known  finish it (or pass its gap), enter
+UNKNOWN    `prev` is newer than the known epoch                       one gap of unknown extent, enter
+FORK       `prev` is missing, older, another incarnation, or ends     known data first, then enter and
+           before what is known                                       report a conflict
+OPEN       no later epoch has arrived                                 go on
+=========  =========================================================  ==================================
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.core.reorder import Reorder
+
+__all__ = ["MAX_FINISHED", "Finished", "History", "Link", "LinkKind", "link"]
+
+MAX_FINISHED = 1_000
+"""Finished epochs of a stream that are remembered; a producer enters one at each start."""
+MAX_SUPERSEDED = 100
+"""Superseded epochs of a stream of which it is remembered what arrived."""
+MAX_SUPERSEDED_SPANS = 1_000
+"""Ranges of each that are remembered; what was forgotten is declared again if it comes again."""
+
+
+class LinkKind(Enum):
+    OPEN = "open"
+    ENDS = "ends"
+    UNKNOWN = "unknown"
+    FORK = "fork"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How the known epoch and the lowest later one hang together."""
+
+    kind: LinkKind
+    last: int = 0
+    """ENDS: the known epoch's last number."""
+    reason: str = ""
+    """FORK: for people."""
+
+
+def link(known: Reorder, later: Reorder | None) -> Link:
+    """Decide how `later`, the lowest epoch above `known` that has arrived, continues it."""
+    if later is None:
+        return Link(LinkKind.OPEN)
+    prev = later.prev
+    if prev is None:
+        return Link(LinkKind.FORK, reason=f"epoch {later.epoch} knows of no earlier one")
+    if prev.epoch > known.epoch:
+        return Link(LinkKind.UNKNOWN)
+    if prev.epoch < known.epoch:
+        return Link(LinkKind.FORK, reason=f"epoch {later.epoch} follows {prev.epoch}, not {known.epoch}")
+    if prev.incarnation != known.incarnation:
+        return Link(LinkKind.FORK, reason=f"epoch {later.epoch} follows another incarnation of {known.epoch}")
+    if prev.last < known.highest:
+        return Link(
+            LinkKind.FORK,
+            reason=f"epoch {later.epoch} says that {known.epoch} ended at {prev.last}, {known.highest} is known",
+        )
+    return Link(LinkKind.ENDS, last=prev.last)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Finished:
+    """An epoch that is behind us: every number up to `last` is settled."""
+
+    epoch: int
+    incarnation: int
+    last: int
+
+
+class History:
+    """The epochs of a stream that are behind it."""
+
+    def __init__(
+        self,
+        finished: Iterable[Finished] = (),
+        floor: int = 0,
+        superseded: Iterable[tuple[int, Iterable[Span]]] = (),
+    ) -> None:
+        self.finished: list[Finished] = sorted(finished)
+        self.floor = floor
+        """Epochs at or below may have been entered, finished and forgotten."""
+        self.superseded: dict[int, RangeSet] = {epoch: RangeSet(spans) for epoch, spans in superseded}
+        """What arrived of epochs that were never entered, although a later one was."""
+
+    def add(self, epoch: int, incarnation: int, last: int) -> None:
+        """The epoch is finished."""
+        insort(self.finished, Finished(epoch, incarnation, last))
+        if len(self.finished) > MAX_FINISHED:
+            self.floor = self.finished.pop(0).epoch
+
+    def find(self, epoch: int) -> Finished | None:
+        i = bisect_left(self.finished, Finished(epoch, 0, 0))
+        return self.finished[i] if i < len(self.finished) and self.finished[i].epoch == epoch else None
+
+    def supersede(self, epoch: int, first: int, last: int) -> list[Span]:
+        """Data of an epoch that was never entered arrived; return what of it is new."""
+        seen = self.superseded.setdefault(epoch, RangeSet())
+        new = seen.missing(first, last)
+        seen.add(first, last)
+        if seen.intervals > MAX_SUPERSEDED_SPANS:
+            seen.pop_lowest()
+        while len(self.superseded) > MAX_SUPERSEDED:
+            oldest = min(self.superseded)
+            del self.superseded[oldest]
+            self.floor = max(self.floor, oldest)
+        return new

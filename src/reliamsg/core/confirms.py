@@ -1,0 +1,106 @@
+"""When a row counts as published: confirm policies, and which sites were counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from reliamsg.config import Confirm, Quorum
+from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.core.window import SiteWindow
+
+__all__ = ["Confirms"]
+
+MAX_COUNTED = 1_000
+"""Runs of rows of which it is remembered which sites were counted; older ones count all that have
+confirmed."""
+
+
+class Confirms:
+    """Decides, row by row, and never takes a decision back."""
+
+    def __init__(self, policy: Confirm, sites: Sequence[SiteWindow], published: int) -> None:
+        """Rows below `published` were decided before."""
+        self._policy = policy
+        self._sites = tuple(sites)
+        self.published = RangeSet()
+        """Rows whose policy is met."""
+        if published > 1:
+            self.published.add(1, published - 1)
+        self._counted: list[tuple[int, int, tuple[str, ...]]] = []
+
+    @property
+    def cursor(self) -> int:
+        """Every row below is published."""
+        return (self.published.run_from(1) or 0) + 1
+
+    def decide(self, rows: Iterable[int]) -> list[int]:
+        """Which of `rows`, of which something became known, are published from now on."""
+        decided = []
+        for row in rows:
+            if row in self.published:
+                continue
+            counted = tuple(site.name for site in self._sites if row in site.confirmed)
+            if self._met(counted):
+                self.published.add(row, row)
+                self._remember(row, counted)
+                decided.append(row)
+        return decided
+
+    def reconsider(self) -> list[int]:
+        """The same for every row that some site has confirmed: a site is down that was waited for."""
+        if self._policy != "all-active":
+            return []
+        rows: list[int] = []
+        for first, last in self.candidates():
+            rows += self.decide(range(first, last + 1))
+        return rows
+
+    def candidates(self) -> list[Span]:
+        """Rows that some site has confirmed and that are not published."""
+        found = RangeSet()
+        for site in self._sites:
+            for first, last in site.confirmed:
+                for span in self.published.missing(first, last):
+                    found.add(*span)
+        return list(found)
+
+    def counted(self, row: int) -> tuple[str, ...]:
+        """The sites that were counted for a published row."""
+        for first, last, names in reversed(self._counted):
+            if first <= row <= last:
+                return names
+        return tuple(site.name for site in self._sites if row in site.confirmed)
+
+    def everywhere(self) -> RangeSet:
+        """Published rows that every site has confirmed."""
+        found = self.published
+        for site in self._sites:
+            both = RangeSet()
+            for span in site.confirmed:
+                for part in found.overlap(*span):
+                    both.add(*part)
+            found = both
+        return found
+
+    def _met(self, counted: tuple[str, ...]) -> bool:
+        if not counted:
+            return False
+        match self._policy:
+            case "all":
+                return len(counted) == len(self._sites)
+            case "any":
+                return True
+            case Quorum(k):
+                return len(counted) >= k
+            case _:
+                return all(site.name in counted for site in self._sites if site.up)
+
+    def _remember(self, row: int, counted: tuple[str, ...]) -> None:
+        if self._counted:
+            first, last, names = self._counted[-1]
+            if names == counted and row == last + 1:
+                self._counted[-1] = (first, row, names)
+                return
+        self._counted.append((row, row, counted))
+        if len(self._counted) > MAX_COUNTED:
+            del self._counted[0]

@@ -1,0 +1,429 @@
+"""The receiving side of the protocol: what arrives is placed, handed out in order, settled, and only then released.
+
+:class:`ConsumerCore` composes, per stream, the epochs (:mod:`~reliamsg.core.chain`), their reorder state
+(:mod:`~reliamsg.core.reorder`) and the gap clock (:mod:`~reliamsg.core.gaps`). It takes and gives ranges; the
+bytes are its caller's. After any call look at ``urgent`` (a commit is wanted now), ``touched`` (streams that may
+have something to hand out) and ``conflicts``.
+
+A commit goes in three steps: :meth:`~ConsumerCore.snapshot`, the caller's transaction, then
+:meth:`~ConsumerCore.committed`, which returns the deliveries that brokers may forget, or
+:meth:`~ConsumerCore.commit_failed`.
+
+Not thread-safe: the caller holds one lock around every call. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from reliamsg.core.arrivals import Arrival, arrive
+from reliamsg.core.delivery import DeliveryRules, Offer, fail, mark_taken, offer
+from reliamsg.core.passage import declare, expire, follow
+from reliamsg.core.ranges import Span
+from reliamsg.core.reorder import Reorder
+from reliamsg.core.stream import EpochChange, Note, Snapshot, StreamChange, StreamState
+from reliamsg.core.waiting import WaitingRoom
+from reliamsg.message import Gap, Prev, Stream
+
+__all__ = ["Arrival", "ConsumerCore", "Note", "Offer", "Rules", "Snapshot", "StreamState"]
+
+RESERVE = 2_000
+"""Numbers that are committed ahead as perhaps handed out; more for a stream that uses them up fast."""
+
+MAX_UNDECODABLE = 1_000
+"""Ranges of an epoch of which it is remembered that a copy could not be read."""
+MAX_REPORTED = 100
+"""Conflicts of a stream that are reported; any further ones are only counted."""
+
+
+@dataclass(frozen=True)
+class Rules(DeliveryRules):
+    """A consumer's settings, as far as the protocol needs them."""
+
+    begin: Literal["earliest", "latest"] = "earliest"
+    gap_timeout: float = 30.0
+    max_streams: int = 10_000
+    """Streams that are known at a time; those beyond are refused."""
+    skip_gaps: bool = False
+    """An expired gap is declared at once; otherwise it is reported and waits for :meth:`ConsumerCore.accept`."""
+
+
+class ConsumerCore:
+    """All streams of one group."""
+
+    def __init__(self, rules: Rules, sites: dict[str, int]) -> None:
+        """`sites`: each site's name and how many deliveries it lets wait unacknowledged."""
+        self.rules = rules
+        self.streams: dict[Stream, StreamState] = {}
+        self.waiting = WaitingRoom(sites)
+        """Deliveries that brokers must keep for now."""
+        self.notes: list[Note] = []
+        """What is to be journalled with the next commit. The caller takes them out."""
+        self.conflicts: list[tuple[Stream, int, str]] = []
+        """(stream, epoch, what is wrong), each reported once. The caller takes them out."""
+        self.urgent = False
+        self.touched: dict[Stream, StreamState] = {}
+        self.moves = 0
+        """How often a stream was joined or went on to another epoch."""
+        self._dirty: dict[Stream, StreamState] = {}
+        self._timed: dict[Stream, StreamState] = {}
+        self._number = 0
+
+    # -- arrivals ---------------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        site: str,
+        stream: Stream,
+        epoch: int,
+        incarnation: int,
+        prev: Prev | None,
+        first: int,
+        last: int,
+        token: object,
+        now: float,
+    ) -> Arrival:
+        """A verified envelope arrived: numbers `first` to `last` of `stream` in `epoch`.
+
+        A delivery that is `deferred` is to be given again when ``moves`` has risen; one that is `refused` has
+        left no trace here.
+        """
+        state = self.streams.get(stream)
+        if state is None:
+            if len(self.streams) >= self.rules.max_streams:
+                return Arrival(refused="too-many-streams")
+            state = self.streams[stream] = StreamState(stream)
+        known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now)
+        if not (arrival.release or arrival.deferred):
+            held = known if not arrival.quarantine else None
+            self._wait(state, held, site, token, first, last, now, bool(arrival.late or held is None))
+        return arrival
+
+    def _wait(
+        self,
+        state: StreamState,
+        known: Reorder | None,
+        site: str,
+        token: object,
+        first: int,
+        last: int,
+        now: float,
+        next_commit: bool,
+    ) -> None:
+        """Register a delivery whose broker must keep it for now."""
+        ahead = known is not None and state.is_held_up(known, first)
+        waiting = self.waiting.enter(site, token, state, known, (first, last), now, ahead)
+        if next_commit:
+            waiting.after = self._number + 1
+
+    def undecodable(self, stream: Stream, epoch: int, incarnation: int, first: int, last: int) -> None:
+        """A copy of these numbers came that can't be read: if nothing better comes, that is why."""
+        state = self.streams.get(stream)
+        known = state.live.get(epoch) if state is not None else None
+        if known is None or known.incarnation != incarnation:
+            return
+        first = max(first, known.position)
+        if first <= last and known.undecodable.intervals < MAX_UNDECODABLE:
+            for span in known.held.missing(first, last):
+                for part in known.settled.missing(*span):
+                    known.undecodable.add(*part)
+
+    def reopen(self, stream: Stream, epoch: int, first: int, last: int, site: str, now: float) -> set[str]:
+        """Bytes that came from `site` and were placed turned out unreadable; wait for another copy.
+
+        Returns the sites that delivered a duplicate whose bytes were not kept: they must deliver it again.
+        """
+        state = self.streams[stream]
+        known = state.live[epoch]
+        known.reopen(first, last)
+        sites = set()
+        for waiting in state.waiting:
+            if waiting.known is not known or waiting.first > last or waiting.last < first:
+                continue
+            if waiting.site == site:
+                waiting.known = None
+                waiting.after = self._number + 1
+            else:
+                sites.add(waiting.site)
+        self._mark(state, urgent=True)
+        follow(self, state, now)
+        return sites
+
+    def assign(self, stream: Stream) -> int:
+        """The number for the next message that came without identity."""
+        state = self.streams.get(stream)
+        known = state.current if state is not None else None
+        return 1 if known is None else max(known.highest + 1, known.redelivered_below)
+
+    # -- handing out ------------------------------------------------------------------------------------
+
+    def persisted(self, stream: Stream, epoch: int, first: int, last: int) -> None:
+        """The bytes of these held numbers are committed to the inbox."""
+        state = self.streams[stream]
+        known = state.live.get(epoch)
+        if known is not None:
+            for span in known.held.overlap(first, last):
+                known.persisted.add(*span)
+
+    def offer(self, state: StreamState, now: float, unit: int) -> Offer | None:
+        """What could be handed out of a stream next; `unit` is how many the application takes at once."""
+        found, wants_commit = offer(self.rules, state, now, unit)
+        if wants_commit:
+            self._mark(state, urgent=True)
+        return found
+
+    def take(self, state: StreamState, offered: Offer, last: int, now: float) -> None:
+        """The offer is accepted, up to `last`."""
+        mark_taken(state, offered, last)
+        known = state.live[offered.epoch]
+        if known.cursor + state.reserve // 2 > known.high_water:
+            self._mark(state)
+        if known.deliverable() is None:  # find out what the stream waits for
+            follow(self, state, now)
+
+    def untake(self, state: StreamState, offered: Offer, first: int, last: int, now: float) -> None:
+        """`first` to `last`, the end of what was taken, did not reach the application after all."""
+        known = state.live.get(offered.epoch)
+        if known is None:
+            return
+        if offered.armed:
+            for seq in range(first, last + 1):
+                state.armed[(known.epoch, seq)] = state.attempts.get((known.epoch, seq), 1)
+                if offered.retry:
+                    known.retry.add(seq, seq)
+        if not offered.retry:
+            known.untake(first)
+            follow(self, state, now)
+        self.touch(state)
+
+    def acknowledge(self, stream: Stream, epoch: int, first: int, last: int, now: float) -> None:
+        """The application dealt with `first` to `last`. Durable with the next commit."""
+        state = self.streams[stream]
+        known = state.live.get(epoch)
+        if known is None:
+            return
+        for span in known.acknowledge(first, last):
+            self._settled(state, known, "acknowledged", span, "", now)
+
+    def bury(self, stream: Stream, epoch: int, seq: int, reason: str, now: float) -> bool:
+        """A message goes to the dead letters: it counts as acknowledged. False if it was settled before."""
+        state = self.streams[stream]
+        known = state.live.get(epoch)
+        if known is None or known.held.run_from(seq) is None:
+            return False
+        known.settle(seq, seq)
+        self._settled(state, known, "dead_lettered", (seq, seq), reason, now)
+        self._mark(state, urgent=True)
+        return True
+
+    def _settled(
+        self, state: StreamState, known: Reorder, kind: str, span: Span, reason: str, now: float
+    ) -> None:
+        self._note(kind, state, known.epoch, known.incarnation, *span, reason=reason)
+        if state.attempts:
+            for key in [k for k in state.attempts if k[0] == known.epoch and span[0] <= k[1] <= span[1]]:
+                del state.attempts[key]
+                state.armed.pop(key, None)
+        self._mark(state)
+        if known.last is not None or state.clock.target is not None:
+            follow(self, state, now)
+        self.touch(state)
+
+    def fail(self, stream: Stream, epoch: int, first: int, last: int, now: float) -> list[int]:
+        """Handling raised. Returns the numbers that have used up their deliveries; the others come again."""
+        state = self.streams[stream]
+        known = state.live.get(epoch)
+        if known is None:
+            return []
+        spent = fail(self.rules, state, known, first, last, now)
+        self._timed[stream] = state
+        return spent
+
+    # -- gaps -------------------------------------------------------------------------------------------
+
+    def accept(self, gap: Gap, now: float) -> bool:
+        """Move past a gap and declare it. False when it has been filled or passed meanwhile."""
+        state = self.streams.get(gap.stream)
+        if state is None:
+            return False
+        return declare(self, state, gap, now)
+
+    def tick(self, now: float) -> float | None:
+        """Let the clocks run up to `now`. Returns when to call again; None when nothing is timed."""
+        deadline: float | None = None
+        connected = self.waiting.any_connected
+        for state in list(self._timed.values()):
+            at = self._tick(state, now, connected)
+            if at is None:
+                del self._timed[state.stream]
+            else:
+                deadline = at if deadline is None else min(deadline, at)
+        return deadline
+
+    def _tick(self, state: StreamState, now: float, connected: bool) -> float | None:
+        if state.failing and not state.halted:
+            if now < state.retry_at:
+                return state.retry_at
+            self.touch(state)
+        clock = state.clock
+        if clock.target is None:
+            return None
+        running = connected and not state.draining and state.unacknowledged == 0
+        elapsed = clock.tick(now, running)
+        if running and not clock.opened and state.current is not None and elapsed > 0:
+            clock.opened = True
+            self._note_gap("gap_opened", state, "")
+        if elapsed >= self.rules.gap_timeout:
+            expire(self, state, now)
+            if clock.target is None:
+                return None
+        elif elapsed - clock.saved >= 1.0:
+            self._mark(state)
+        # Clocks that stand still are looked at as often: what sets them going again need not tell.
+        left = self.rules.gap_timeout - clock.elapsed
+        return now + min(max(left, 0.001), 0.5)
+
+    def _note_gap(self, kind: str, state: StreamState, reason: str) -> None:
+        target = state.clock.target
+        assert target is not None  # only called while there is one
+        epoch, first, last = target
+        known = state.live.get(epoch)
+        self._note(kind, state, epoch, known.incarnation if known else 0, first, last or 0, reason=reason)
+
+    # -- commits ----------------------------------------------------------------------------------------
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is anything to commit."""
+        return bool(self._dirty or self.notes)
+
+    def snapshot(self, closing: bool = False) -> Snapshot:
+        """What the next commit must hold. With `closing`, high-water marks become exact."""
+        self._number += 1
+        snapshot = Snapshot(self._number, [self._change(state, closing) for state in self._dirty.values()])
+        self._dirty.clear()
+        self.urgent = False
+        return snapshot
+
+    def _change(self, state: StreamState, closing: bool) -> StreamChange:
+        epochs = []
+        for known in (*state.live.values(), *state.finishing):
+            entered = state.has_entered(known.epoch)
+            high = known.high_water
+            if closing:
+                high = max(known.cursor, known.redelivered_below) if entered else 0
+            elif entered and known.more_to_come and known.cursor + state.reserve // 2 > high:
+                high = known.cursor + state.reserve
+            epochs.append(EpochChange(known, known.position, high, list(known.settled), known.last, entered))
+        if state.current is not None:
+            # As many again as went in the time of one commit, several times over.
+            used = state.current.cursor - state.reserved_at
+            state.reserve = max(RESERVE, min(8 * used, 100_000))
+            state.reserved_at = state.current.cursor
+        gap = None
+        if state.clock.target is not None and state.current is not None:
+            gap = (state.clock.target, state.clock.elapsed)
+        change = StreamChange(
+            state, epochs, list(state.finishing), gap, dict(state.arming), state.history_changed
+        )
+        state.finishing.clear()
+        state.arming.clear()
+        state.history_changed = False
+        return change
+
+    def committed(self, snapshot: Snapshot) -> list[tuple[str, object]]:
+        """The commit is on disk. Returns (site, token) of the deliveries that brokers may forget now."""
+        for change in snapshot.changes:
+            for epoch in change.epochs:
+                epoch.known.committed(epoch.position, epoch.settled)
+                epoch.known.high_water = epoch.high_water
+            _arm(change)
+            if change.gap is not None and change.gap[0] == change.state.clock.target:
+                change.state.clock.saved = change.gap[1]
+            self.touch(change.state)
+        released: list[tuple[str, object]] = []
+        for state in self._waiting_in(snapshot):
+            if state.waiting:
+                released += self.waiting.leave(state, snapshot.number)
+        return released
+
+    def _waiting_in(self, snapshot: Snapshot) -> Iterable[StreamState]:
+        found = {change.state.stream: change.state for change in snapshot.changes}
+        for stream in snapshot.also:
+            found.setdefault(stream, self.streams[stream])
+        return found.values()
+
+    def commit_failed(self, snapshot: Snapshot) -> None:
+        """Nothing of the snapshot was stored: all of it belongs to the next one."""
+        for change in snapshot.changes:
+            state = change.state
+            self._dirty[state.stream] = state
+            state.finishing[:0] = change.finished
+            state.arming.update({k: n for k, n in change.arming.items() if k not in state.arming})
+            state.history_changed |= change.history
+
+    # -- at the start -----------------------------------------------------------------------------------
+
+    def restore(self, state: StreamState, now: float) -> None:
+        """Take over a stream as the inbox holds it."""
+        self.streams[state.stream] = state
+        follow(self, state, now)
+        self._mark(state)
+        self.touch(state)
+
+    # -- for the modules that this one is composed of -----------------------------------------------------
+
+    def touch(self, state: StreamState) -> None:
+        self.touched[state.stream] = state
+
+    def time(self, state: StreamState) -> None:
+        """The stream's clock or backoff is to be looked at by ``tick()``."""
+        self._timed[state.stream] = state
+
+    def mark(self, state: StreamState, urgent: bool = False) -> None:
+        self._mark(state, urgent)
+
+    def _mark(self, state: StreamState, urgent: bool = False) -> None:
+        self._dirty[state.stream] = state
+        if urgent:
+            self.urgent = True
+
+    def note(self, note: Note) -> None:
+        self.notes.append(note)
+
+    def _note(
+        self,
+        kind: str,
+        state: StreamState,
+        epoch: int,
+        incarnation: int,
+        first: int,
+        last: int,
+        *,
+        site: str = "",
+        reason: str = "",
+    ) -> None:
+        self.notes.append(Note(kind, state.stream, epoch, incarnation, first, last, site, reason))
+
+    def report_conflict(self, state: StreamState, epoch: int, incarnation: int, reason: str) -> bool:
+        """Tell of a conflict, once for each epoch and incarnation; False where it was told before."""
+        key = (epoch, incarnation)
+        if key in state.reported or len(state.reported) >= MAX_REPORTED:
+            return False
+        state.reported.add(key)
+        self.conflicts.append((state.stream, epoch, reason))
+        return True
+
+
+def _arm(change: StreamChange) -> None:
+    """Attempts are on disk: they may be made, unless they were or need not be meanwhile."""
+    state = change.state
+    for key, count in change.arming.items():
+        known = state.live.get(key[0])
+        if known is None or known.held.run_from(key[1]) is None:
+            continue
+        to_come = key[1] >= known.cursor or known.retry.run_from(key[1]) is not None
+        if to_come and state.attempts.get(key, 1) + 1 == count:
+            state.armed[key] = count

@@ -1,0 +1,116 @@
+"""Clocks of gaps, and the memory of the gaps that were closed.
+
+The clock of a gap counts only while the gap holds its stream up; who calls says when that is. One step counts at
+most a second, so that a stopped process does not expire gaps, and whatever changes the gap starts it anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from reliamsg.core.ranges import RangeSet, Span
+
+__all__ = ["MAX_CLOSED", "MAX_STEP_S", "ClosedGaps", "GapClock", "GapKey"]
+
+MAX_STEP_S = 1.0
+MAX_CLOSED = 1_000
+"""Closed ranges of a stream that are remembered exactly."""
+
+GapKey = tuple[int, int, int | None]
+"""Epoch, first and last number; last is None where the extent is unknown."""
+
+
+class GapClock:
+    """How long the gap at a stream's head has held it up."""
+
+    __slots__ = ("_at", "elapsed", "opened", "saved", "target")
+
+    def __init__(self) -> None:
+        self.target: GapKey | None = None
+        self.elapsed = 0.0
+        self.saved = 0.0
+        """What a commit holds of `elapsed`."""
+        self.opened = False
+        """Whether the gap has held the stream up for any time at all."""
+        self._at: float | None = None
+
+    def aim(self, target: GapKey | None) -> GapKey | None:
+        """Watch `target`. Another one than before starts at 0; returns the one before, if it is gone."""
+        if target == self.target:
+            return None
+        before, self.target = self.target, target
+        self.elapsed = self.saved = 0.0
+        self._at = None
+        return before
+
+    def restore(self, target: GapKey, elapsed: float) -> None:
+        """Go on where an earlier process stopped."""
+        self.target = target
+        self.elapsed = self.saved = elapsed
+        self.opened = True
+
+    def tick(self, now: float, running: bool) -> float:
+        """Count the time since the last tick, if the clock ran throughout; return what has elapsed."""
+        if running and self._at is not None:
+            self.elapsed += min(max(0.0, now - self._at), MAX_STEP_S)
+        self._at = now if running else None
+        return self.elapsed
+
+    def rewind(self) -> None:
+        """Start the same gap's time anew."""
+        self.elapsed = self.saved = 0.0
+
+
+class ClosedGaps:
+    """The newest closed ranges of a stream, to tell what is late from what is a duplicate."""
+
+    __slots__ = ("_ranges", "forgotten")
+
+    def __init__(
+        self, spans: Iterable[tuple[int, int, int]] = (), forgotten: tuple[int, int] = (0, 0)
+    ) -> None:
+        self._ranges: deque[tuple[int, int, int]] = deque(spans)
+        self.forgotten = forgotten
+        """(epoch, number): ranges at or below may have been closed and forgotten."""
+
+    def add(self, epoch: int, first: int, last: int) -> None:
+        """Remember that `first` to `last` was passed without having arrived."""
+        self._ranges.append((epoch, first, last))
+        self._forget()
+
+    def _forget(self) -> None:
+        while len(self._ranges) > MAX_CLOSED:
+            old, _, bound = self._ranges.popleft()
+            self.forgotten = max(self.forgotten, (old, bound))
+
+    def arrived(self, epoch: int, first: int, last: int) -> list[Span]:
+        """What of an arrival was passed before; from now on it is not any more."""
+        if not any(e == epoch and low <= last and high >= first for e, low, high in self._ranges):
+            return []
+        late = RangeSet()
+        kept: list[tuple[int, int, int]] = []
+        for closed in self._ranges:
+            number, low, high = closed
+            if number != epoch or high < first or low > last:
+                kept.append(closed)
+                continue
+            late.add(max(low, first), min(high, last))
+            if low < first:
+                kept.append((epoch, low, first - 1))
+            if high > last:
+                kept.append((epoch, last + 1, high))
+        self._ranges = deque(kept)
+        self._forget()  # a hole in the middle of a range makes two of it
+        return list(late)
+
+    def may_have_forgotten(self, epoch: int, first: int) -> bool:
+        return (epoch, first) <= self.forgotten
+
+    def spans(self) -> list[tuple[int, int, int]]:
+        """(epoch, first, last), oldest first."""
+        return list(self._ranges)
+
+    @property
+    def empty(self) -> bool:
+        return not self._ranges

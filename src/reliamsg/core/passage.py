@@ -1,0 +1,295 @@
+"""How a stream moves on: joining it, past gaps, and from one epoch into the next.
+
+:func:`follow` is called whenever anything about a stream changed. It finds what holds the stream up, and aims the
+gap clock at it; what holds up nothing (an epoch that is complete) it passes itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reliamsg.core.chain import Link, LinkKind, link
+from reliamsg.core.gaps import GapKey
+from reliamsg.core.reorder import Reorder
+from reliamsg.core.stream import Note, StreamState
+from reliamsg.message import Gap
+from reliamsg.wire.limits import MAX_SEQ
+
+if TYPE_CHECKING:
+    from reliamsg.core.consumer import ConsumerCore
+
+__all__ = ["declare", "expire", "follow"]
+
+
+def follow(core: ConsumerCore, state: StreamState, now: float) -> None:
+    """Find out what the stream waits for, after anything changed."""
+    _finish_drained(core, state)
+    while True:
+        if state.current is None:
+            target = _before_joining(core, state)
+            if state.current is not None:
+                continue
+            break
+        known = state.current
+        if known.deliverable() is not None:
+            target = None
+            core.touch(state)
+            break
+        later = state.next_epoch()
+        joint = link(known, later)
+        target = _gap_at_head(known, joint)
+        if target is not None and _may_pass(state, target):
+            _pass(core, state, known, known.cursor, target[2] or 0)
+            continue
+        if target is None and later is not None:
+            _enter(core, state, later, joint)
+            continue
+        break
+    _aim(core, state, target, now)
+
+
+def _gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
+    head = known.cursor
+    beyond = known.held.next_at(head)
+    if beyond is not None:
+        last = beyond - 1
+        settled = known.settled.next_at(head)  # acknowledged before an unclean stop: not missing
+        if settled is not None:
+            last = min(last, settled - 1)
+        return known.epoch, head, last
+    if joint.kind is LinkKind.UNKNOWN:
+        return known.epoch, head, None
+    last = joint.last if joint.kind is LinkKind.ENDS else known.highest
+    if last < head:
+        return None
+    settled = known.settled.next_at(head)
+    return known.epoch, head, last if settled is None else min(last, settled - 1)
+
+
+def _aim(core: ConsumerCore, state: StreamState, target: GapKey | None, now: float) -> None:
+    clock = state.clock
+    if target == clock.target:
+        if target is not None:
+            core.time(state)
+        return
+    opened = clock.opened
+    before = clock.aim(target)
+    clock.opened = False
+    state.gap = None
+    if before is not None:
+        core.mark(state)
+        if opened and state.current is not None:
+            known = state.live.get(before[0])
+            incarnation = known.incarnation if known is not None else 0
+            core.note(
+                Note(
+                    "gap_closed",
+                    state.stream,
+                    before[0],
+                    incarnation,
+                    before[1],
+                    before[2] or 0,
+                    reason="changed",
+                )
+            )
+    if target is not None:
+        clock.tick(now, False)
+        core.time(state)
+
+
+# -- joining ------------------------------------------------------------------------------------------------
+
+
+def _before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
+    """Join the stream if it is clear where; else say what is waited for."""
+    lowest = state.next_epoch()
+    if lowest is None or lowest.held.first is None:
+        return None
+    first = lowest.held.first
+    if core.rules.begin == "latest" or (first == 1 and lowest.prev is None):
+        _join(core, state, lowest, first)
+        return None
+    # The number 0 stands for "anything before": a lower arrival is another target, and starts the clock anew.
+    return lowest.epoch, 0, first - 1
+
+
+def _join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int) -> None:
+    earliest = core.rules.begin == "earliest"
+    core.moves += 1
+    state.current = lowest
+    state.joined = (lowest.epoch, first)
+    state.history_changed = True
+    lowest.position = lowest.cursor = first
+    prev = lowest.prev
+    if prev is not None:
+        core.note(
+            Note("before_join", state.stream, prev.epoch, prev.incarnation, 1, prev.last, reason="begin")
+        )
+        if earliest:
+            state.closed.add(prev.epoch, 1, prev.last)
+    if first > 1:
+        core.note(
+            Note("before_join", state.stream, lowest.epoch, lowest.incarnation, 1, first - 1, reason="begin")
+        )
+        if earliest:
+            state.closed.add(lowest.epoch, 1, first - 1)
+    core.note(Note("joined", state.stream, lowest.epoch, lowest.incarnation, first, first))
+    core.mark(state, urgent=True)
+    core.touch(state)
+
+
+# -- epochs -------------------------------------------------------------------------------------------------
+
+
+def _enter(core: ConsumerCore, state: StreamState, later: Reorder, joint: Link) -> None:
+    """Everything of the current epoch is handed out or passed: go on with the next."""
+    known = state.current
+    assert known is not None  # only a joined stream has an epoch to leave
+    known.last = known.cursor - 1
+    state.closed.add(known.epoch, known.last + 1, MAX_SEQ)
+    state.draining.append(known)
+    core.moves += 1
+    state.current = later
+    state.accepted.discard_below(MAX_SEQ)
+    state.reserved_at = later.cursor
+    state.history_changed = True
+    if joint.kind is LinkKind.FORK:
+        core.note(Note("conflict", state.stream, later.epoch, later.incarnation, 0, 0, reason=joint.reason))
+        core.report_conflict(state, later.epoch, later.incarnation, joint.reason)
+    core.mark(state, urgent=True)
+    core.touch(state)
+    _finish_drained(core, state)
+
+
+def _finish_drained(core: ConsumerCore, state: StreamState) -> None:
+    """Epochs that are settled to their end become history, in order."""
+    while state.draining:
+        known = state.draining[0]
+        if known.last is None or known.position <= known.last:
+            return
+        state.draining.pop(0)
+        del state.live[known.epoch]
+        state.finishing.append(known)
+        state.history.add(known.epoch, known.incarnation, known.last)
+        state.history_changed = True
+        core.mark(state)
+
+
+# -- gaps ---------------------------------------------------------------------------------------------------
+
+
+def expire(core: ConsumerCore, state: StreamState, now: float) -> None:
+    """The gap at the head has had its time."""
+    clock = state.clock
+    assert clock.target is not None  # its clock has run
+    if state.current is None:
+        lowest = state.next_epoch()
+        assert lowest is not None  # it is what is waited for
+        assert lowest.held.first is not None
+        _join(core, state, lowest, lowest.held.first)
+        follow(core, state, now)
+        return
+    epoch, first, last = clock.target
+    known = state.current
+    if last is None:
+        reason = "extent unknown"
+    else:
+        reason = "undecodable" if known.undecodable.overlap(first, last) else "expired"
+    gap = Gap(state.stream, epoch, first, last, reason)
+    state.expired_after = clock.elapsed
+    if core.rules.skip_gaps:
+        declare(core, state, gap, now)
+        return
+    clock.rewind()
+    state.gap = gap
+    core.mark(state)
+    core.touch(state)
+
+
+def declare(core: ConsumerCore, state: StreamState, gap: Gap, now: float) -> bool:
+    """Pass a gap, as far as it is still one. What of it lies behind data that arrived is passed when its turn comes,
+    and nothing of it before all that lies ahead of it is dealt with."""
+    known = state.current
+    if known is None or known.epoch != gap.epoch:
+        return False
+    later = state.next_epoch()
+    joint = link(known, later)
+    target = _gap_at_head(known, joint) if known.deliverable() is None else None
+    how = ("accepted", state.clock.elapsed) if gap.reason == "open" else (gap.reason, state.expired_after)
+    if gap.last is None:
+        if target is None or target[2] is not None or later is None or later.prev is None:
+            return False
+        if not _is_idle(state):
+            return False
+        _pass_unknown(core, state, known, later, *how)
+        follow(core, state, now)
+        return True
+    top = min(gap.last, max(known.highest, joint.last))
+    first = max(gap.first, known.cursor)
+    if first > top or not _missing(known, first, top):
+        return False
+    state.accepted.add(first, top)
+    state.accepted_as = how
+    if target is not None and target[2] is not None and _may_pass(state, target):
+        _pass(core, state, known, target[1], target[2])
+    follow(core, state, now)
+    return True
+
+
+def _missing(known: Reorder, first: int, last: int) -> bool:
+    return any(known.settled.missing(*span) for span in known.held.missing(first, last))
+
+
+def _may_pass(state: StreamState, target: GapKey) -> bool:
+    return target[2] is not None and _is_idle(state) and state.accepted.covers(target[1], target[2])
+
+
+def _is_idle(state: StreamState) -> bool:
+    """Whether everything that was handed out is dealt with. What is passed earlier would be journalled ahead of
+    messages that come before it."""
+    return not state.draining and state.unacknowledged == 0
+
+
+def _pass(core: ConsumerCore, state: StreamState, known: Reorder, first: int, last: int) -> None:
+    known.settle(first, last)
+    known.head()
+    state.closed.add(known.epoch, first, last)
+    state.accepted.remove(first, last)
+    state.history_changed = True
+    reason, elapsed = state.accepted_as
+    detail = None if elapsed is None else {"elapsed": round(elapsed, 3)}
+    core.note(
+        Note(
+            "declared",
+            state.stream,
+            known.epoch,
+            known.incarnation,
+            first,
+            last,
+            reason=reason,
+            detail=detail,
+        )
+    )
+    core.mark(state, urgent=True)
+
+
+def _pass_unknown(
+    core: ConsumerCore,
+    state: StreamState,
+    known: Reorder,
+    later: Reorder,
+    reason: str,
+    elapsed: float | None,
+) -> None:
+    """Pass the known epoch's open end, and all of what `later` says came directly before it."""
+    prev = later.prev
+    assert prev is not None  # a gap of unknown extent comes from one
+    detail: dict[str, object] = {"until_epoch": later.epoch, "extent": "unknown"}
+    if elapsed is not None:
+        detail["elapsed"] = round(elapsed, 3)
+    core.note(
+        Note("declared", state.stream, known.epoch, known.incarnation, known.cursor, 0, "", reason, detail)
+    )
+    core.note(Note("declared", state.stream, prev.epoch, prev.incarnation, 1, prev.last, "", reason))
+    state.closed.add(prev.epoch, 1, prev.last)
+    _enter(core, state, later, Link(LinkKind.UNKNOWN))

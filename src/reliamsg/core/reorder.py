@@ -1,0 +1,162 @@
+"""Deduplication and hold-back of one epoch of one stream.
+
+Numbers go through these states, and every number at or above `position` is in exactly one of them::
+
+    unknown ── place() ──▶ held ── take() ──▶ handed out ── settle() ──▶ settled
+       └────────────────────── settle(): a gap was passed ────────────────────▲
+
+`held` keeps a number until it is settled, so that "handed out" is what is held below `cursor`. Settled numbers
+beyond `position` are ranges of their own; for a stream that is handled in order there are none.
+Besides what is true there is what is true *and on disk*: ``safe_position`` and ``safe`` follow ``position`` and
+``settled`` at each commit, and `persisted` is the part of `held` whose bytes are in the inbox. Only these let a
+broker forget its copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.message import Prev
+
+__all__ = ["Reorder"]
+
+
+class Reorder:
+    """What is known of one epoch: which numbers arrived, were handed out, are settled."""
+
+    __slots__ = (
+        "cursor", "epoch", "held", "high_water", "incarnation", "journalled", "last", "persisted", "position",
+        "prev", "redelivered_below", "retry", "safe", "safe_position", "settled", "undecodable",
+    )  # fmt: skip
+
+    def __init__(self, epoch: int, incarnation: int, prev: Prev | None, position: int = 1) -> None:
+        self.epoch = epoch
+        self.incarnation = incarnation
+        self.prev = prev
+        self.position = position
+        """Everything below is settled."""
+        self.cursor = position
+        """The next number to hand out for the first time."""
+        self.settled = RangeSet()
+        self.held = RangeSet()
+        self.persisted = RangeSet()
+        self.retry = RangeSet()
+        """Handed out, failed, and to be handed out again before anything else."""
+        self.safe_position = position
+        self.safe = RangeSet()
+        self.high_water = 0
+        """Committed: numbers below may have been handed out."""
+        self.redelivered_below = 0
+        """Numbers below may have been handed out before this process began."""
+        self.journalled = 0
+        """Numbers up to this one are known to have been, by the journal."""
+        self.last: int | None = None
+        """The epoch's last number, once a later epoch was entered."""
+        self.undecodable = RangeSet()
+        """Missing numbers of which a copy came that could not be read."""
+
+    def place(self, first: int, last: int) -> list[Span]:
+        """Note that `first` to `last` arrived; return what of it is new, in order."""
+        first = max(first, self.position)
+        if first > last:
+            return []
+        new = self.held.missing(first, last)
+        if not self.settled.empty:
+            new = [part for span in new for part in self.settled.missing(*span)]
+        for span in new:
+            self.held.add(*span)
+        if new and not self.undecodable.empty:
+            for span in new:
+                self.undecodable.remove(*span)
+        return new
+
+    def head(self) -> int:
+        """The next number to hand out for the first time, past what is settled already."""
+        if not self.settled.empty:
+            run = self.settled.run_from(self.cursor)
+            if run is not None:
+                self.cursor = run + 1
+        return self.cursor
+
+    def deliverable(self) -> Span | None:
+        """The unbroken run of arrived numbers that starts at the head."""
+        head = self.head()
+        run = self.held.run_from(head)
+        return None if run is None else (head, run)
+
+    def advance(self, last: int) -> None:
+        """Everything up to `last` is handed out now."""
+        self.cursor = max(self.cursor, last + 1)
+
+    def untake(self, first: int) -> None:
+        """What was taken from `first` on did not reach the application after all."""
+        self.cursor = max(self.position, min(self.cursor, first))
+
+    def acknowledge(self, first: int, last: int) -> list[Span]:
+        """The application dealt with `first` to `last`; return what was not settled before."""
+        last = min(last, self.cursor - 1)
+        if first > last:
+            return []
+        done = self.held.overlap(first, last)
+        for span in done:
+            self.settle(*span)
+        return done
+
+    def settle(self, first: int, last: int) -> None:
+        """Nothing will be done about `first` to `last` any more. All of it lies at or above `position`."""
+        self.held.remove(first, last)
+        if not self.retry.empty:
+            self.retry.remove(first, last)
+        if first == self.position and self.settled.empty:  # the usual case: in order
+            self.position = last + 1
+        else:
+            self.settled.add(first, last)
+            run = self.settled.run_from(self.position)
+            if run is not None:
+                self.position = run + 1
+                self.settled.discard_below(self.position)
+        self.cursor = max(self.cursor, self.position)
+
+    def reopen(self, first: int, last: int) -> None:
+        """The bytes of `first` to `last`, not handed out yet, are of no use: wait for another copy."""
+        for span in self.held.overlap(max(first, self.cursor), last) if last >= self.cursor else ():
+            self.held.remove(*span)
+            self.persisted.remove(*span)
+            self.undecodable.add(*span)
+
+    @property
+    def unacknowledged(self) -> int:
+        """How many numbers are handed out, or wait to be handed out again, and not settled."""
+        count = self.cursor - self.position
+        if count and not self.settled.empty:
+            for first, last in self.settled.overlap(self.position, self.cursor - 1):
+                count -= last - first + 1
+        return count
+
+    @property
+    def highest(self) -> int:
+        """The highest number that is known to exist from this epoch's own data."""
+        return max(self.held.last or 0, self.settled.last or 0, self.cursor - 1)
+
+    @property
+    def more_to_come(self) -> bool:
+        """Whether anything of the epoch may still have to be handed out for the first time."""
+        return self.last is None or self.cursor <= self.last
+
+    def is_safe(self, first: int, last: int) -> bool:
+        """Whether `first` to `last` would survive a crash without any broker's help."""
+        first = max(first, self.safe_position)
+        if first > last:
+            return True
+        return all(self.safe.covers(*span) for span in self.persisted.missing(first, last))
+
+    def unsafe_held(self, first: int, last: int) -> list[Span]:
+        """What of `first` to `last` is held, not settled and not persisted: what a spill must write."""
+        return [part for span in self.held.overlap(first, last) for part in self.persisted.missing(*span)]
+
+    def committed(self, position: int, settled: Sequence[Span]) -> None:
+        """A commit holds this position and these settled ranges."""
+        self.safe_position = max(self.safe_position, position)
+        self.safe = RangeSet(settled)
+        self.persisted.discard_below(self.safe_position)

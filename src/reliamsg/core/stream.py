@@ -1,0 +1,181 @@
+"""The state of one stream at a group, and what a commit takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from reliamsg.core.chain import History
+from reliamsg.core.gaps import ClosedGaps, GapClock, GapKey
+from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.core.reorder import Reorder
+from reliamsg.message import Gap, Stream
+
+__all__ = ["EpochChange", "Note", "Snapshot", "StreamChange", "StreamState", "Waiting"]
+
+
+@dataclass(slots=True)
+class Note:
+    """Something to be journalled; see :mod:`reliamsg.store.journal` for the kinds."""
+
+    kind: str
+    stream: Stream
+    epoch: int
+    incarnation: int
+    first: int
+    last: int
+    site: str = ""
+    reason: str = ""
+    detail: Mapping[str, Any] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A delivery that its broker must keep until it is safe here."""
+
+    number: int
+    site: str
+    token: object
+    state: StreamState
+    known: Reorder | None
+    """None: it only waits for the commit `after`."""
+    first: int
+    last: int
+    at: float
+    ahead: bool
+    """It came out of order: persist it at once."""
+    after: int = 0
+    spilling: bool = False
+    released: bool = False
+
+
+class StreamState:
+    """One stream at one group."""
+
+    __slots__ = (
+        "accepted", "accepted_as", "armed", "arming", "attempts", "clock", "closed", "current", "draining",
+        "expired_after", "finishing", "gap", "halted", "history", "history_changed", "joined", "live",
+        "reported", "reserve", "reserved_at", "retry_at", "stream", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.live: dict[int, Reorder] = {}
+        """Epochs that are draining, current, or not entered yet."""
+        self.current: Reorder | None = None
+        """The epoch that is being handed out; None while the stream is not joined."""
+        self.draining: list[Reorder] = []
+        """Entered before the current one, handed out, and not settled yet; in order."""
+        self.finishing: list[Reorder] = []
+        """Settled completely since the last commit."""
+        self.history = History()
+        self.closed = ClosedGaps()
+        self.history_changed = False
+        self.joined: tuple[int, int] | None = None
+        """(epoch, number) at which the group joined."""
+        self.clock = GapClock()
+        self.gap: Gap | None = None
+        """Expired, and to be decided by the application."""
+        self.accepted = RangeSet()
+        """Numbers of the current epoch that may be passed as soon as they are a gap at the head."""
+        self.accepted_as: tuple[str, float | None] = ("expired", None)
+        """Why, and what their gap's clock said, in seconds, where that is known."""
+        self.expired_after: float | None = None
+        """What the clock said when the latest gap expired."""
+        self.attempts: dict[tuple[int, int], int] = {}
+        """(epoch, number) → deliveries so far, of what was or may have been handed out before."""
+        self.arming: dict[tuple[int, int], int] = {}
+        """Attempts that the next commit must hold before they are made."""
+        self.armed: dict[tuple[int, int], int] = {}
+        """Attempts that a commit holds and that were not made yet."""
+        self.retry_at = 0.0
+        self.halted = False
+        self.reserve = 2_000
+        self.reserved_at = 0
+        self.reported: set[tuple[int, int]] = set()
+        self.waiting: list[Waiting] = []
+
+    def is_ahead(self, epoch: int) -> bool:
+        """Whether the epoch lies beyond the one that is being handed out."""
+        return self.current is None or epoch > self.current.epoch
+
+    def has_entered(self, epoch: int) -> bool:
+        return self.current is not None and epoch <= self.current.epoch
+
+    def next_epoch(self) -> Reorder | None:
+        """The lowest epoch beyond the current one of which anything arrived."""
+        current = self.current
+        if len(self.live) <= len(self.draining) + (current is not None):
+            return None
+        later = (epoch for epoch in self.live if current is None or epoch > current.epoch)
+        return self.live[min(later)]
+
+    def is_held_up(self, known: Reorder, first: int) -> bool:
+        """Whether `first` can't be handed out before something that is missing arrives."""
+        if known is not self.current:
+            return self.current is None or known.epoch > self.current.epoch
+        if first <= known.cursor:
+            return False
+        run = known.deliverable()
+        return run is None or first > run[1] + 1
+
+    @property
+    def entered(self) -> list[Reorder]:
+        """The epochs of which anything may be handed out and unacknowledged, in order."""
+        return self.draining if self.current is None else [*self.draining, self.current]
+
+    @property
+    def unacknowledged(self) -> int:
+        """Messages that were handed out, or are to be handed out again, and are not settled."""
+        if not self.draining:
+            return 0 if self.current is None else self.current.unacknowledged
+        return sum(known.unacknowledged for known in self.entered)
+
+    @property
+    def failing(self) -> bool:
+        """Whether a message waits to be handed out again."""
+        return any(not known.retry.empty for known in self.entered)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """(epoch, next number that is not settled)."""
+        if self.draining:
+            return self.draining[0].epoch, self.draining[0].position
+        return (0, 1) if self.current is None else (self.current.epoch, self.current.position)
+
+
+@dataclass(slots=True)
+class EpochChange:
+    """An epoch as a commit must hold it."""
+
+    known: Reorder
+    position: int
+    high_water: int
+    settled: list[Span]
+    last: int | None
+    entered: bool
+
+
+@dataclass(slots=True)
+class StreamChange:
+    """A stream as a commit must hold it."""
+
+    state: StreamState
+    epochs: list[EpochChange]
+    finished: list[Reorder]
+    """Of `epochs`, those that the commit must drop."""
+    gap: tuple[GapKey, float] | None
+    arming: dict[tuple[int, int], int]
+    history: bool
+    """Whether history, closed gaps or joining changed."""
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What one commit must hold."""
+
+    number: int
+    changes: list[StreamChange]
+    also: set[Stream] = field(default_factory=set)
+    """Streams that the caller persisted bytes of in the same commit."""

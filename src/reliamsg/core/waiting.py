@@ -1,0 +1,132 @@
+"""Deliveries that are not safe here yet, and that their brokers must keep for so long.
+
+A delivery leaves when all of its numbers are settled or persisted and that is committed. One that waits too long
+is *overdue*: its bytes are to be persisted ahead of their turn, so that no gap and no slow handler uses up a
+site's prefetch window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reliamsg.core.ranges import Span
+from reliamsg.core.reorder import Reorder
+from reliamsg.core.stream import StreamState, Waiting
+
+__all__ = ["SPILL_AFTER_S", "WaitingRoom"]
+
+SPILL_AFTER_S = 0.1
+"""A delivery that is not safe at this age is overdue."""
+SPILL_CROWDED_S = 0.02
+"""The same at a site of which half the prefetch window is used."""
+
+
+class _Site:
+    __slots__ = ("ahead", "connected", "pending", "prefetch")
+
+    def __init__(self, prefetch: int) -> None:
+        self.prefetch = prefetch
+        self.connected = False
+        self.pending: dict[int, Waiting] = {}
+        """Oldest first."""
+        self.ahead: dict[int, Waiting] = {}
+        """Those that came out of order and are not being persisted yet."""
+
+
+class WaitingRoom:
+    """All sites' deliveries that wait."""
+
+    def __init__(self, sites: Mapping[str, int]) -> None:
+        """`sites`: each site's name and how many deliveries it lets wait."""
+        self._sites = {name: _Site(prefetch) for name, prefetch in sites.items()}
+        self._entered = 0
+
+    def connected(self, site: str) -> None:
+        self._sites[site].connected = True
+
+    def disconnected(self, site: str) -> None:
+        """Every delivery of the connection is void: the broker will deliver again."""
+        void = self._sites[site]
+        void.connected = False
+        states = {id(waiting.state): waiting.state for waiting in void.pending.values()}
+        for waiting in void.pending.values():
+            waiting.released = True
+        for state in states.values():
+            state.waiting = [waiting for waiting in state.waiting if not waiting.released]
+        void.pending.clear()
+        void.ahead.clear()
+
+    @property
+    def any_connected(self) -> bool:
+        return any(site.connected for site in self._sites.values())
+
+    def pending(self, site: str) -> int:
+        """How many deliveries the site's broker must keep."""
+        return len(self._sites[site].pending)
+
+    def enter(
+        self,
+        site: str,
+        token: object,
+        state: StreamState,
+        known: Reorder | None,
+        span: Span,
+        now: float,
+        ahead: bool,
+    ) -> Waiting:
+        """A delivery is to wait. `ahead`: it came out of order, and is overdue at once."""
+        self._entered += 1
+        waiting = Waiting(self._entered, site, token, state, known, *span, now, ahead)
+        state.waiting.append(waiting)
+        self._sites[site].pending[waiting.number] = waiting
+        if ahead:
+            self._sites[site].ahead[waiting.number] = waiting
+        return waiting
+
+    def leave(self, state: StreamState, commit: int) -> list[tuple[str, object]]:
+        """Let go of a stream's deliveries that are safe after `commit`; returns (site, token) of each."""
+        released: list[tuple[str, object]] = []
+        kept: list[Waiting] = []
+        for waiting in state.waiting:
+            known = waiting.known
+            if waiting.after > commit or (
+                known is not None and not known.is_safe(waiting.first, waiting.last)
+            ):
+                kept.append(waiting)
+                continue
+            waiting.released = True
+            site = self._sites[waiting.site]
+            del site.pending[waiting.number]
+            site.ahead.pop(waiting.number, None)
+            released.append((waiting.site, waiting.token))
+        state.waiting = kept
+        return released
+
+    def overdue(self, now: float) -> tuple[list[Waiting], float | None]:
+        """Deliveries that should be persisted now, and when the next will have to be."""
+        due: list[Waiting] = []
+        later: float | None = None
+        for site in self._sites.values():
+            crowded = len(site.pending) * 2 >= site.prefetch
+            grace = SPILL_CROWDED_S if crowded else SPILL_AFTER_S
+            due += site.ahead.values()
+            for waiting in site.pending.values():
+                if waiting.spilling or waiting.ahead or waiting.known is None:
+                    continue
+                if waiting.at + grace <= now:
+                    due.append(waiting)
+                    continue
+                # Those behind it are younger still.
+                later = waiting.at + grace if later is None else min(later, waiting.at + grace)
+                break
+        return due, later
+
+    def spilling(self, waiting: Waiting, doing: bool) -> None:
+        """The delivery is about to be persisted, or (`doing` is False) that failed."""
+        waiting.spilling = doing
+        if waiting.ahead and not waiting.released:
+            ahead = self._sites[waiting.site].ahead
+            if doing:
+                ahead.pop(waiting.number, None)
+            else:
+                ahead[waiting.number] = waiting

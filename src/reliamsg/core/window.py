@@ -1,0 +1,325 @@
+"""What one site was sent and has not confirmed, and where sending goes on.
+
+Rows of the outbox are sent in the order of their ids. A *lane* is such an order: the main lane has all
+streams but those that are parked; each parked stream has a lane of its own, which tries its first row alone,
+with backoff, and joins the main lane again once it has caught up. So at a site the rows of one stream are
+always sent in order, and a stream that is refused holds up no other.
+
+States of a lane::
+
+    flowing ── refused / dropped ──▶ parked ── retry_at reached ──▶ probing ── confirmed ──▶ flowing
+                                       ▲                              │
+                                       └────── refused / dropped ─────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from reliamsg.core.ranges import RangeSet
+
+__all__ = ["Flight", "Lane", "LaneState", "RowLike", "SiteLimits", "SiteWindow"]
+
+PARK_MIN_S = 0.5
+PARK_MAX_S = 30.0
+"""A parked stream is tried again after these, doubling."""
+MAX_PATIENCE = 8
+"""Where a new connection did not help, confirms are waited for longer: at most so many times the time-out."""
+DROPS = 3
+"""A connection dropped so often over the same first row: the row is sent alone. Once more: its stream
+parks."""
+
+
+class RowLike(Protocol):
+    """What the window needs to know of a row of the outbox."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def stream_id(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class SiteLimits:
+    """A site's window: most that is unconfirmed at once, in rows and bytes, and for how long (seconds)."""
+
+    batches: int
+    bytes: int
+    confirm_timeout: float
+
+
+class LaneState(Enum):
+    FLOWING = "flowing"
+    PARKED = "parked"
+    PROBING = "probing"
+
+
+class Lane:
+    """Rows in order: what is in flight, and what comes next. `stream_id` is None for the main lane."""
+
+    __slots__ = ("attempts", "flights", "next", "reason", "retry_at", "state", "stream_id")
+
+    def __init__(self, stream_id: int | None, cursor: int) -> None:
+        self.stream_id = stream_id
+        self.next = cursor
+        """The lowest row that may have to be sent still."""
+        self.flights: dict[int, Flight] = {}
+        self.state = LaneState.FLOWING
+        self.retry_at = 0.0
+        self.attempts = 0
+        self.reason = ""
+
+    @property
+    def cursor(self) -> int:
+        """Every row of the lane below is confirmed."""
+        return min(min(self.flights, default=self.next), self.next)
+
+    def park(self, row: int, reason: str, now: float) -> None:
+        """Wait before `row` is tried again."""
+        self.state = LaneState.PARKED
+        self.next = min(self.next, row)
+        self.reason = reason
+        self.retry_at = now + min(PARK_MAX_S, PARK_MIN_S * 2 ** min(self.attempts, 10))
+        self.attempts += 1
+
+
+@dataclass(slots=True)
+class Flight:
+    """A row that was handed to a site's transport and has no answer yet."""
+
+    row: RowLike
+    lane: Lane
+    at: float
+
+
+class SiteWindow:
+    """One site, as its producer sees it."""
+
+    def __init__(self, name: str, limits: SiteLimits, cursor: int) -> None:
+        self.name = name
+        self.limits = limits
+        self.main = Lane(None, cursor)
+        self.lanes: dict[int, Lane] = {}
+        self.flights: dict[int, Flight] = {}
+        """Everything in flight, oldest first."""
+        self.bytes = 0
+        self.confirmed = RangeSet()
+        """Rows that the site has confirmed."""
+        if cursor > 1:
+            self.confirmed.add(1, cursor - 1)
+        self.connected = False
+        self.blocked: str | None = None
+        self.overdue_since: float | None = None
+        """A confirm is overdue; until the next one comes the site does not count as up."""
+        self._batches = limits.batches
+        self._patience = 1
+        self._oldest_at = 0.0
+        """Since when the oldest row in flight is the oldest, if a confirm made it that."""
+        self._suspect = 0
+        self._drops = 0
+
+    @property
+    def up(self) -> bool:
+        """Handshaken, not blocked, no confirm overdue."""
+        return self.connected and self.blocked is None and self.overdue_since is None
+
+    @property
+    def alone(self) -> bool:
+        """Whether the first row is suspected of breaking connections, and goes alone."""
+        return self._drops >= DROPS
+
+    def connect(self, window: int | None) -> None:
+        """A new connection: nothing is in flight. `window` is the broker's own limit, if it has one."""
+        self.connected = True
+        self.blocked = None
+        self._batches = self.limits.batches if window is None else max(1, min(self.limits.batches, window))
+
+    def disconnect(self, now: float, asked: bool) -> Lane | None:
+        """The connection is gone: what was in flight is sent again, in order.
+
+        `asked`: we ended it ourselves, which says nothing against any row. Returns a lane that was parked by
+        it.
+        """
+        was_connected, self.connected = self.connected, False
+        self.blocked = None
+        first = self.main.cursor if self.main.flights else None
+        probing = [lane for lane in self.lanes.values() if lane.state is LaneState.PROBING and lane.flights]
+        suspect = self.main.flights[first].row if first is not None else None
+        for lane in (self.main, *self.lanes.values()):
+            lane.next = lane.cursor
+            lane.flights.clear()
+        self.flights.clear()
+        self.bytes = 0
+        if not was_connected or asked:
+            for lane in probing:
+                lane.state = LaneState.PARKED
+            return None
+        if probing:  # what was just tried again is the likelier cause
+            for lane in probing:
+                lane.park(lane.next, "connection dropped", now)
+            return None
+        if suspect is None:
+            self._drops = 0
+            return None
+        if suspect.id == self._suspect and self.alone:
+            self._drops = 0
+            return self._park(suspect.stream_id, suspect.id, "connection dropped", now)
+        self._drops = self._drops + 1 if suspect.id == self._suspect else 1
+        self._suspect = suspect.id
+        return None
+
+    def block(self, reason: str | None, now: float) -> None:
+        """The broker asked to stop, or (None) to go on. Confirms are not overdue while it reads nothing."""
+        if self.blocked is not None and reason is None:
+            self._oldest_at = now
+        self.blocked = reason
+
+    def probe(self, now: float) -> bool:
+        """Let parked lanes whose time has come try again; whether there are any."""
+        due = [
+            lane for lane in self.lanes.values() if lane.state is LaneState.PARKED and lane.retry_at <= now
+        ]
+        for lane in due:
+            lane.state = LaneState.PROBING
+        return bool(due)
+
+    def ready(self, now: float) -> Iterator[Lane]:
+        """Lanes that may send something now, those of parked streams whose time has come first."""
+        if not self.connected or self.blocked is not None:
+            return
+        self.probe(now)
+        for lane in list(self.lanes.values()):
+            if lane.state is LaneState.FLOWING or (lane.state is LaneState.PROBING and not lane.flights):
+                yield lane
+        yield self.main
+
+    def room(self, lane: Lane, size: int) -> bool:
+        """Whether a row of `size` bytes may be sent on `lane` now."""
+        if lane.state is LaneState.PROBING:
+            return not lane.flights
+        if self.alone and lane is self.main:
+            return not lane.flights
+        if not self.flights:
+            return True  # a row larger than the window goes alone
+        return len(self.flights) < self._batches and self.bytes + size <= self.limits.bytes
+
+    def takes(self, lane: Lane, row: RowLike) -> bool:
+        """Whether `row` still has to be sent on `lane`: not another lane's, not confirmed, not in flight."""
+        if lane.stream_id is None:
+            if row.stream_id in self.lanes:
+                return False
+        elif row.stream_id != lane.stream_id:
+            return False
+        return row.id not in self.flights and row.id not in self.confirmed
+
+    def sent(self, lane: Lane, row: RowLike, now: float) -> None:
+        """`row` is handed to the transport."""
+        flight = Flight(row, lane, now)
+        self.flights[row.id] = lane.flights[row.id] = flight
+        self.bytes += row.size
+        lane.next = row.id + 1
+
+    def confirm(self, row_id: int, now: float) -> Flight | None:
+        """The site has the row; None where nothing of it is in flight."""
+        flight = self._land(row_id, now)
+        if flight is None:
+            return None
+        self.confirmed.add(row_id, row_id)
+        self.overdue_since = None
+        if not self.flights:
+            self._patience = 1
+        if row_id == self._suspect:
+            self._drops = 0
+        lane = flight.lane
+        if lane.state is LaneState.PROBING and not lane.flights:  # else it was in flight before the try
+            lane.state = LaneState.FLOWING
+            lane.attempts = 0
+        return flight
+
+    def refuse(self, row_id: int, reason: str, now: float) -> Flight | None:
+        """The site does not have the row: its stream is parked. None where nothing of it is in flight."""
+        flight = self._land(row_id, now)
+        if flight is None:
+            return None
+        lane = flight.lane
+        if lane is self.main:
+            self._park(flight.row.stream_id, row_id, reason, now)
+        elif lane.state is LaneState.PARKED:
+            lane.next = min(lane.next, row_id)  # it was in flight already: no reason for a longer pause
+        else:
+            lane.park(row_id, reason, now)
+        return flight
+
+    def rejoin(self) -> list[Lane]:
+        """Take lanes that have caught up back into the main lane; returns them."""
+        back = [
+            lane
+            for lane in self.lanes.values()
+            if lane.state is LaneState.FLOWING and not lane.flights and lane.next >= self.main.next
+        ]
+        for lane in back:
+            assert lane.stream_id is not None  # the main lane is not among them
+            del self.lanes[lane.stream_id]
+        return back
+
+    def overdue(self, now: float) -> bool:
+        """Whether the oldest row in flight should have been confirmed by now.
+
+        Its time begins when it is sent, or becomes the oldest: over a slow line a full window takes longer than any
+        time-out for one row.
+        """
+        due = self._due_at()
+        return due is not None and due <= now
+
+    def give_up(self, now: float) -> None:
+        """A confirm is overdue, and the connection is about to be dropped for it. The next one has more time: what
+        takes longer than the time-out would else be sent again and again."""
+        self.overdue_since = now
+        self._patience = min(2 * self._patience, MAX_PATIENCE)
+
+    def _due_at(self) -> float | None:
+        oldest = next(iter(self.flights.values()), None)
+        if oldest is None or self.blocked is not None:
+            return None
+        return max(oldest.at, self._oldest_at) + self.limits.confirm_timeout * self._patience
+
+    def deadline(self) -> float | None:
+        """When this site needs to be looked at, if nothing else happens."""
+        times = [lane.retry_at for lane in self.lanes.values() if lane.state is LaneState.PARKED]
+        due = self._due_at()
+        if due is not None:
+            times.append(due)
+        return min(times, default=None)
+
+    def restore_lane(self, stream_id: int, cursor: int, attempts: int, reason: str) -> None:
+        """Take over a stream that was parked when the outbox was closed; it is tried at once."""
+        lane = Lane(stream_id, cursor)
+        lane.state = LaneState.PARKED
+        lane.attempts, lane.reason = attempts, reason
+        self.lanes[stream_id] = lane
+
+    def _park(self, stream_id: int, row_id: int, reason: str, now: float) -> Lane:
+        """Give a stream a lane of its own, with what of it is in flight."""
+        lane = Lane(stream_id, row_id)
+        for flight in list(self.main.flights.values()):
+            if flight.row.stream_id == stream_id:
+                del self.main.flights[flight.row.id]
+                lane.flights[flight.row.id] = flight
+                flight.lane = lane
+        lane.park(row_id, reason, now)
+        self.lanes[stream_id] = lane
+        return lane
+
+    def _land(self, row_id: int, now: float) -> Flight | None:
+        if row_id == next(iter(self.flights), None):
+            self._oldest_at = now
+        flight = self.flights.pop(row_id, None)
+        if flight is not None:
+            del flight.lane.flights[row_id]
+            self.bytes -= flight.row.size
+        return flight

@@ -1,0 +1,180 @@
+"""Everything that reliamsg raises, under one root.
+
+::
+
+    ReliamsgError
+    ├── TransientError            the same call may succeed later; the object lives on
+    │   ├── ConfirmTimeout        Receipt.wait(): not confirmed in time; still in the outbox, still being sent
+    │   ├── OutboxFull            publish(): no room within the time allowed; nothing was stored
+    │   ├── OutboxWriteError      publish(): the disk is full or read-only; nothing was stored
+    │   ├── InboxWriteError       the inbox could not be written; reading stops until it can
+    │   ├── TooManyStreams        on_error: messages of streams beyond max_streams are refused
+    │   └── GapError              iterating: messages are missing; accept() the gap or go on waiting
+    └── FatalError                the object is finished (or never came into being); says what to do
+        ├── ConfigError           a wrong argument or name (also a ValueError)
+        │   └── MessageTooLarge   a body or headers over the limit; nothing was stored
+        ├── StoreError            the file cannot be used
+        │   ├── OutboxLocked      another process (or object) owns this outbox
+        │   ├── InboxLocked       another process (or object) owns this inbox
+        │   ├── StoreMismatch     the file belongs to another producer or group, or is of another kind
+        │   ├── StoreCorrupt      the file is no database, or a damaged one
+        │   └── StoreTooNew       the file was written by a newer reliamsg
+        ├── OutboxIndeterminate   an fsync failed: what is on the disk is unknown, the producer has stopped
+        ├── InboxIndeterminate    the same for a consumer
+        ├── ForkedError           used in a child process after fork(); open your own there
+        ├── ClosedError           used after close()
+        ├── GroupBusy             another inbox is reading for this group
+        ├── DeadLetterHalt        a message used up its deliveries and the stream is configured to halt
+        ├── ProducerConflict      two histories under one producer id (a restored or cloned outbox)
+        └── ProducerFenced        a newer owner of this producer id is alive
+
+:class:`TransientError` and :class:`FatalError` partition the tree. Exceptions of the application's own
+callbacks and handlers pass through unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reliamsg.message import Gap
+
+__all__ = [
+    "ClosedError",
+    "ConfigError",
+    "ConfirmTimeout",
+    "DeadLetterHalt",
+    "FatalError",
+    "ForkedError",
+    "GapError",
+    "GroupBusy",
+    "InboxIndeterminate",
+    "InboxLocked",
+    "InboxWriteError",
+    "MessageTooLarge",
+    "OutboxFull",
+    "OutboxIndeterminate",
+    "OutboxLocked",
+    "OutboxWriteError",
+    "ProducerConflict",
+    "ProducerFenced",
+    "ReliamsgError",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreMismatch",
+    "StoreTooNew",
+    "TooManyStreams",
+    "TransientError",
+]
+
+
+class ReliamsgError(Exception):
+    """The root of all errors of this library."""
+
+
+class TransientError(ReliamsgError):
+    """The same call may succeed later; the producer or consumer lives on."""
+
+
+class ConfirmTimeout(TransientError, TimeoutError):
+    """A receipt was not confirmed in time. The outcome is open: the message stays and is sent again."""
+
+
+class OutboxFull(TransientError):
+    """The outbox holds ``max_bytes`` and no room came free within the time allowed. Nothing was stored."""
+
+
+class OutboxWriteError(TransientError):
+    """The outbox could not be written (disk full, read-only). Nothing was stored, no number was used."""
+
+
+class InboxWriteError(TransientError):
+    """The inbox could not be written (disk full, read-only). Nothing is acknowledged until it can be."""
+
+
+class TooManyStreams(TransientError):
+    """A consumer knows ``max_streams`` streams already and refuses the messages of others.
+
+    They are counted, journalled and set aside like unusable ones, and acknowledged to the broker; streams that
+    are known go on. Reported through ``on_error``, once.
+    """
+
+
+class GapError(TransientError):
+    """Messages of a stream are missing and did not come in time.
+
+    The consumer lives on. ``consumer.accept(error.gap)`` moves past the gap and declares it lost; iterating
+    again without that goes on waiting, and a late fill still repairs it.
+    """
+
+    def __init__(self, gap: Gap) -> None:
+        super().__init__(str(gap))
+        self.gap = gap
+
+
+class FatalError(ReliamsgError):
+    """The object can't go on, or never came into being."""
+
+
+class ConfigError(FatalError, ValueError):
+    """An argument, name or URL is not usable; the message says which and why."""
+
+
+class MessageTooLarge(ConfigError):
+    """A body, key or header is over its limit. Nothing was stored; the producer lives on."""
+
+
+class StoreError(FatalError):
+    """An outbox or inbox file can't be used."""
+
+
+class OutboxLocked(StoreError):
+    """Another process or object owns this outbox."""
+
+
+class InboxLocked(StoreError):
+    """Another process or object owns this inbox."""
+
+
+class StoreMismatch(StoreError):
+    """The file is an outbox of another producer, an inbox of another group, or the other kind of file."""
+
+
+class StoreCorrupt(StoreError):
+    """The file is no database, or a damaged one."""
+
+
+class StoreTooNew(StoreError):
+    """The file was written by a newer version of reliamsg; upgrade, or use another file."""
+
+
+class OutboxIndeterminate(FatalError):
+    """An fsync failed, so it is unknown what the disk holds. Open the outbox again to find out."""
+
+
+class InboxIndeterminate(FatalError):
+    """An fsync failed, so it is unknown what the disk holds. Open the inbox again to find out."""
+
+
+class ForkedError(FatalError):
+    """The object was opened before fork() and used in the child. Open one of its own in each process."""
+
+
+class ClosedError(FatalError):
+    """The object was used after close()."""
+
+
+class GroupBusy(FatalError):
+    """Another inbox reads for this group at a site, and did so for ``takeover_timeout`` seconds."""
+
+
+class DeadLetterHalt(FatalError):
+    """A message used up ``max_deliveries``, and the consumer is configured to halt there."""
+
+
+class ProducerConflict(FatalError):
+    """Two histories exist under one producer id: its outbox was restored from a backup, or cloned."""
+
+
+class ProducerFenced(FatalError):
+    """A newer owner of this producer id is alive."""

@@ -1,0 +1,76 @@
+"""An MQTT 3.1.1 broker that needs nothing installed but a Python package: amqtt, in a process of its own.
+
+For trying things out. It keeps sessions and messages in memory only, so every end of it loses them; while it runs,
+a QoS 1 message stays until the client has acknowledged it (see :mod:`reliamsg.lab.embedded_sessions`). QoS 2 is as
+amqtt 0.12 has it: what is not acknowledged within 5 seconds, or when the client disconnects, is forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+from reliamsg.lab.broker import Broker
+from reliamsg.lab.process import Child, LabError
+
+__all__ = ["EmbeddedBroker"]
+
+
+class EmbeddedBroker(Broker):
+    """An in-memory MQTT 3.1.1 broker at ``127.0.0.1``, QoS 0 to 2; see this module for what it keeps."""
+
+    _KIND: ClassVar[str] = "the embedded broker"
+
+    def __init__(
+        self,
+        directory: Path | str,
+        name: str = "embedded",
+        *,
+        port: int | None = None,
+        start_timeout: float = 20.0,
+    ) -> None:
+        """Prepare a broker whose output goes to `directory`; :meth:`start` starts it within
+        `start_timeout` seconds."""
+        if importlib.util.find_spec("amqtt") is None:
+            raise LabError("amqtt is not installed; pip install 'reliamsg[demo]'")
+        super().__init__(directory, name, port, start_timeout)
+        self._status = self.directory / "status.json"
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self._port}"
+
+    def _launch(self) -> Child:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._status.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "reliamsg.lab.embedded_server"]
+        command += ["--port", str(self._port), "--status", str(self._status)]
+        return Child(self._name, command, output=self.directory / "out")
+
+    def _answers(self) -> bool:
+        if not self._status.exists():
+            return False
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=2.0):
+            return True
+        return False
+
+    def _delete_data(self) -> None:
+        """Nothing to delete, for it keeps nothing."""
+
+    def queued(self) -> int:
+        """How many messages wait and have not been sent to their clients; up to a fifth of a second old."""
+        return self._numbers()["queued"]
+
+    def in_flight(self) -> int:
+        """How many messages were sent to clients and are not acknowledged; up to a fifth of a second old."""
+        return self._numbers()["in_flight"]
+
+    def _numbers(self) -> dict[str, int]:
+        self._running()
+        numbers: dict[str, int] = json.loads(self._status.read_text())
+        return numbers

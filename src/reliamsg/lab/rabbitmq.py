@@ -1,0 +1,245 @@
+"""One RabbitMQ node on this machine, apart from everything else that runs here.
+
+It has a directory, ports, an Erlang cookie and a port mapper daemon (epmd) of its own, so several nodes run
+side by side and nothing is left when they end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from reliamsg.lab.broker import Broker, TlsFiles
+from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
+
+__all__ = ["RabbitNode"]
+
+_PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin")
+"""Where the server's own scripts are. Debian's wrappers on PATH change the user and the directory."""
+
+_QUIET_SCHEDULERS = "+sbwt none +sbwtdcpu none +sbwtdio none"
+"""No busy waiting: idle Erlang schedulers otherwise burn the processors that others need."""
+
+
+class RabbitNode(Broker):
+    """One RabbitMQ node at ``127.0.0.1``, user and password ``guest``.
+
+    >>> with RabbitNode(directory) as node:                        # doctest: +SKIP
+    ...     Producer("p", [Site("dc1", node.url)], outbox="p.db")
+    """
+
+    _KIND: ClassVar[str] = "RabbitMQ"
+    _STOP_SECONDS: ClassVar[float] = 30.0
+    _POLL_SECONDS: ClassVar[float] = 0.1
+
+    def __init__(
+        self,
+        directory: Path | str,
+        name: str = "rabbit",
+        *,
+        port: int | None = None,
+        config: Sequence[str] = (),
+        plugins: Sequence[str] = (),
+        tls: TlsFiles | None = None,
+        schedulers: int = 1,
+        start_timeout: float = 60.0,
+    ) -> None:
+        """Prepare a node in `directory`; :meth:`start` starts it.
+
+        `config`: further lines of rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt``, which gets a port of
+        its own (`mqtt_url`). `tls`: a TLS listener beside the plain one (`tls_url`). `schedulers`: how many
+        processors it uses. `start_timeout`: seconds.
+        """
+        self._server = program("rabbitmq-server", "rabbitmq-server", *_PLACES)
+        self._ctl = program("rabbitmqctl", "rabbitmq-server", *_PLACES)
+        self._epmd_program = program("epmd", "erlang-base")
+        super().__init__(directory, name, port, start_timeout)
+        self._mqtt_port = free_port() if "rabbitmq_mqtt" in plugins else None
+        self._tls_port = free_port() if tls else None
+        self._dist_port = free_port()
+        self._epmd_port = free_port()
+        self._epmd: Child | None = None
+        self._write_files(config, plugins, tls)
+        self._environment = self._make_environment(schedulers)
+
+    def _write_files(self, config: Sequence[str], plugins: Sequence[str], tls: TlsFiles | None) -> None:
+        home = self.directory / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        cookie = home / ".erlang.cookie"
+        if not cookie.exists():
+            cookie.write_text(secrets.token_hex(16))
+            cookie.chmod(0o400)
+        lines = [
+            f"listeners.tcp.1 = 127.0.0.1:{self._port}",
+            # The defaults suit a machine of its own: half a gigabyte for each write-ahead log, and an alarm
+            # that blocks every publisher when the disk is short.
+            "raft.wal_max_size_bytes = 67108864",
+            "disk_free_limit.absolute = 50MB",
+        ]
+        if self._mqtt_port is not None:
+            lines.append(f"mqtt.listeners.tcp.1 = 127.0.0.1:{self._mqtt_port}")
+        if tls is not None:
+            lines += [
+                f"listeners.ssl.1 = 127.0.0.1:{self._tls_port}",
+                f"ssl_options.cacertfile = {tls.authority}",
+                f"ssl_options.certfile = {tls.certificate}",
+                f"ssl_options.keyfile = {tls.key}",
+                "ssl_options.verify = verify_none",
+                "ssl_options.fail_if_no_peer_cert = false",
+            ]
+        self._place("rabbitmq.conf").write_text("\n".join([*lines, *config]) + "\n")
+        self._place("enabled_plugins").write_text(f"[{','.join(plugins)}].\n")
+
+    def _make_environment(self, schedulers: int) -> dict[str, str]:
+        return {
+            "HOME": str(self.directory / "home"),
+            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_CRASH_DUMP": str(self._place("erl_crash.dump")),
+            "RABBITMQ_NODENAME": f"{self._name}@localhost",
+            "RABBITMQ_DIST_PORT": str(self._dist_port),
+            "RABBITMQ_CONFIG_FILE": str(self._place("rabbitmq")),
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(self._place("enabled_plugins")),
+            "RABBITMQ_MNESIA_BASE": str(self._place("data")),
+            "RABBITMQ_LOG_BASE": str(self._place("log")),
+            "RABBITMQ_PID_FILE": str(self._place("pid")),
+            # "Input allowed" makes the script replace itself with the Erlang machine, so that our child is
+            # the node itself; -noinput then takes the permission back.
+            "RABBITMQ_ALLOW_INPUT": "1",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S {schedulers}:{schedulers} {_QUIET_SCHEDULERS}"
+            # Quorum queues report their length at every tick, 5 s unless told.
+            " -rabbit quorum_tick_interval 1000 -noinput",
+            "RABBITMQ_CTL_ERL_ARGS": f"+S 1:1 {_QUIET_SCHEDULERS}",
+        }
+
+    def _place(self, name: str) -> Path:
+        return self.directory / name
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self._port}/%2F"
+
+    @property
+    def mqtt_url(self) -> str:
+        """For the plugin ``rabbitmq_mqtt``."""
+        if self._mqtt_port is None:
+            raise LabError(f"{self._name} was made without the plugin rabbitmq_mqtt")
+        return f"mqtt://guest:guest@127.0.0.1:{self._mqtt_port}"
+
+    @property
+    def tls_url(self) -> str:
+        """For the TLS listener; the certificate must be valid for ``127.0.0.1``."""
+        if self._tls_port is None:
+            raise LabError(f"{self._name} was made without tls")
+        return f"amqps://guest:guest@127.0.0.1:{self._tls_port}/%2F"
+
+    def _launch(self) -> Child:
+        self._end_epmd()
+        epmd = [self._epmd_program, "-port", str(self._epmd_port), "-address", "127.0.0.1"]
+        self._epmd = Child(f"epmd of {self._name}", epmd, output=self._place("epmd.out"))
+        wait_until(lambda: _listens(self._epmd_port), 10.0, "epmd answers", self._epmd)
+        return Child(self._name, [self._server], output=self._place("out"), environment=self._environment)
+
+    def _ready(self) -> str:
+        return f"{super()._ready()} (its log: {self._place('log')})"
+
+    def _answers(self) -> bool:
+        """Whether an AMQP handshake begins; the listener opens when the rest is up."""
+        with contextlib.suppress(OSError), _connect(self._port) as client:
+            client.sendall(b"AMQP\x00\x00\x09\x01")
+            return client.recv(1) == b"\x01"
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL to the node, no clean-up."""
+        super().kill()
+        self._end_epmd()
+
+    def stop(self) -> None:
+        """End the node cleanly, within 30 seconds; then it is killed."""
+        super().stop()
+        self._end_epmd()
+
+    def _end_epmd(self) -> None:
+        if self._epmd is not None:
+            self._epmd.kill()
+            self._epmd = None
+
+    def _delete_data(self) -> None:
+        """Queues, messages and users."""
+        shutil.rmtree(self._place("data"), ignore_errors=True)
+
+    def ctl(self, *args: str, timeout: float = 60.0) -> str:
+        """Run ``rabbitmqctl -q ARGS`` on this node and return what it prints. It takes a second or two."""
+        command = [self._ctl, "-q", *args]
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **self._environment},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise LabError(f"rabbitmqctl {' '.join(args)}: no answer within {timeout:g} s") from None
+        if done.returncode:
+            raise LabError(f"rabbitmqctl {' '.join(args)} failed: {(done.stderr or done.stdout).strip()}")
+        return done.stdout
+
+    def sync(self) -> None:
+        """Have the node write down which quorum queues it has; takes about half a second.
+
+        RabbitMQ 3.10 does so up to a second after it has created one. A node that is killed before starts
+        with an empty queue of that name that never elects a leader: everything confirmed to it is lost.
+        """
+        self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
+
+    def queues(self, vhost: str = "/") -> dict[str, int]:
+        """All queues with their number of messages, those delivered and not yet acknowledged included.
+
+        Takes half a second or more; the numbers of quorum queues are up to a second old.
+        """
+        rows = json.loads(self.ctl("list_queues", "-p", vhost, "--formatter", "json", "name", "messages"))
+        return {row["name"]: int(row["messages"]) for row in rows}
+
+    def queue_depth(self, queue: str, vhost: str = "/") -> int:
+        """The number of messages ready in one queue (unacknowledged ones don't count); takes milliseconds.
+
+        LabError if there is no such queue. For half a second after a restart a quorum queue has no leader
+        yet, and RabbitMQ then says 0: wait for the number that you expect.
+        """
+        import pika
+        from pika.exceptions import ChannelClosedByBroker
+
+        login = pika.PlainCredentials("guest", "guest")
+        parameters = pika.ConnectionParameters(
+            "127.0.0.1", self._port, vhost, login, blocked_connection_timeout=30
+        )
+        connection = pika.BlockingConnection(parameters)
+        try:
+            return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+        except ChannelClosedByBroker as error:
+            raise LabError(f"{self._name}: queue {queue!r}: {error.reply_text}") from None
+        finally:
+            connection.close()
+
+
+def _connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=2.0)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), _connect(port):
+        return True
+    return False

@@ -1,0 +1,164 @@
+"""Messages, their identity, and the gaps between them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+__all__ = ["Gap", "Message", "MessageId", "Prev", "Settler", "Stream", "digest"]
+
+
+class Stream(NamedTuple):
+    """The unit of ordering: what one producer publishes to one partition of one topic."""
+
+    producer: str
+    topic: str
+    partition: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.producer}/{self.topic}" + (f"~{self.partition}" if self.partition else "")
+
+
+class MessageId(NamedTuple):
+    """What identifies a message everywhere and for ever."""
+
+    producer: str
+    epoch: int
+    topic: str
+    partition: int
+    seq: int
+
+    def __str__(self) -> str:
+        return f"{self.producer}/{self.epoch}/{self.topic}/{self.partition}/{self.seq}"
+
+
+class Prev(NamedTuple):
+    """The previous non-empty epoch of a stream, and where it ended."""
+
+    epoch: int
+    incarnation: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Sequence numbers `first` to `last` (inclusive) of `stream` in `epoch` that did not arrive.
+
+    `last` is None where the extent is unknown: everything from `first` up to the start of the next epoch
+    that is known.
+    """
+
+    stream: Stream
+    epoch: int
+    first: int
+    last: int | None
+    reason: str
+
+    @property
+    def count(self) -> int | None:
+        return None if self.last is None else self.last - self.first + 1
+
+    def __str__(self) -> str:
+        extent = (
+            f"{self.first} to {self.last}" if self.last is not None else f"{self.first} to an unknown end"
+        )
+        return f"{self.stream} lacks {extent} of epoch {self.epoch}: {self.reason}"
+
+
+class Settler(Protocol):
+    """What a message reports to: the consumer that handed it out."""
+
+    def acknowledge(self, message: Message, durable: bool) -> None: ...
+    def reject(self, message: Message, reason: str) -> None: ...
+    def failed(self, message: Message, error: BaseException) -> None: ...
+
+
+class Message:
+    """A message as a consumer hands it to the application.
+
+    `body` is exactly what was published. `redelivered` says that the application may have been given this
+    message before; `replayed` that it comes from the dead letters, outside the order.
+    """
+
+    __slots__ = (
+        "_settler", "body", "epoch", "headers", "key", "partition", "producer", "redelivered", "replayed",
+        "seq", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        stream: Stream,
+        epoch: int,
+        seq: int,
+        body: bytes,
+        key: str | None,
+        headers: Mapping[str, str],
+        redelivered: bool,
+        replayed: bool,
+        settler: Settler,
+    ) -> None:
+        self.producer, self.topic, self.partition = stream
+        self.epoch = epoch
+        self.seq = seq
+        self.body = body
+        self.key = key
+        self.headers = headers
+        self.redelivered = redelivered
+        self.replayed = replayed
+        self._settler = settler
+
+    @property
+    def id(self) -> MessageId:
+        return MessageId(self.producer, self.epoch, self.topic, self.partition, self.seq)
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.producer, self.topic, self.partition)
+
+    def ack(self, durable: bool = False) -> None:
+        """Say that the message is dealt with.
+
+        Returns at once, and is durable with the inbox's next group commit; with ``durable=True`` it returns
+        when that commit is on disk. Acknowledging twice is harmless. Raises :class:`ForkedError` in a child
+        process: what it says would never reach the consumer.
+        """
+        self._settler.acknowledge(self, durable)
+
+    def reject(self, reason: str = "rejected") -> None:
+        """Put the message into the dead letters at once, without further deliveries."""
+        self._settler.reject(self, reason)
+
+    @contextmanager
+    def process(self) -> Iterator[Message]:
+        """Acknowledge on success; on an exception record the failure and let the exception through.
+
+        After a failure, iterating the consumer again hands the message out again, in place.
+        """
+        try:
+            yield self
+        except BaseException as error:
+            self._settler.failed(self, error)
+            raise
+        self.ack()
+
+    def __repr__(self) -> str:
+        flags = "".join(f" {name}" for name in ("redelivered", "replayed") if getattr(self, name))
+        return f"<Message {self.id} {len(self.body)} bytes{flags}>"
+
+
+def digest(seq: int, body: bytes, key: str | None, headers: Mapping[str, str] | None) -> int:
+    """A 32-bit checksum of a message's content that also depends on its place.
+
+    Journals hold the sum of these over a range, modulo 2**64: content lost, altered or swapped between two
+    numbers shows as a different sum, and sums of adjoining ranges add up.
+    """
+    value = zlib.crc32(body, seq & 0xFFFFFFFF)
+    if key is not None:
+        value = zlib.crc32(b"k" + key.encode(), value)
+    if headers:
+        for name in sorted(headers):
+            value = zlib.crc32(f"h{len(name)}:{name}{headers[name]}".encode(), value)
+    return value

@@ -1,0 +1,1 @@
+"""The consumer: threads around the core."""

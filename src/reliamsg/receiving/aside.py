@@ -1,0 +1,199 @@
+"""What does not go in order: late messages, and dead letters on their way out and back."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from reliamsg import forks
+from reliamsg.core.consumer import Offer
+from reliamsg.errors import FatalError, ForkedError
+from reliamsg.message import Message, digest
+from reliamsg.receiving.lane import Holding, Lane
+from reliamsg.receiving.state import Shared, log
+from reliamsg.store.inbox import DeadLetter, HeldFrame
+from reliamsg.store.journal import Entry
+from reliamsg.wire.data import FrameError, Records, open_frame
+
+__all__ = ["Aside", "LateItem", "ReplayItem"]
+
+LATE_PAGE = 16
+"""Late frames in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LateItem:
+    """Messages that came after their gap was passed. Call ``late_seen(number)`` afterwards."""
+
+    number: int
+    messages: list[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayItem:
+    """A dead letter that is tried again."""
+
+    message: Message
+
+
+class Aside:
+    """Late messages and dead letters of one consumer."""
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._late: deque[HeldFrame] = deque()
+        self._again: deque[LateItem] = deque()
+        """Shown in part."""
+        self._late_above = 0
+        self._replays: deque[DeadLetter] = deque()
+
+    def take(self) -> LateItem | ReplayItem | None:
+        """What is to be shown to the application, under the lock."""
+        if self._replays:
+            return self._replayed(self._replays.popleft())
+        if self._again:
+            return self._again.popleft()
+        return self._late_item(self._late.popleft()) if self._late else None
+
+    # -- late messages ------------------------------------------------------------------------------------
+
+    def load_late(self) -> None:
+        """Read what waits in the inbox, on the store's thread."""
+        shared = self._shared
+        if self._late or shared.inbox.late_count == 0:
+            return
+        try:
+            rows = shared.inbox.late(self._late_above, LATE_PAGE)
+        except FatalError as error:
+            with shared.lock:
+                shared.fail(error)
+            return
+        with shared.lock:
+            for row in rows:
+                self._late_above = row.id
+                self._late.append(row)
+            if rows:
+                shared.changed.notify_all()
+
+    def _late_item(self, row: HeldFrame) -> LateItem:
+        messages: list[Message] = []
+        try:
+            frame = open_frame(row.frame)
+            records = frame.records()
+        except FrameError as error:
+            log.warning("late messages %d to %d of %s: %s", row.first, row.last, row.stream, error)
+            return LateItem(row.id, messages)
+        for seq in range(row.first, row.last + 1):
+            body, key, headers = _record(records, seq - frame.envelope.seq)
+            messages.append(Message(row.stream, row.epoch, seq, body, key, headers, False, False, _Nobody()))
+        return LateItem(row.id, messages)
+
+    def put_back(self, item: LateItem) -> None:
+        """What is left of a late item will be shown next."""
+        with self._shared.lock:
+            self._again.append(item)
+            self._shared.changed.notify_all()
+
+    def late_seen(self, number: int) -> None:
+        """The application has seen a late item."""
+        with self._shared.lock:
+            self._shared.pending.seen_late.append(number)
+            self._shared.due(self._shared.clock())
+
+    # -- dead letters -------------------------------------------------------------------------------------
+
+    def bury(self, lane: Lane, message: Message, reason: str, now: float) -> None:
+        """Put a message among the dead letters, under the lock."""
+        shared = self._shared
+        state = lane.state
+        key = (message.epoch, message.seq)
+        attempts = state.attempts.get(key, 1)
+        known = state.live.get(message.epoch)
+        shared.report_chunks()
+        if known is None or not shared.core.bury(state.stream, *key, reason, now):
+            return  # settled before: there is nothing to give up any more
+        shared.pending.dead.append(
+            DeadLetter(
+                0, state.stream, message.epoch, known.incarnation, message.seq, message.key, dict(message.headers),
+                message.body, reason, attempts, shared.wall_us(),
+            )
+        )  # fmt: skip
+        shared.prune(lane, message.epoch)
+        shared.after_core()
+        log.warning("%s goes to the dead letters after %d deliveries: %s", message.id, attempts, reason)
+
+    def bury_spent(self, lane: Lane, holding: Holding, offer: Offer, now: float) -> None:
+        """The same for a message that used up its deliveries before this process began."""
+        body, key, headers = _record(holding.records(), offer.first - holding.frame.envelope.seq)
+        message = Message(lane.state.stream, offer.epoch, offer.first, body, key, headers, True, False, lane)
+        lane.state.live[offer.epoch].advance(offer.first)
+        self.bury(lane, message, "used up its deliveries; the process ended during the last one", now)
+
+    def replay(self, letter: DeadLetter) -> None:
+        """Have a dead letter handed out again, outside the order."""
+        with self._shared.lock:
+            self._replays.append(letter)
+            self._shared.changed.notify_all()
+
+    def _replayed(self, letter: DeadLetter) -> ReplayItem:
+        self._shared.ledger.add(
+            Entry(
+                "replayed", letter.stream, letter.epoch, letter.incarnation, letter.seq, letter.seq, "",
+                self._shared.group, digest=digest(letter.seq, letter.body, letter.key, letter.headers),
+            )
+        )  # fmt: skip
+        settler = _Revival(self._shared, letter.id)
+        return ReplayItem(
+            Message(
+                letter.stream, letter.epoch, letter.seq, letter.body, letter.key, letter.headers, False, True, settler
+            )
+        )  # fmt: skip
+
+
+def _record(records: Records, i: int) -> tuple[bytes, str | None, dict[str, str]]:
+    """Body, key and headers of one message of a frame."""
+    headers = records.headers[i] if records.headers is not None else None
+    return records.bodies[i], records.keys[i] if records.keys is not None else None, headers or {}
+
+
+class _Nobody:
+    """What a late message reports to: it is settled already."""
+
+    def acknowledge(self, message: Message, durable: bool) -> None:
+        """Nothing is left to be done."""
+
+    def reject(self, message: Message, reason: str) -> None:
+        """Nothing is left to be done."""
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """Nothing is left to be done."""
+
+
+class _Revival:
+    """What a replayed message reports to."""
+
+    def __init__(self, shared: Shared, number: int) -> None:
+        self._shared = shared
+        self._number = number
+        self._done = False
+        self._generation = forks.generation
+
+    def acknowledge(self, message: Message, durable: bool) -> None:
+        if self._generation != forks.generation:
+            raise ForkedError(
+                f"{message.id} was handed out before fork(): acknowledge it in the parent process"
+            )
+        shared = self._shared
+        with shared.lock:
+            if not self._done:
+                self._done = True
+                shared.pending.revived.append(self._number)
+                shared.due(shared.clock())
+        if durable:
+            shared.owner.wait_durable()
+
+    def reject(self, message: Message, reason: str) -> None:
+        """It stays where it was, among the dead letters."""
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """It stays where it was, among the dead letters."""

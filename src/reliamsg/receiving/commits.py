@@ -1,0 +1,363 @@
+"""The consumer's commits: when one is due, what goes into it, and what follows from it.
+
+A commit is planned under the lock, written without it, and applied under it again; only then do brokers get their
+acknowledgements. :class:`Committer` runs on one thread, the one that owns the inbox.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from reliamsg.core.ranges import RangeSet
+from reliamsg.core.stream import Snapshot, StreamChange, Waiting
+from reliamsg.errors import FatalError, InboxWriteError, StoreCorrupt
+from reliamsg.message import Stream
+from reliamsg.receiving.lane import Holding, Lane
+from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.state import Pending, Shared, log
+from reliamsg.store.inbox import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
+from reliamsg.store.journal import Entry
+from reliamsg.wire.data import open_frame
+
+__all__ = ["MAX_CACHED_BYTES", "Committer", "Probe"]
+
+COMMIT_EVERY_S = 0.01
+"""Acknowledgements are gathered for so long, unless somebody waits."""
+JOURNAL_EVERY_S = 0.25
+"""The same where there is nothing but journal rows to write."""
+MAX_SPILL_BYTES = 8 * 1024 * 1024
+MIN_SPILL_BYTES = 16 * 1024
+RETRY_WRITE_S = 0.5
+"""After a commit that failed for lack of room."""
+FULL_POLL_S = 0.05
+"""How often a full inbox is looked at for room."""
+MAX_CACHED_BYTES = 8 * 1024 * 1024
+"""Frames in memory that could be read from the inbox as well."""
+
+Probe = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One commit between its two looks at the state."""
+
+    snapshot: Snapshot
+    batch: Batch
+    pending: Pending
+    entries: list[Entry]
+    spilled: list[tuple[Stream, Holding, int, int]]
+    """(stream, frame, first, last)"""
+    spilling: list[Waiting]
+    sync: int
+
+
+class Committer:
+    """Decides on commits and makes them."""
+
+    def __init__(
+        self, shared: Shared, sites: Mapping[str, SiteReceiver], max_inbox_bytes: int, probe: Probe | None
+    ) -> None:
+        self._shared = shared
+        self._sites = sites
+        self._max_inbox_bytes = max_inbox_bytes
+        self._probe: Probe = probe if probe is not None else _no_probe
+        self._committed_at = -1.0
+        self._retry_at = 0.0
+        self._full = False
+        self._spill_at = 0.0
+        """Before that nothing is spilled, since there was no room; smaller commits may still fit."""
+        self._spill_limit = MAX_SPILL_BYTES
+        """Bytes written ahead in one commit; fewer after a failure, since a part may fit where all does not."""
+        self._reported = False
+        """The present lack of room was reported."""
+        self.synced = 0
+        """The number of the latest commit that was waited for."""
+
+    # -- planning -----------------------------------------------------------------------------------------
+
+    def plan(self, now: float, closing: bool = False) -> _Plan | None:
+        """Decide under the lock whether to commit now, and what."""
+        shared = self._shared
+        if shared.write_error is not None and now < self._retry_at and not closing:
+            return None
+        due, _ = shared.core.waiting.overdue(now)
+        batch = Batch()
+        spilled, spilling = self._spill(due, batch, now)
+        at = self._due_at(now)
+        if not (spilling or closing) and (at is None or at > now):
+            return None
+        shared.report_chunks()
+        for site in self._sites.values():
+            site.report_rejected(now, closing)
+        snapshot = shared.core.snapshot(closing)
+        for waiting in spilling:
+            shared.core.waiting.spilling(waiting, True)
+            snapshot.also.add(waiting.state.stream)
+        pending, shared.pending = shared.pending, Pending()
+        entries = shared.ledger.take()
+        sync = shared.sync_wanted
+        self._fill(batch, snapshot, pending, entries)
+        return _Plan(snapshot, batch, pending, entries, spilled, spilling, sync)
+
+    def deadline(self, now: float) -> float | None:
+        """When the next commit will be due if nothing else happens."""
+        shared = self._shared
+        if shared.write_error is not None:
+            return max(now, self._retry_at)
+        due, next_spill = shared.core.waiting.overdue(now)
+        if due:
+            next_spill = now + FULL_POLL_S if self._full else now
+        at = self._due_at(now)
+        if at is None or (next_spill is not None and next_spill < at):
+            return next_spill
+        return at
+
+    def _due_at(self, now: float) -> float | None:
+        """When what waits to be committed has waited long enough; None when nothing does."""
+        shared = self._shared
+        if shared.core.urgent or shared.sync_wanted > self.synced:
+            return now
+        if shared.core.dirty or shared.acked or not shared.pending.empty:
+            return self._committed_at + COMMIT_EVERY_S
+        if shared.chunks or not shared.ledger.empty:
+            return self._committed_at + JOURNAL_EVERY_S
+        return None
+
+    def _spill(
+        self, due: list[Waiting], batch: Batch, now: float
+    ) -> tuple[list[tuple[Stream, Holding, int, int]], list[Waiting]]:
+        """Choose what to write to the inbox ahead of its turn."""
+        shared = self._shared
+        spilled: list[tuple[Stream, Holding, int, int]] = []
+        spilling: list[Waiting] = []
+        planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
+        size = before = shared.inbox.held_bytes
+        self._full = now < self._spill_at
+        if self._full:
+            return spilled, spilling
+        for waiting in due:
+            if size - before >= self._spill_limit:
+                break
+            known = waiting.known
+            assert known is not None  # the others wait for nothing but a commit
+            ours = planned[id(known)]
+            spans = [
+                part
+                for span in known.unsafe_held(waiting.first, waiting.last)
+                for part in ours.missing(*span)
+            ]
+            fills_head = known is waiting.state.current and waiting.first <= known.cursor
+            if spans and size >= self._max_inbox_bytes and not fills_head:
+                self._full = True
+                continue
+            lane = shared.lane(waiting.state.stream)
+            for span in spans:
+                ours.add(*span)
+                for holding in lane.overlapping(known.epoch, *span):
+                    first, last = max(span[0], holding.first), min(span[1], holding.last)
+                    spilled.append((waiting.state.stream, holding, first, last))
+                    size += holding.size
+            # What is settled and not committed is released by this commit as well.
+            shared.core.mark(waiting.state)
+            spilling.append(waiting)
+        batch.held = [
+            HeldFrame(stream, h.epoch, first, last, h.site, h.received_us, h.frame.data)
+            for stream, h, first, last in spilled
+        ]
+        return spilled, spilling
+
+    def _fill(self, batch: Batch, snapshot: Snapshot, pending: Pending, entries: list[Entry]) -> None:
+        for change in snapshot.changes:
+            _add_change(batch, change)
+        batch.dead, batch.revived = pending.dead, pending.revived
+        batch.late, batch.seen_late = pending.late, pending.seen_late
+        batch.quarantine, batch.discarded = pending.quarantine, pending.discarded
+        batch.entries = entries + [
+            Entry("buffered", f.stream, f.epoch, 0, f.first, f.last, f.site, self._shared.group)
+            for f in batch.held
+        ]
+
+    # -- committing ---------------------------------------------------------------------------------------
+
+    def commit(self, plan: _Plan, now: float) -> bool:
+        """Write a plan, without the lock, and follow it up. False when it could not be written."""
+        shared = self._shared
+        spills = bool(plan.spilled)
+        try:
+            shared.inbox.commit(
+                plan.batch,
+                shared.wall_us(),
+                int(now * 1e6),
+                (lambda: self._probe("spill")) if spills else None,
+            )
+        except InboxWriteError as error:
+            self._failed(plan, error)
+            return False
+        except FatalError as error:
+            with shared.lock:
+                shared.fail(error)
+            return False
+        if spills:
+            self._probe("spilled")
+        if plan.batch.epochs:
+            self._probe("position")
+        self._apply(plan)
+        return True
+
+    def _failed(self, plan: _Plan, error: InboxWriteError) -> None:
+        shared = self._shared
+        with shared.lock:
+            shared.core.commit_failed(plan.snapshot)
+            for waiting in plan.spilling:
+                shared.core.waiting.spilling(waiting, False)
+            shared.pending.put_back(plan.pending)
+            shared.ledger.put_back(plan.entries)
+            again = shared.clock() + RETRY_WRITE_S
+            if plan.spilled:
+                self._spill_at = again
+                self._spill_limit = max(MIN_SPILL_BYTES, self._spill_limit // 4)
+                shared.spill_error = error
+            else:
+                self._retry_at = again
+            if not self._reported:
+                self._reported = True
+                shared.errors.append(error)
+                log.error("%s; nothing is acknowledged until it can be", error)
+            shared.write_error = error
+            shared.changed.notify_all()
+
+    def _apply(self, plan: _Plan) -> None:
+        shared = self._shared
+        released: defaultdict[str, list[object]] = defaultdict(list)
+        with shared.lock:
+            if plan.spilled:
+                self._spill_limit = min(MAX_SPILL_BYTES, 2 * self._spill_limit)
+            for stream, holding, first, last in plan.spilled:
+                shared.core.persisted(stream, holding.epoch, first, last)
+                if not holding.persisted:
+                    holding.persisted = True
+                    shared.cached_bytes += holding.size
+                shared.prune(shared.lane(stream), holding.epoch)
+            for site, token in (*shared.core.committed(plan.snapshot), *plan.pending.tokens):
+                released[site].append(token)
+            if shared.cached_bytes > MAX_CACHED_BYTES:
+                self._shed()
+            if plan.spilled or shared.clock() >= self._spill_at + RETRY_WRITE_S:
+                self._reported = False
+                shared.spill_error = None
+            if shared.write_error is not None:
+                shared.write_error = None
+                log.info("%s: written again", shared.inbox.path)
+                for state in shared.core.streams.values():
+                    shared.core.touch(state)
+            self.synced = max(self.synced, plan.sync)
+            self._committed_at = shared.clock()
+            shared.after_core()
+            shared.changed.notify_all()
+        for name, tokens in released.items():
+            transport = self._sites[name].transport
+            if transport is not None:
+                transport.acknowledge(tokens)
+        if released:
+            self._probe("acknowledged")
+
+    def _shed(self) -> None:
+        shared = self._shared
+        for lane in shared.lanes.values():
+            shared.cached_bytes -= lane.shed()
+            if shared.cached_bytes <= MAX_CACHED_BYTES // 2:
+                return
+
+    # -- reading back ---------------------------------------------------------------------------------------
+
+    def page_in(self, max_bytes: int) -> bool:
+        """Read the frames whose turn has come; returns whether there were any."""
+        shared = self._shared
+        with shared.lock:
+            wanted = list(shared.pages.values())
+            shared.pages.clear()
+        for lane in wanted:
+            self._page_in(lane, max_bytes)
+        return bool(wanted)
+
+    def _page_in(self, lane: Lane, max_bytes: int) -> None:
+        shared = self._shared
+        if lane.page_wanted is None:
+            return
+        stream, (epoch, seq) = lane.state.stream, lane.page_wanted
+        try:
+            frames = shared.inbox.page(stream, epoch, seq, max_bytes)
+        except InboxWriteError as error:
+            with shared.lock:
+                shared.pages[stream] = lane
+                if not self._reported:
+                    self._reported = True
+                    shared.errors.append(error)
+                self._retry_at = shared.clock() + RETRY_WRITE_S
+                shared.write_error = error
+            return
+        except FatalError as error:
+            with shared.lock:
+                shared.fail(error)
+            return
+        with shared.lock:
+            lane.page_wanted = None
+            known = lane.state.live.get(epoch)
+            for row in frames:
+                if known is None or row.last < known.position or lane.find(epoch, row.first) is not None:
+                    continue
+                holding = _holding(row)
+                lane.add(holding)
+                shared.cached_bytes += holding.size
+            if known is not None and known.persisted.run_from(seq) and lane.find(epoch, seq) is None:
+                # The core was told that it is there.
+                shared.fail(_lost(shared, stream, epoch, seq))
+            shared.queue(lane)
+            shared.changed.notify_all()
+
+
+def _lost(shared: Shared, stream: Stream, epoch: int, seq: int) -> FatalError:
+    return StoreCorrupt(f"{shared.inbox.path}: message {seq} of epoch {epoch} of {stream} is missing")
+
+
+def _holding(row: HeldFrame) -> Holding:
+    holding = Holding(open_frame(row.frame), row.first, row.last, row.site, -1.0, row.received_us)
+    holding.persisted = True
+    return holding
+
+
+def _add_change(batch: Batch, change: StreamChange) -> None:
+    state = change.state
+    stream = state.stream
+    if change.history:
+        history = History(
+            [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
+            state.history.floor,
+            [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
+            state.closed.spans(),
+            state.closed.forgotten,
+        )
+        batch.streams.append(StreamRow(stream, state.joined, history))
+    finished = {known.epoch for known in change.finished}
+    for item in change.epochs:
+        known = item.known
+        if known.epoch not in finished:
+            batch.epochs.append(
+                EpochRow(
+                    stream, known.epoch, known.incarnation, known.prev, item.position, item.high_water, item.settled,
+                    item.last, item.entered,
+                )
+            )  # fmt: skip
+    batch.finished += [(stream, epoch) for epoch in finished]
+    if change.gap is not None:
+        (epoch, first, last), elapsed = change.gap
+        batch.gaps.append(GapRow(stream, epoch, first, last, elapsed))
+    else:
+        batch.no_gap.append(stream)
+    batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.arming.items()]
+
+
+def _no_probe(point: str) -> None:
+    """Nobody is testing crashes here."""

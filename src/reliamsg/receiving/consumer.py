@@ -1,0 +1,408 @@
+"""The consumer that applications use."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType, TracebackType
+from typing import Any, Literal
+
+from reliamsg import forks
+from reliamsg.config import Site, check_name, check_sites
+from reliamsg.core.consumer import Rules
+from reliamsg.errors import ClosedError, ConfigError, ForkedError, GapError
+from reliamsg.message import Gap, Message
+from reliamsg.receiving.aside import LateItem, ReplayItem
+from reliamsg.receiving.commits import Probe
+from reliamsg.receiving.dispatch import Dispatcher
+from reliamsg.receiving.engine import EngineSettings, GapItem, ReceiverFactory, ReceivingEngine
+from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.reporter import OnError
+from reliamsg.receiving.runner import Runner
+from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of
+from reliamsg.store.inbox import DeadLetter, Inbox
+from reliamsg.store.inbox_view import read_dead_letters
+from reliamsg.transport import factory
+
+__all__ = ["Consumer", "OnGap"]
+
+GapDecision = Literal["skip", "wait", "raise"]
+OnGap = Literal["raise", "skip"] | Callable[[Gap], GapDecision]
+
+CHUNK_MESSAGES = 256
+EXIT_TIMEOUT_S = 2.0
+"""A consumer that was never closed gets so long at the interpreter's exit."""
+
+
+class Consumer:
+    """Reads a group's messages from all sites, and hands each out once, in order per stream.
+
+    ::
+
+        consumer = Consumer("billing", sites, topics=["orders"], inbox="billing.db")
+        consumer.run(handle)
+
+    The constructor opens the inbox and starts to connect; sites that are unreachable or refuse are tried for
+    ever, and ``status()`` says so. All durations are seconds, all sizes bytes.
+
+    `begin`: where a stream that the group does not know starts: with the oldest that arrives within
+    `gap_timeout`, or with what arrives first. `on_gap`: what happens when messages of a stream are missing
+    for `gap_timeout` seconds while nothing else of it can be handed out. ``"raise"``: :class:`GapError`; call
+    :meth:`accept` to go on without them. ``"skip"``: go on without them. A callable decides with the
+    :class:`Gap`, on the thread that asks for messages, by returning ``"skip"``, ``"wait"`` or ``"raise"``.
+    `on_late` is called, on such a thread, with messages that arrive after their gap was passed; it is all
+    that ever happens with them. `on_error` is called on a thread of the consumer's with what handlers raised,
+    with conflicts between producers, with an inbox that can't be written, and with what ends the consumer.
+    `max_deliveries`: a message whose handling failed so often goes to the dead letters, and counts as
+    acknowledged; with ``on_dead_letter="halt"`` :class:`DeadLetterHalt` is raised instead.
+    `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:
+    what is held back or not acknowledged; when it is used up, brokers keep the rest. `max_streams`: producers
+    times topics that the group ever meets; messages of any further stream are refused, which is counted,
+    journalled and reported. `takeover_timeout`: another consumer that reads for the group for so long is the
+    end of this one (:class:`GroupBusy`). `unsequenced`: messages of ordinary clients are refused (counted and
+    set aside), or delivered in a stream of their own, whose producer is ``""``: numbered as they arrive, and,
+    since they have no identity, twice if they come twice.
+
+    Raises :class:`ConfigError`, :class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
+    :class:`StoreTooNew` or :class:`InboxWriteError`.
+
+    Threads: all methods may be called from any thread. Messages may be acknowledged on any thread. A consumer
+    can't be used in a child process after ``fork()`` (:class:`ForkedError`). What is fatal in the background is
+    raised by the next call that asks for messages.
+
+    `transports` and `probe` are for tests: where connections come from (a
+    :class:`reliamsg.testing.MemoryNetwork`), and what is called at the points ``handled``, ``spill``,
+    ``spilled``, ``position`` and ``acknowledged``.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        sites: Sequence[Site],
+        *,
+        topics: Sequence[str],
+        inbox: str | os.PathLike[str],
+        begin: Literal["earliest", "latest"] = "earliest",
+        gap_timeout: float = 30.0,
+        on_gap: OnGap = "raise",
+        on_late: Callable[[Message], object] | None = None,
+        on_error: OnError | None = None,
+        max_deliveries: int = 5,
+        max_unacknowledged: int = 1_000,
+        max_inbox_bytes: int = 256 * 1024 * 1024,
+        max_streams: int = 10_000,
+        takeover_timeout: float = 30.0,
+        on_dead_letter: Literal["continue", "halt"] = "continue",
+        unsequenced: Literal["refuse", "deliver"] = "refuse",
+        transports: ReceiverFactory | ModuleType | None = None,
+        probe: Probe | None = None,
+    ) -> None:
+        check_name("group", group)
+        sites = check_sites(sites)
+        names = _check_topics(topics)
+        _check_choices(begin=begin, on_gap=on_gap, on_dead_letter=on_dead_letter, unsequenced=unsequenced)
+        _check_positive(
+            gap_timeout=gap_timeout,
+            max_deliveries=max_deliveries,
+            max_unacknowledged=max_unacknowledged,
+            max_inbox_bytes=max_inbox_bytes,
+            max_streams=max_streams,
+            takeover_timeout=takeover_timeout,
+        )
+        self._generation = forks.generation
+        self._on_gap = on_gap
+        self._on_late = on_late
+        self._closed = False
+        self._take_lock = threading.RLock()
+        self._chunk: Chunk | None = None
+        self._dispatcher: Dispatcher | None = None
+        rules = Rules(
+            max_unacknowledged=max_unacknowledged,
+            max_deliveries=max_deliveries,
+            halt=on_dead_letter == "halt",
+            begin=begin,
+            gap_timeout=gap_timeout,
+            max_streams=max_streams,
+            skip_gaps=on_gap == "skip",
+        )
+        settings = EngineSettings(
+            group, names, on_late is not None, unsequenced == "deliver", max_inbox_bytes, takeover_timeout,
+            on_gap if isinstance(on_gap, str) else "callable",
+        )  # fmt: skip
+        store = Inbox(inbox, group)
+        try:
+            self._engine = ReceivingEngine(settings, rules, sites, store, transports or factory, probe=probe)
+        except BaseException:
+            store.close()
+            raise
+        self._runner = Runner(self._engine, f"reliamsg consumer {group}", on_error)
+        self._finalizer = weakref.finalize(self, _at_exit, self._runner, self._generation)
+        self._runner.start()
+
+    # -- messages -----------------------------------------------------------------------------------------
+
+    def run(self, handler: Callable[[Any], object], *, batch: int | None = None, workers: int = 4) -> None:
+        """Call `handler` with every message, until :meth:`stop`.
+
+        A message whose handler returns is acknowledged; one whose handler raises comes again, in place, after
+        0.1 s, doubling up to 5 s. With `batch` the handler gets a list of up to so many messages of one stream;
+        when it raises, they come again one by one. Messages of one stream are handled one after the other,
+        streams side by side on up to `workers` threads.
+
+        Raises :class:`GapError`, what `on_gap` and `on_late` raise, and what is fatal.
+        """
+        self._check()
+        if batch is not None and batch < 1:
+            raise ConfigError(f"batch must be at least 1, not {batch}")
+        if workers < 1:
+            raise ConfigError(f"workers must be at least 1, not {workers}")
+        self._give_back()
+        dispatcher = Dispatcher(
+            self._engine, handler, batch, self._decide_gap, self._see_late, lambda: self._runner.stopped
+        )
+        self._dispatcher = dispatcher
+        dispatcher.run(workers)
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; None when there was none within `timeout` seconds, or after :meth:`stop`.
+
+        0 does not wait; None waits for ever. Raises :class:`GapError`, what `on_gap` and `on_late` raise, and
+        what is fatal.
+        """
+        self._check()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        shared = self._engine.shared
+        while True:
+            message = self._next()
+            if message is not None:
+                return message
+            if self._runner.stopped:
+                if shared.fatal is not None:
+                    raise shared.fatal
+                return None
+            left = 0.5 if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return None
+            with shared.lock:
+                if not shared.may_hand_out and shared.fatal is None and not self._runner.stopped:
+                    shared.changed.wait(min(left, 0.5))
+
+    def __iter__(self) -> Iterator[Message]:
+        """Messages, until :meth:`stop`. See :meth:`get`; acknowledge each, or use ``with message.process()``."""
+        while True:
+            message = self.get()
+            if message is None:
+                return
+            yield message
+
+    def batches(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
+        """Lists of up to `max_messages`, of any streams, gathered for up to `max_wait` seconds each.
+
+        No list is empty. Ends after :meth:`stop`. Raises what :meth:`get` raises, once everything gathered
+        before has been given.
+        """
+        if max_messages < 1:
+            raise ConfigError(f"max_messages must be at least 1, not {max_messages}")
+        while True:
+            message = self.get()
+            if message is None:
+                return
+            gathered = [message]
+            deadline = time.monotonic() + max_wait
+            raised: BaseException | None = None
+            try:
+                while len(gathered) < max_messages:
+                    message = self.get(max(0.0, deadline - time.monotonic()))
+                    if message is None:
+                        break
+                    gathered.append(message)
+            except Exception as error:  # noqa: BLE001  (raised below)
+                raised = error
+            yield gathered
+            if raised is not None:
+                raise raised
+
+    def _next(self) -> Message | None:
+        """A message that is there now. Gaps and late messages on the way are dealt with."""
+        with self._take_lock:
+            while not self._runner.stopped:
+                chunk = self._chunk
+                if chunk is not None:
+                    message = chunk.next() if self._engine.shared.fatal is None else None
+                    if message is not None:
+                        return message
+                    self._give_back()
+                item = self._engine.take(1, CHUNK_MESSAGES)
+                if item is None:
+                    return None
+                if isinstance(item, Chunk):
+                    self._chunk = item
+                elif isinstance(item, ReplayItem):
+                    return item.message
+                elif isinstance(item, LateItem):
+                    self._see_late(item)
+                else:
+                    self._decide_gap(item)
+            self._give_back()
+            return None
+
+    def _give_back(self) -> None:
+        """End the run of messages that iteration is in the middle of."""
+        with self._take_lock:
+            chunk, self._chunk = self._chunk, None
+            if chunk is not None:
+                self._engine.release(chunk)
+
+    def _decide_gap(self, item: GapItem) -> None:
+        if self._on_gap == "raise" or self._on_gap == "skip":  # noqa: PLR1714  (a callable is neither)
+            raise GapError(item.gap)
+        decision = self._on_gap(item.gap)
+        if decision == "skip":
+            self._engine.accept(item.gap)
+        elif decision == "raise":
+            raise GapError(item.gap)
+        elif decision != "wait":
+            raise ConfigError(f"on_gap returned {decision!r}: it must return 'skip', 'wait' or 'raise'")
+
+    def _see_late(self, item: LateItem) -> None:
+        """Show late messages. One on which `on_late` raises was shown; the others of its frame are shown next."""
+        left = list(item.messages) if self._on_late is not None else []
+        try:
+            while left and self._on_late is not None:
+                self._on_late(left.pop(0))
+        finally:
+            if left:
+                self._engine.aside.put_back(LateItem(item.number, left))
+            else:
+                self._engine.aside.late_seen(item.number)
+
+    def accept(self, gap: Gap) -> bool:
+        """Go on without the messages of a gap, and declare them lost; durable when this returns.
+
+        False when the gap was filled or passed meanwhile. Raises :class:`InboxWriteError` when it is not
+        durable yet.
+        """
+        self._check()
+        accepted = self._engine.accept(gap)
+        self._engine.wait_durable()
+        return accepted
+
+    # -- dead letters -------------------------------------------------------------------------------------
+
+    def dead_letters(self) -> list[DeadLetter]:
+        """Messages that were given up, oldest first (at most 1,000)."""
+        self._check()
+        self._engine.wait_durable()
+        return read_dead_letters(self._engine.shared.inbox.path)
+
+    def replay(self, dead_letter_id: int) -> None:
+        """Hand a dead letter out again, flagged ``replayed``, outside the order.
+
+        Once it is acknowledged it is no dead letter any more. Raises :class:`ConfigError` if there is no such
+        dead letter.
+        """
+        self._check()
+        found = read_dead_letters(self._engine.shared.inbox.path, dead_letter_id)
+        if not found:
+            raise ConfigError(f"there is no dead letter {dead_letter_id}")
+        self._engine.aside.replay(found[0])
+
+    # -- state and end ------------------------------------------------------------------------------------
+
+    def status(self) -> ConsumerStatus:
+        """Sites, streams and what is waiting, at this moment."""
+        self._check()
+        return status_of(self._engine)
+
+    def stop(self) -> None:
+        """End iteration and :meth:`run` cleanly, for good. Safe in a signal handler.
+
+        Messages whose handlers are running are finished; :meth:`close` does the rest.
+        """
+        self._runner.stop()
+
+    def close(self, timeout: float = 10.0) -> Remaining:
+        """Commit what was acknowledged, disconnect, and give the inbox up; say what remains.
+
+        Handlers that :meth:`run` has called are waited for, within `timeout` seconds; it may be called in one of
+        them. Called again, it does nothing more. What was handed out and not acknowledged comes again, flagged
+        ``redelivered``, when the inbox is opened again.
+        """
+        if self._generation != forks.generation:
+            raise ForkedError("this consumer was opened before fork(); it belongs to the parent process")
+        if self._closed:
+            return remaining(self._engine, False)
+        self._closed = True
+        self._runner.stop()
+        self._give_back()
+        deadline = time.monotonic() + timeout
+        if self._dispatcher is not None:
+            self._dispatcher.join(timeout)
+        clean = self._runner.close(deadline - time.monotonic())
+        self._finalizer.detach()
+        return remaining(self._engine, clean)
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        settings = self._engine.settings
+        return f"<Consumer {settings.group!r} of {', '.join(settings.topics)}>"
+
+    def _check(self) -> None:
+        if self._generation != forks.generation:
+            raise ForkedError("this consumer was opened before fork(); open one in the child process")
+        if self._closed:
+            raise ClosedError("this consumer was closed")
+
+
+def _at_exit(runner: Runner, generation: int) -> None:
+    """The consumer was forgotten: leave the inbox clean all the same, where it is ours."""
+    if forks.generation == generation:
+        runner.close(EXIT_TIMEOUT_S)
+
+
+def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(topics, str):
+        raise ConfigError('topics must be a list of names: topics=["orders"]')
+    names = tuple(topics)
+    if not names:
+        raise ConfigError("topics is empty: there is nothing to read")
+    for name in names:
+        check_name("topic", name)
+    if len(set(names)) < len(names):
+        raise ConfigError("topics names one topic twice")
+    return names
+
+
+def _check_choices(**found: object) -> None:
+    choices = {
+        "begin": ("earliest", "latest"),
+        "on_gap": ("raise", "skip"),
+        "on_dead_letter": ("continue", "halt"),
+        "unsequenced": ("refuse", "deliver"),
+    }
+    for name, value in found.items():
+        if name == "on_gap" and callable(value):
+            continue
+        if value not in choices[name]:
+            listed = " or ".join(map(repr, choices[name]))
+            more = ", or a callable" if name == "on_gap" else ""
+            raise ConfigError(f"{name}={value!r}: choose {listed}{more}")
+
+
+def _check_positive(**found: float) -> None:
+    for name, value in found.items():
+        if not isinstance(value, (int, float)) or not value > 0:
+            raise ConfigError(f"{name} must be above 0, not {value!r}")

@@ -1,0 +1,170 @@
+"""``Consumer.run()``: handlers on a small pool of threads, one message or batch of a stream at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from reliamsg.message import Message
+from reliamsg.receiving.aside import LateItem, ReplayItem
+from reliamsg.receiving.engine import GapItem, ReceivingEngine
+from reliamsg.receiving.lane import Chunk, fail
+from reliamsg.receiving.state import log
+
+__all__ = ["Dispatcher"]
+
+TURN_MESSAGES = 256
+TURN_S = 0.05
+"""A stream keeps its worker for so many messages and so many seconds while others wait."""
+
+
+class Dispatcher:
+    """Runs one handler until it is told to stop, or something is to be raised."""
+
+    def __init__(
+        self,
+        engine: ReceivingEngine,
+        handler: Callable[[Any], object],
+        batch: int | None,
+        decide_gap: Callable[[GapItem], None],
+        see_late: Callable[[LateItem], None],
+        stopped: Callable[[], bool],
+    ) -> None:
+        self._engine = engine
+        self._handler = handler
+        self._batch = batch
+        self._decide_gap = decide_gap
+        self._see_late = see_late
+        self._stopped = stopped
+        self._raised: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+
+    def run(self, workers: int) -> None:
+        """Handle messages until stopped. Raises what a consumer's iteration would raise."""
+        changed = self._engine.shared.changed
+        for i in range(workers):
+            thread = threading.Thread(target=self._work, name=f"reliamsg handler {i + 1}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        try:
+            with changed:
+                while not self._over:
+                    changed.wait(0.5)
+        except BaseException as error:  # noqa: BLE001  (raised below)
+            self._raise(error)
+        for thread in self._threads:
+            thread.join()
+        ended_by = self._raised or self._engine.shared.fatal
+        if ended_by is not None:
+            raise ended_by
+
+    def join(self, timeout: float) -> None:
+        """Wait until no handler runs any more, but for the one that calls this; at most `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    @property
+    def _over(self) -> bool:
+        return self._raised is not None or self._stopped() or self._engine.shared.fatal is not None
+
+    def _raise(self, error: BaseException) -> None:
+        """End all workers; the first error is what ``run()`` raises."""
+        shared = self._engine.shared
+        with shared.lock:
+            if self._raised is None:
+                self._raised = error
+            shared.changed.notify_all()
+
+    def _work(self) -> None:
+        engine = self._engine
+        changed = engine.shared.changed
+        try:
+            while not self._over:
+                item = engine.take(self._batch or 1, self._batch or TURN_MESSAGES)
+                if item is None:
+                    with changed:
+                        # Whoever made something ready before the lock was taken has left it in the queue.
+                        if not engine.shared.may_hand_out:
+                            changed.wait(0.5)
+                elif isinstance(item, Chunk):
+                    self._chunk(item)
+                elif isinstance(item, GapItem):
+                    self._decide_gap(item)
+                elif isinstance(item, LateItem):
+                    self._see_late(item)
+                else:
+                    self._replay(item)
+        except BaseException as error:  # noqa: BLE001  (raised by run(), on the caller's thread)
+            self._raise(error)
+
+    def _chunk(self, chunk: Chunk) -> None:
+        if self._batch is not None:
+            self._handle_batch(chunk, self._batch)
+            return
+        clock = self._engine.shared.clock
+        until = clock() + TURN_S
+        lane = chunk.lane
+        try:
+            while not self._over:
+                message = chunk.next()
+                if message is None or not self._handle([message], message):
+                    break
+                lane.acknowledge(message, False)
+                if clock() > until:
+                    break
+        finally:
+            self._engine.release(chunk)
+
+    def _handle(self, messages: list[Message], argument: Message | list[Message]) -> bool:
+        """Call the handler; a failure is recorded, and what is no Exception ends ``run()`` as well."""
+        try:
+            self._handler(argument)
+        except Exception as error:  # noqa: BLE001  (any of the application's own)
+            log.warning("handling %s failed: %s: %s", messages[0].id, type(error).__name__, error)
+            self._failed(messages, error)
+            return False
+        except BaseException as error:
+            self._failed(messages, error)
+            raise
+        if self._engine.probe is not None:
+            self._engine.probe("handled")
+        return True
+
+    def _failed(self, messages: list[Message], error: BaseException) -> None:
+        shared = self._engine.shared
+        with shared.lock:
+            for message in messages:
+                fail(message, error)
+            shared.errors.append(error)
+            shared.due(0.0)
+
+    def _handle_batch(self, chunk: Chunk, most: int) -> None:
+        engine = self._engine
+        messages: list[Message] = []
+        lane = chunk.lane
+        current = chunk
+        try:
+            while True:
+                while len(messages) < most and (message := current.next()) is not None:
+                    messages.append(message)
+                if len(messages) >= most or current.offer.retry:
+                    break
+                more = engine.take_more(current, most, most - len(messages))
+                if more is None:
+                    break
+                current = more
+            if messages and self._handle(messages, messages):
+                for message in messages:
+                    lane.acknowledge(message, False)
+        finally:
+            engine.release(current)
+
+    def _replay(self, item: ReplayItem) -> None:
+        message = item.message
+        argument: Message | list[Message] = [message] if self._batch is not None else message
+        if self._handle([message], argument):
+            message.ack()

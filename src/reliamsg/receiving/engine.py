@@ -1,0 +1,442 @@
+"""The consumer without threads: what arrives, what is handed out, and when the inbox is written.
+
+:class:`ReceivingEngine` composes the core, the inbox, and a :class:`~reliamsg.receiving.sites.SiteReceiver` for
+each site. Whoever runs it calls :meth:`~ReceivingEngine.step` from one thread, at the time that the last call
+returned and whenever ``shared.wake`` is called; messages are taken with :meth:`~ReceivingEngine.take` on any
+thread. Nothing here sleeps, and time comes from the two clocks that it is given.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from reliamsg.config import Site
+from reliamsg.core.consumer import ConsumerCore, Offer, Rules
+from reliamsg.core.histogram import bucket
+from reliamsg.errors import (
+    ClosedError,
+    DeadLetterHalt,
+    GroupBusy,
+    InboxWriteError,
+    ProducerConflict,
+    StoreCorrupt,
+)
+from reliamsg.message import Gap, Message
+from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
+from reliamsg.receiving.commits import Committer, Probe
+from reliamsg.receiving.lane import Chunk, Holding, Lane
+from reliamsg.receiving.restore import restored
+from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.state import Shared, log
+from reliamsg.store.inbox import Inbox
+from reliamsg.transport.base import Binding, ReceiverEvents, ReceiverTransport
+from reliamsg.wire.data import FrameError
+
+__all__ = [
+    "EngineSettings",
+    "GapItem",
+    "Item",
+    "LateItem",
+    "ReceiverFactory",
+    "ReceivingEngine",
+    "ReplayItem",
+]
+
+PAGE_BYTES = 1024 * 1024
+"""Read from the inbox at once, for one stream."""
+
+
+class ReceiverFactory(Protocol):
+    """Opens receiving transports; :mod:`reliamsg.transport.factory` is one."""
+
+    def open_receiver(
+        self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents
+    ) -> ReceiverTransport: ...
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """A consumer's settings beyond those of the protocol."""
+
+    group: str
+    topics: tuple[str, ...]
+    keep_late: bool = False
+    """Somebody wants to see what arrives late."""
+    unsequenced: bool = False
+    """Messages without identity are delivered."""
+    max_inbox_bytes: int = 256 * 1024 * 1024
+    takeover_timeout: float = 30.0
+    on_gap: str = "raise"
+    """What the application wants to happen at a gap: for the journal only."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapItem:
+    """An expired gap, to be decided."""
+
+    gap: Gap
+
+
+Item = Chunk | GapItem | LateItem | ReplayItem
+
+
+class ReceivingEngine:
+    """See the module."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        rules: Rules,
+        sites: Sequence[Site],
+        inbox: Inbox,
+        transports: ReceiverFactory,
+        *,
+        probe: Probe | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.settings = settings
+        self.probe = probe
+        core = ConsumerCore(rules, {site.name: site.prefetch for site in sites})
+        self.shared = Shared(core, inbox, settings.group, self, clock, wall_us)
+        bindings = [Binding(topic, 0, settings.group) for topic in settings.topics]
+        topics = {(binding.topic, binding.partition) for binding in bindings}
+        self.sites: dict[str, SiteReceiver] = {}
+        for site in sites:
+            receiver = SiteReceiver(
+                self.shared, site, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced
+            )
+            receiver.transport = transports.open_receiver(site, bindings, receiver)
+            self.sites[site.name] = receiver
+        locking = [site for site in self.sites.values() if site.site.protocol == "amqp"]
+        locking.sort(key=lambda site: site.name)
+        self.shared.membership.begin(locking, [s for s in self.sites.values() if s not in locking])
+        self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, probe)
+        self.aside = Aside(self.shared)
+        self._restore()
+
+    def _restore(self) -> None:
+        shared = self.shared
+        detail = {
+            "topics": list(self.settings.topics),
+            "sites": list(self.sites),
+            "begin": shared.core.rules.begin,
+            "gap_timeout": shared.core.rules.gap_timeout,
+            "on_gap": self.settings.on_gap,
+            "inbox": shared.inbox.id,
+        }
+        shared.note("opened", detail=detail)
+        with shared.lock:
+            now = shared.clock()
+            for saved in shared.inbox.load():
+                shared.core.restore(restored(saved), now)
+            shared.after_core()
+
+    def start(self) -> None:
+        """Let the sites connect."""
+        for site in self.sites.values():
+            if site.transport is not None:
+                site.transport.start()
+
+    # -- the store's thread -------------------------------------------------------------------------------
+
+    def step(self, now: float) -> float | None:
+        """Do what is due: clocks, commits, acknowledgements to brokers, reading back. Returns when to call
+        again; None when nothing is timed."""
+        shared = self.shared
+        with shared.lock:
+            shared.wakes_at = -1.0
+            if shared.fatal is not None:
+                return None
+            shared.drain_acks(now)
+            self._tick(now)
+            for site in self.sites.values():
+                site.retry_deferred(now)
+            self._check_busy(now)
+            self._report_conflicts()
+            shared.after_core()
+            plan = self._committer.plan(now)
+        if plan is not None:
+            self._committer.commit(plan, now)
+        self._committer.page_in(PAGE_BYTES)
+        if self.settings.keep_late:
+            self.aside.load_late()
+        with shared.lock:
+            now = shared.clock()
+            # From here on acknowledgements wake us: those before are seen below.
+            shared.wakes_at = float("inf")
+            timers = [self._tick(now), self._committer.deadline(now), self._busy_deadline()]
+            if shared.pages or (shared.sync_wanted > self._committer.synced and shared.write_error is None):
+                timers.append(now)
+            shared.after_core()
+            known = [at for at in timers if at is not None]
+            deadline = min(known) if known else None
+            shared.wakes_at = float("inf") if deadline is None else deadline
+        return deadline
+
+    def _tick(self, now: float) -> float | None:
+        """Let the core's clocks run, unless somebody else may be the one who reads."""
+        return None if self.shared.membership.barred else self.shared.core.tick(now)
+
+    def _check_busy(self, now: float) -> None:
+        for since, site in self._busy_sites():
+            if now - since >= self.settings.takeover_timeout:
+                self.shared.fail(
+                    GroupBusy(
+                        f"another consumer reads for group {self.settings.group!r} at site {site.name}"
+                        f" ({site.error}): stop it, or give this one its own group"
+                    )
+                )
+
+    def _busy_deadline(self) -> float | None:
+        busy = [since for since, _ in self._busy_sites()]
+        return min(busy) + self.settings.takeover_timeout if busy else None
+
+    def _busy_sites(self) -> list[tuple[float, SiteReceiver]]:
+        """The sites at which another consumer reads, and since when, as far as this one must yield to it."""
+        may_stay = self.shared.membership.may_stay
+        found = [(site.busy_since, site) for site in self.sites.values()]
+        return [(since, site) for since, site in found if since is not None and not may_stay(site)]
+
+    def _report_conflicts(self) -> None:
+        conflicts = self.shared.core.conflicts
+        for stream, epoch, reason in conflicts:
+            error = ProducerConflict(
+                f"{stream}, epoch {epoch}: {reason}. Producer {stream.producer!r} has two histories: was its outbox"
+                " restored from a backup, or copied?"
+            )
+            log.error("%s", error)
+            self.shared.errors.append(error)
+        conflicts.clear()
+
+    # -- handing out --------------------------------------------------------------------------------------
+
+    def take(self, unit: int, limit: int) -> Item | None:
+        """Something for the application, if there is anything now.
+
+        `unit` is how many messages of a stream the application handles as one; a :class:`Chunk` holds at most
+        `limit`, and is to be given back with :meth:`release`. Raises the fatal error, if there is one.
+        """
+        shared = self.shared
+        with shared.lock:
+            if shared.fatal is not None:
+                raise shared.fatal
+            if shared.write_error is not None or shared.membership.barred:
+                return None
+            now = shared.clock()
+            shared.drain_acks(now)
+            shared.after_core()
+            beside = self.aside.take()
+            if beside is not None:
+                return beside
+            while shared.ready:
+                lane = shared.ready.popleft()
+                lane.queued = False
+                if lane.busy:
+                    continue
+                gap = lane.state.gap
+                if gap is not None:
+                    lane.state.gap = None
+                    return GapItem(gap)
+                chunk = self._chunk(lane, unit, limit, now)
+                if chunk is not None:
+                    lane.busy = True
+                    shared.chunks[id(lane)] = chunk
+                    return chunk
+            return None
+
+    def take_more(self, chunk: Chunk, unit: int, limit: int) -> Chunk | None:
+        """What follows a chunk that was given out completely, without giving up its stream in between."""
+        shared = self.shared
+        with shared.lock:
+            if shared.fatal is not None or shared.write_error is not None or chunk.abandoned:
+                return None
+            if shared.membership.barred:
+                return None
+            shared.report_chunk(chunk)
+            more = self._chunk(chunk.lane, unit, limit, shared.clock())
+            if more is not None:
+                shared.chunks[id(chunk.lane)] = more
+            return more
+
+    def _chunk(self, lane: Lane, unit: int, limit: int, now: float) -> Chunk | None:
+        shared = self.shared
+        state = lane.state
+        while True:
+            offer = shared.core.offer(state, now, unit)
+            if shared.core.urgent:
+                shared.due(now)
+            if offer is None:
+                return None
+            holding = lane.find(offer.epoch, offer.first)
+            if holding is None:
+                lane.page_wanted = (offer.epoch, offer.first)
+                shared.pages[state.stream] = lane
+                shared.due(now)
+                return None
+            if not self._decodes(lane, holding, offer, now):
+                return None
+            if offer.spent:
+                self.aside.bury_spent(lane, holding, offer, now)
+                continue
+            last = min(offer.last, holding.last, offer.first + limit - 1)
+            shared.core.take(state, offer, last, now)
+            shared.due(now + 0.01)
+            # What this has led to comes after what was handed out until now, and before what is handed out next.
+            shared.report_chunks()
+            waited = now - holding.received_at
+            if holding.received_at < 0:  # it was read from the inbox
+                waited = (shared.wall_us() - holding.received_us) / 1e6
+            return Chunk(lane, offer, holding, last, bucket(waited * 1e6))
+
+    def release(self, chunk: Chunk) -> None:
+        """A chunk's messages were given out, or will not be: its stream may go on."""
+        shared = self.shared
+        lane = chunk.lane
+        with shared.lock:
+            shared.report_chunk(chunk)
+            unused = chunk.unused
+            if unused is not None:
+                shared.core.untake(lane.state, chunk.offer, *unused, shared.clock())
+                chunk.last = unused[0] - 1
+            if shared.chunks.get(id(lane)) is chunk:
+                del shared.chunks[id(lane)]
+            lane.busy = False
+            shared.core.touch(lane.state)
+            shared.after_core()
+
+    def _decodes(self, lane: Lane, holding: Holding, offer: Offer, now: float) -> bool:
+        shared = self.shared
+        try:
+            holding.records()
+        except FrameError as error:
+            state = lane.state
+            if offer.retry:
+                shared.fail(
+                    StoreCorrupt(f"{shared.inbox.path}: message {offer.first} of {state.stream}: {error}")
+                )
+                return False
+            site = self.sites.get(holding.site)
+            if site is not None:
+                site.set_aside(state.stream.topic, holding.frame.data, error.reason)
+            lane.drop(holding)
+            if holding.persisted:
+                shared.cached_bytes -= holding.size
+                shared.pending.discarded.append((state.stream, holding.epoch, holding.first, holding.last))
+            again = shared.core.reopen(
+                state.stream, holding.epoch, holding.first, holding.last, holding.site, now
+            )
+            for name in again:
+                transport = self.sites[name].transport
+                if transport is not None:
+                    transport.reconnect("a message is needed again")
+            shared.due(now)
+            return False
+        return True
+
+    # -- what the application says ------------------------------------------------------------------------
+
+    def acked(self, lane: Lane) -> None:
+        """See :class:`~reliamsg.receiving.lane.LaneOwner`."""
+        lane.acks_queued = True
+        shared = self.shared
+        shared.acked.append(lane)
+        if shared.wakes_at > 0:
+            with shared.lock:
+                shared.due(shared.clock() + 0.01)
+
+    def wait_durable(self) -> None:
+        """Wait until everything the application said so far is on disk."""
+        shared = self.shared
+        with shared.lock:
+            shared.sync_wanted += 1
+            number = shared.sync_wanted
+            shared.due(0.0)
+            while self._committer.synced < number:
+                if shared.fatal is not None:
+                    raise shared.fatal
+                if shared.closed:
+                    raise ClosedError("this consumer was closed before that was durable")
+                if shared.write_error is not None:
+                    raise InboxWriteError(str(shared.write_error))
+                shared.changed.wait(1.0)
+
+    def message_failed(self, lane: Lane, message: Message, error: BaseException) -> None:
+        """Handling a message raised: it comes again, until its deliveries are used up."""
+        shared = self.shared
+        with shared.lock:
+            now = shared.clock()
+            shared.drain_acks(now)
+            chunk = shared.chunks.get(id(lane))
+            if chunk is not None:
+                shared.report_chunk(chunk)
+                chunk.abandoned = True
+            spent = shared.core.fail(message.stream, message.epoch, message.seq, message.seq, now)
+            if spent:
+                reason = f"{type(error).__name__}: {error}"
+                if shared.core.rules.halt:
+                    lane.state.halted = True
+                    shared.fail(
+                        DeadLetterHalt(
+                            f"{message.id} failed {shared.core.rules.max_deliveries} times: {reason}"
+                        )
+                    )
+                else:
+                    self.aside.bury(lane, message, reason[:1000], now)
+            shared.due(now)
+
+    def message_rejected(self, lane: Lane, message: Message, reason: str) -> None:
+        """The application gives a message up."""
+        shared = self.shared
+        with shared.lock:
+            now = shared.clock()
+            shared.drain_acks(now)
+            self.aside.bury(lane, message, reason[:1000], now)
+            shared.due(now)
+
+    def accept(self, gap: Gap) -> bool:
+        """Move past a gap and declare it lost; False when it is none any more. Wait for durability if needed."""
+        shared = self.shared
+        with shared.lock:
+            now = shared.clock()
+            shared.drain_acks(now)
+            shared.report_chunks()
+            done = shared.core.accept(gap, now)
+            shared.after_core()
+            shared.due(now)
+            return done
+
+    # -- the end ------------------------------------------------------------------------------------------
+
+    def flush(self, now: float, closing: bool = False) -> None:
+        """Commit everything that there is. With `closing` the inbox is left as after a clean stop."""
+        shared = self.shared
+        with shared.lock:
+            if not shared.may_write:
+                return
+            shared.drain_acks(now)
+            if closing:
+                for chunk in shared.chunks.values():
+                    # Its handler still runs, and may take another message at this instant: all of it counts as
+                    # handed out, and comes again with the flag.
+                    chunk.abandoned = True
+                for state in shared.core.streams.values():
+                    shared.core.mark(state)
+                shared.report_chunks()
+                shared.note("closed")
+            else:
+                shared.sync_wanted += 1
+            plan = self._committer.plan(now, closing)
+        if plan is not None:
+            self._committer.commit(plan, now)
+
+    def take_errors(self) -> list[BaseException]:
+        """What ``on_error`` is to be told, once."""
+        found: list[BaseException] = []
+        with self.shared.lock:
+            while self.shared.errors:
+                found.append(self.shared.errors.popleft())
+        return found

@@ -1,0 +1,92 @@
+"""What a delivery is: a batch in one of its two forms, something without identity, or nothing usable.
+
+Nothing here changes any state. Limits are checked before anything is decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from reliamsg.transport.base import Delivery
+from reliamsg.wire import plain
+from reliamsg.wire.address import parse_address, topic_address
+from reliamsg.wire.data import BODY_VERSION, CONTENT_TYPE, FLAG_ZSTD, MAGIC, Frame, FrameError, open_frame
+
+__all__ = ["Rejected", "Unsequenced", "examine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A delivery that can't be used."""
+
+    reason: str
+    """One of a few fixed words."""
+    frame: Frame | None = None
+    """Its envelope, where that is sound: then it is known which messages the delivery would have held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsequenced:
+    """A message of an ordinary client, without our identity."""
+
+    topic: str
+    partition: int
+
+
+def examine(
+    delivery: Delivery, topics: Container[tuple[str, int]], limit: int
+) -> Frame | Unsequenced | Rejected:
+    """Decide what a delivery is; `limit` is in bytes, `topics` holds (topic, partition).
+
+    A sound frame is taken whether or not it is marked as retained: some brokers mark whatever waited for an
+    absent session, and a frame that really was retained is a duplicate at worst. Nothing else can tell.
+    """
+    if len(delivery.body) > limit:
+        return Rejected("oversized")
+    try:
+        if delivery.content_type == CONTENT_TYPE or delivery.body[:3] == MAGIC[:3]:
+            frame = open_frame(delivery.body, limit)
+        elif delivery.damaged is not None:
+            return Rejected("damaged")
+        elif plain.is_plain(delivery.headers):
+            frame = plain.decode_plain(delivery.body, delivery.headers, limit)
+        elif delivery.retained:
+            return Rejected("retained")
+        else:
+            return _unsequenced(delivery, topics)
+    except FrameError as error:
+        return Rejected(error.reason)
+    envelope = frame.envelope
+    if delivery.address != topic_address(envelope.topic, envelope.partition):
+        return Rejected("wrong-topic")
+    if (envelope.topic, envelope.partition) not in topics:
+        return Rejected("wrong-topic")
+    if not _readable(frame):
+        return Rejected("undecodable", frame)
+    return frame
+
+
+def _unsequenced(delivery: Delivery, topics: Container[tuple[str, int]]) -> Unsequenced | Rejected:
+    place = parse_address(delivery.address)
+    if place is None or place not in topics:
+        return Rejected("wrong-topic")
+    return Unsequenced(*place)
+
+
+def _readable(frame: Frame) -> bool:
+    """Whether the body is what was sent, and in a form that is known here."""
+    envelope = frame.envelope
+    if envelope.version != BODY_VERSION or envelope.flags & ~FLAG_ZSTD:
+        return False
+    if envelope.flags & FLAG_ZSTD and not _have_zstd():
+        return False
+    return frame.intact()
+
+
+def _have_zstd() -> bool:
+    try:
+        import zstandard  # noqa: F401  (an extra)
+    except ImportError:
+        return False
+    return True

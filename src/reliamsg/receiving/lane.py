@@ -1,0 +1,245 @@
+"""One stream's messages in memory, and the way from there to the application.
+
+A :class:`Lane` keeps the frames of a stream that are not settled, those in the inbox only as far as they fit the
+cache. A :class:`Chunk` is a run of messages of one frame on its way to the application, one thread at a time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+from reliamsg import forks
+from reliamsg.core.consumer import Offer, StreamState
+from reliamsg.errors import ForkedError
+from reliamsg.message import Message, Settler, digest
+from reliamsg.wire.data import Frame, Records
+
+__all__ = ["Chunk", "Holding", "Lane", "LaneOwner", "fail"]
+
+_NO_HEADERS: dict[str, str] = {}
+
+
+class Holding:
+    """Numbers `first` to `last` of a frame."""
+
+    __slots__ = (
+        "_records", "epoch", "first", "frame", "incarnation", "last", "persisted", "received_at", "received_us", "site"
+    )  # fmt: skip
+
+    def __init__(
+        self, frame: Frame, first: int, last: int, site: str, received_at: float, received_us: int
+    ) -> None:
+        self.frame = frame
+        self.epoch = frame.envelope.epoch
+        self.incarnation = frame.envelope.incarnation
+        self.first = first
+        self.last = last
+        self.site = site
+        self.received_at = received_at
+        self.received_us = received_us
+        self.persisted = False
+        self._records: Records | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.frame.data)
+
+    def records(self) -> Records:
+        """The frame's messages, decoded once. Raises FrameError."""
+        if self._records is None:
+            self._records = self.frame.records()
+        return self._records
+
+
+class LaneOwner(Protocol):
+    """What a lane tells its consumer, on the application's threads."""
+
+    def acked(self, lane: Lane) -> None: ...
+    def wait_durable(self) -> None: ...
+    def message_rejected(self, lane: Lane, message: Message, reason: str) -> None: ...
+    def message_failed(self, lane: Lane, message: Message, error: BaseException) -> None: ...
+
+
+class Lane:
+    """A stream's way from the inbox to the application. Its messages report to it."""
+
+    __slots__ = (
+        "_generation",
+        "_holdings",
+        "acks",
+        "acks_queued",
+        "busy",
+        "owner",
+        "page_wanted",
+        "queued",
+        "state",
+    )
+
+    def __init__(self, state: StreamState, owner: LaneOwner) -> None:
+        self.state = state
+        self.owner = owner
+        self._generation = forks.generation
+        self._holdings: dict[int, list[Holding]] = {}
+        self.acks: deque[tuple[int, int]] = deque()
+        """(epoch, number) that the application acknowledged and the core does not know of yet."""
+        self.acks_queued = False
+        self.busy = False
+        """A chunk of it is with the application."""
+        self.queued = False
+        self.page_wanted: tuple[int, int] | None = None
+        """(epoch, number) to be read from the inbox."""
+
+    # -- Settler ------------------------------------------------------------------------------------------
+
+    def acknowledge(self, message: Message, durable: bool) -> None:
+        if self._generation != forks.generation:
+            raise _forked(message)
+        self.acks.append((message.epoch, message.seq))
+        if not self.acks_queued:
+            self.owner.acked(self)
+        if durable:
+            self.owner.wait_durable()
+
+    def reject(self, message: Message, reason: str) -> None:
+        if self._generation != forks.generation:
+            raise _forked(message)
+        self.owner.message_rejected(self, message, reason)
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        if self._generation != forks.generation:
+            raise _forked(message)
+        self.owner.message_failed(self, message, error)
+
+    # -- frames in memory -----------------------------------------------------------------------------------
+
+    def add(self, holding: Holding) -> None:
+        holdings = self._holdings.setdefault(holding.epoch, [])
+        if not holdings or holdings[-1].last < holding.first:
+            holdings.append(holding)
+            return
+        holdings.insert(bisect_right(holdings, holding.first, key=_first), holding)
+
+    def find(self, epoch: int, seq: int) -> Holding | None:
+        holdings = self._holdings.get(epoch)
+        if not holdings:
+            return None
+        i = bisect_right(holdings, seq, key=_first) - 1
+        return holdings[i] if i >= 0 and holdings[i].last >= seq else None
+
+    def overlapping(self, epoch: int, first: int, last: int) -> Iterator[Holding]:
+        holdings = self._holdings.get(epoch, [])
+        i = max(0, bisect_right(holdings, first, key=_first) - 1)
+        while i < len(holdings) and holdings[i].first <= last:
+            if holdings[i].last >= first:
+                yield holdings[i]
+            i += 1
+
+    def prune(self, epoch: int, position: int) -> int:
+        """Forget frames that lie below `position`; returns their bytes as far as they counted as cached."""
+        holdings = self._holdings.get(epoch)
+        if not holdings:
+            return 0
+        done = 0
+        freed = 0
+        while done < len(holdings) and holdings[done].last < position:
+            freed += holdings[done].size if holdings[done].persisted else 0
+            done += 1
+        del holdings[:done]
+        if not holdings:
+            del self._holdings[epoch]
+        return freed
+
+    def drop(self, holding: Holding) -> None:
+        """Forget one frame; if it is persisted it can be read again."""
+        holdings = self._holdings.get(holding.epoch, [])
+        if holding in holdings:
+            holdings.remove(holding)
+
+    def shed(self) -> int:
+        """Forget what is in the inbox as well and not next in turn; returns the bytes."""
+        freed = 0
+        current = self.state.current
+        for epoch, holdings in self._holdings.items():
+            near = current.cursor if current is not None and epoch == current.epoch else 0
+            kept = [h for h in holdings if not h.persisted or h.first <= near <= h.last]
+            freed += sum(h.size for h in holdings) - sum(h.size for h in kept)
+            holdings[:] = kept
+        return freed
+
+
+def _forked(message: Message) -> ForkedError:
+    return ForkedError(
+        f"{message.id} was handed out before fork(): acknowledge or reject it in the parent process"
+    )
+
+
+def _first(holding: Holding) -> int:
+    return holding.first
+
+
+class Chunk:
+    """A run of messages of one frame that is being given to the application."""
+
+    __slots__ = (
+        "_bodies", "_headers", "_keys", "_reported", "_settler", "abandoned", "base", "hop", "lane", "last", "offer",
+        "progress",
+    )  # fmt: skip
+
+    def __init__(self, lane: Lane, offer: Offer, holding: Holding, last: int, hop: int | None) -> None:
+        records = holding.records()
+        self.lane = lane
+        self.offer = offer
+        self.last = last
+        self.base = holding.frame.envelope.seq
+        self.hop = hop
+        """Histogram bucket of the latency received→delivered, where it is known."""
+        self.abandoned = False
+        """An earlier message failed: what was not given out yet must wait behind it."""
+        self.progress = (offer.first, 0)
+        """(next number to give out, digest sum of those given out); replaced as one."""
+        self._reported = (offer.first, 0)
+        self._bodies = records.bodies
+        self._keys = records.keys
+        self._headers = records.headers
+        self._settler: Settler = lane
+
+    def next(self) -> Message | None:
+        """The next message; None when there is no more."""
+        seq, total = self.progress
+        if seq > self.last or self.abandoned:
+            return None
+        i = seq - self.base
+        body = self._bodies[i]
+        key = self._keys[i] if self._keys is not None else None
+        headers = self._headers[i] if self._headers is not None else None
+        offer = self.offer
+        message = Message(
+            self.lane.state.stream, offer.epoch, seq, body, key, headers if headers else {}, offer.redelivered, False,
+            self._settler,
+        )  # fmt: skip
+        # Counted before the application has it, so that no acknowledgement is journalled ahead of the delivery.
+        self.progress = (seq + 1, total + digest(seq, body, key, headers))
+        return message
+
+    def report(self) -> tuple[int, int, int] | None:
+        """(first, last, digest sum) of what was given out since the last call."""
+        seq, total = self.progress
+        first, before = self._reported
+        if seq == first:
+            return None
+        self._reported = (seq, total)
+        return first, seq - 1, total - before
+
+    @property
+    def unused(self) -> tuple[int, int] | None:
+        """First and last number that were not given out."""
+        seq = self.progress[0]
+        return (seq, self.last) if seq <= self.last else None
+
+
+def fail(message: Message, error: BaseException) -> None:
+    """Record that handling `message` raised `error`."""
+    message._settler.failed(message, error)

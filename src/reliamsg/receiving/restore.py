@@ -1,0 +1,73 @@
+"""From the inbox's rows back to the core's state."""
+
+from __future__ import annotations
+
+from reliamsg.core.chain import Finished, History
+from reliamsg.core.gaps import ClosedGaps
+from reliamsg.core.ranges import RangeSet
+from reliamsg.core.reorder import Reorder
+from reliamsg.core.stream import StreamState
+from reliamsg.store.inbox import EpochRow, SavedStream
+
+__all__ = ["restored"]
+
+
+def restored(saved: SavedStream) -> StreamState:
+    """A stream's state as its last commit left it; what was only in memory comes again from the brokers."""
+    state = StreamState(saved.stream)
+    history = saved.history
+    state.history = History((Finished(*row) for row in history.finished), history.floor, history.superseded)
+    state.closed = ClosedGaps(history.closed, history.forgotten)
+    state.joined = saved.joined
+    for row in saved.epochs:
+        known = _epoch(row)
+        state.live[row.epoch] = known
+        if row.entered and (state.current is None or _drained(state.current)):
+            if state.current is not None:
+                state.draining.append(state.current)
+            state.current = known
+        # Otherwise an earlier epoch was left while messages of it were being handled. They come again, and have
+        # to come first: the later epoch is entered anew after them.
+    for epoch, first, last in saved.held:
+        _hold(state, epoch, first, last)
+    state.attempts = {(epoch, seq): count for epoch, seq, count in saved.attempts}
+    if saved.gap is not None:
+        state.clock.restore((saved.gap.epoch, saved.gap.first, saved.gap.last), saved.gap.elapsed_s)
+    if not saved.stream.producer and state.current is not None:
+        _void_missing(state.current)
+    return state
+
+
+def _drained(known: Reorder) -> bool:
+    """Whether everything of an epoch that was left is settled."""
+    return known.last is not None and known.position > known.last
+
+
+def _epoch(row: EpochRow) -> Reorder:
+    known = Reorder(row.epoch, row.incarnation, row.prev, row.position)
+    known.settled = RangeSet(row.settled)
+    known.safe = RangeSet(row.settled)
+    known.high_water = row.high_water
+    known.redelivered_below = row.high_water if row.entered else 0
+    known.journalled = row.journalled
+    known.last = row.last
+    return known
+
+
+def _hold(state: StreamState, epoch: int, first: int, last: int) -> None:
+    """Rows may reach below the position, or into what is settled: they go in whole."""
+    known = state.live.get(epoch)
+    if known is None:
+        return
+    for span in known.place(first, last):
+        known.persisted.add(*span)
+
+
+def _void_missing(known: Reorder) -> None:
+    """Messages without identity that were not persisted come again under new numbers."""
+    top = max(known.high_water - 1, known.highest)
+    if top < known.position:
+        return
+    for span in known.held.missing(known.position, top):
+        for part in known.settled.missing(*span):
+            known.settle(*part)

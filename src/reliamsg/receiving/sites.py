@@ -1,0 +1,298 @@
+"""One site as the consumer sees it: what its transport tells, and what is counted about it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Sequence
+from typing import Literal
+
+from reliamsg.config import Site
+from reliamsg.core.ranges import Span
+from reliamsg.errors import TooManyStreams
+from reliamsg.message import Stream
+from reliamsg.receiving.intake import Rejected, Unsequenced, examine
+from reliamsg.receiving.lane import Holding
+from reliamsg.receiving.state import MAX_QUARANTINE_WAITING, Shared
+from reliamsg.store.inbox import MAX_QUARANTINE_BYTES, MAX_QUARANTINED_FRAME, HeldFrame, Quarantined
+from reliamsg.transport.base import Delivery, ReceiverTransport
+from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
+from reliamsg.wire.limits import MAX_FRAME_BYTES
+
+__all__ = ["SiteReceiver", "SiteState"]
+
+log = logging.getLogger("reliamsg.receiving")
+
+SiteState = Literal["connecting", "connected", "unreachable", "refused", "busy", "closed"]
+
+GATHER_S = 0.01
+"""The engine is told of arrivals that are not urgent within so long."""
+
+MAX_LATE_BYTES = 64 * 1024 * 1024
+"""Late messages that wait in the inbox until the application has seen them; any more are only counted."""
+
+LOG_EVERY_S = 1.0
+"""Rejected deliveries of one kind are logged at most so often, with their number."""
+
+
+class SiteReceiver:
+    """Implements :class:`~reliamsg.transport.base.ReceiverEvents` for one site."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        site: Site,
+        topics: Container[tuple[str, int]],
+        *,
+        keep_late: bool,
+        unsequenced: bool,
+    ) -> None:
+        self.shared = shared
+        self.site = site
+        self.name = site.name
+        self.transport: ReceiverTransport | None = None
+        """Set by the engine before anything is started."""
+        self.state: SiteState = "connecting"
+        self.endpoint = ""
+        self.error = ""
+        """Why the site is not connected; empty while it is."""
+        self.closing = False
+        """The connection is being ended from here."""
+        self.received_messages = 0
+        self.duplicate_messages = 0
+        self.busy_since: float | None = None
+        self.rejected: dict[str, int] = {}
+        """Reason → deliveries."""
+        self._topics = topics
+        self._keep_late = keep_late
+        self._unsequenced = unsequenced
+        self._deferred: list[tuple[Delivery, Frame]] = []
+        """Too far ahead of their streams; at most as many as the broker lets wait."""
+        self._deferred_at = 0
+        self._early: list[Delivery] = []
+        """Arrived before it was known whether another inbox reads; at most as many as the broker lets wait."""
+        self._unreported: dict[str, int] = {}
+        self._unlogged: dict[str, int] = {}
+        self._logged_at: dict[str, float] = {}
+
+    # -- ReceiverEvents -----------------------------------------------------------------------------------
+
+    def connected(self, endpoint: str, session_present: bool | None) -> None:
+        with self.shared.lock:
+            self.state, self.endpoint, self.error = "connected", endpoint, ""
+            self.busy_since = None
+            self.shared.core.waiting.connected(self.name)
+            self.shared.note("connected", site=self.name, detail={"session_present": session_present})
+            self.shared.membership.review()
+            self.shared.due(0.0)
+        log.info("site %s: connected to %s", self.name, endpoint)
+
+    def disconnected(self, reason: str) -> None:
+        with self.shared.lock:
+            self.state, self.error = "connecting", reason
+            self.shared.core.waiting.disconnected(self.name)
+            self._deferred.clear()
+            self._early.clear()
+            pending = self.shared.pending
+            pending.tokens = [(site, token) for site, token in pending.tokens if site != self.name]
+            self.shared.note("disconnected", site=self.name, reason=reason)
+            self.shared.membership.review()
+            self.shared.due(0.0)
+        log.log(
+            logging.INFO if self.closing else logging.WARNING, "site %s: disconnected: %s", self.name, reason
+        )
+
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
+        with self.shared.lock:
+            changed = reason != self.error
+            self.busy_since = None  # whoever held the group there may be gone as well
+            self.state = "refused" if credentials else "unreachable"
+            self.endpoint, self.error = endpoint, reason
+            self.shared.membership.review()
+        if changed:
+            log.warning("site %s: %s: %s", self.name, endpoint, reason)
+
+    def busy(self, holder: str) -> None:
+        with self.shared.lock:
+            self.state, self.error = "busy", holder
+            if self.busy_since is None:
+                self.busy_since = self.shared.clock()
+                log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
+            self.shared.membership.review()
+            self.shared.due(0.0)
+
+    def drained(self) -> None:
+        with self.shared.lock:
+            self.shared.note("drained", site=self.name)
+
+    # -- Member -------------------------------------------------------------------------------------------
+
+    def give_way(self) -> None:
+        """See :class:`~reliamsg.receiving.membership.Member`."""
+        if self.transport is not None:
+            self.transport.reconnect("another consumer reads for this group")
+
+    def admit(self) -> None:
+        """See :class:`~reliamsg.receiving.membership.Member`."""
+        early, self._early = self._early, []
+        if early:
+            self.received(early)
+        self.shared.changed.notify_all()  # handing out may go on as well
+
+    def _must_wait(self, deliveries: Sequence[Delivery]) -> bool:
+        """Keep deliveries for later, if another inbox may be reading."""
+        membership = self.shared.membership
+        with self.shared.lock:
+            if membership.barred or not (membership.decided or self.site.protocol == "mqtt"):
+                self._early += deliveries
+                return True
+        return False
+
+    # -- what arrives -------------------------------------------------------------------------------------
+
+    def received(self, deliveries: Sequence[Delivery]) -> None:
+        """See :class:`~reliamsg.transport.base.ReceiverEvents`."""
+        if self._must_wait(deliveries):
+            return
+        limit = min(MAX_FRAME_BYTES, max(self.site.max_frame_bytes, 1))
+        # Looking at bytes needs no lock, and takes longer than all that does.
+        found = [(delivery, examine(delivery, self._topics, limit)) for delivery in deliveries]
+        shared = self.shared
+        release: list[object] = []
+        with shared.lock:
+            now, wall = shared.clock(), shared.wall_us()
+            for delivery, what in found:
+                if isinstance(what, Rejected):
+                    self._reject(delivery, what)
+                elif isinstance(what, Unsequenced):
+                    self._without_identity(delivery, what, now, wall)
+                elif self._arrive(delivery, what, now, wall):
+                    release.append(delivery.token)
+            shared.after_core()
+            shared.due(now if shared.core.urgent else now + GATHER_S)
+        if release and self.transport is not None:
+            self.transport.acknowledge(release)
+
+    @property
+    def pending(self) -> int:
+        """How many deliveries the broker must keep for now."""
+        return self.shared.core.waiting.pending(self.name) + len(self._deferred)
+
+    def retry_deferred(self, now: float) -> None:
+        """Take in what was too far ahead of its stream, if any stream has gone on; under the lock."""
+        shared = self.shared
+        while self._deferred and self._deferred_at != shared.core.moves:
+            self._deferred_at = shared.core.moves
+            again, self._deferred = self._deferred, []
+            for delivery, frame in again:
+                if self._arrive(delivery, frame, now, shared.wall_us()):
+                    shared.pending.tokens.append((self.name, delivery.token))
+
+    def _arrive(
+        self, delivery: Delivery, frame: Frame, now: float, wall: int, stream: Stream | None = None
+    ) -> bool:
+        """Place a sound frame; returns whether its broker may forget it at once."""
+        shared, envelope = self.shared, frame.envelope
+        stream = stream or envelope.stream
+        arrival = shared.core.receive(
+            self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
+            envelope.seq, envelope.last, delivery.token, now,
+        )  # fmt: skip
+        if arrival.refused:
+            self._refuse(delivery, arrival.refused)
+        elif arrival.deferred:
+            self._deferred.append((delivery, frame))
+            return False
+        for first, last in arrival.new:
+            self.received_messages += last - first + 1
+            shared.lane(stream).add(Holding(frame, first, last, self.name, now, wall))
+        if arrival.quarantine:
+            self._quarantine(delivery, "conflict")
+        elif arrival.late:
+            self._late(stream, frame, arrival.late, wall)
+        elif not arrival.new and not arrival.refused:
+            self.duplicate_messages += envelope.count
+        return arrival.release
+
+    def _refuse(self, delivery: Delivery, reason: str) -> None:
+        """There is no room for another stream. Were it left with the broker it would hold up all others."""
+        shared = self.shared
+        if not shared.refusing:
+            shared.refusing = True
+            shared.errors.append(
+                TooManyStreams(
+                    f"{len(shared.core.streams):,} streams are known, which is max_streams: messages of others are"
+                    " refused and set aside"
+                )
+            )
+        self._reject(delivery, Rejected(reason))
+
+    def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
+        """Keep what came late for the application to see; it is journalled in any case."""
+        shared = self.shared
+        for first, last in spans if self._keep_late else ():
+            if shared.inbox.late_bytes + shared.pending.late_bytes >= MAX_LATE_BYTES:
+                self.rejected["late"] = self.rejected.get("late", 0) + 1
+                self._unreported["late"] = self._unreported.get("late", 0) + 1
+                continue
+            shared.pending.late.append(
+                HeldFrame(stream, frame.envelope.epoch, first, last, self.name, wall, frame.data)
+            )
+            shared.pending.late_bytes += len(frame.data)
+
+    def _without_identity(self, delivery: Delivery, what: Unsequenced, now: float, wall: int) -> None:
+        if not self._unsequenced:
+            self._reject(delivery, Rejected("unsequenced"))
+            return
+        stream = Stream("", what.topic, what.partition)
+        headers = dict(delivery.headers) or None
+        data = encode(
+            # The frame is our own, for the inbox; no producer can be called by the empty name.
+            Stream("unsequenced", what.topic, what.partition), 1, 0, self.shared.core.assign(stream), None,
+            (wall, wall),
+            Records([delivery.body], None, None if headers is None else [headers]),
+        )  # fmt: skip
+        try:
+            frame = open_frame(data)
+        except FrameError as error:  # with its headers and our envelope it is over the limit
+            self._reject(delivery, Rejected(error.reason))
+            return
+        if self._arrive(delivery, frame, now, wall, stream):
+            raise AssertionError("a new number can't be a duplicate")
+
+    def _reject(self, delivery: Delivery, what: Rejected) -> None:
+        """Set a delivery aside that can't be used. Its broker may forget it when that is committed."""
+        if what.frame is not None:
+            envelope = what.frame.envelope
+            self.shared.core.undecodable(
+                envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last
+            )
+        self._quarantine(delivery, what.reason)
+        self.shared.pending.tokens.append((self.name, delivery.token))
+
+    def _quarantine(self, delivery: Delivery, reason: str) -> None:
+        self.set_aside(delivery.address, delivery.body, reason)
+
+    def set_aside(self, address: str, data: bytes, reason: str) -> None:
+        """Keep bytes that can't be used, within bounds, and count them."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+        self._unreported[reason] = self._unreported.get(reason, 0) + 1
+        pending = self.shared.pending
+        if (
+            pending.quarantine_bytes < MAX_QUARANTINE_BYTES
+            and len(pending.quarantine) < MAX_QUARANTINE_WAITING
+        ):
+            kept = data[: MAX_QUARANTINED_FRAME + 1]
+            pending.quarantine.append(Quarantined(self.name, address, reason, kept))
+            pending.quarantine_bytes += len(kept)
+
+    def report_rejected(self, now: float, everything: bool = False) -> None:
+        """Journal what was rejected since the last commit, and log it, each reason at most once a second."""
+        for reason, count in self._unreported.items():
+            self.shared.note("rejected", site=self.name, reason=reason, detail={"count": count})
+            self._unlogged[reason] = self._unlogged.get(reason, 0) + count
+        self._unreported.clear()
+        for reason, count in list(self._unlogged.items()):
+            if everything or now - self._logged_at.get(reason, -LOG_EVERY_S) >= LOG_EVERY_S:
+                self._logged_at[reason] = now
+                del self._unlogged[reason]
+                log.warning("site %s: %d unusable deliveries set aside: %s", self.name, count, reason)

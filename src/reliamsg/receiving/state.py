@@ -1,0 +1,244 @@
+"""What the parts of a consumer share: lanes, the ready queue, what waits for the next commit, and one lock.
+
+Nothing here sleeps or starts threads. Everything is guarded by :attr:`Shared.lock`, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from reliamsg.core.consumer import ConsumerCore, Note
+from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError
+from reliamsg.message import Stream
+from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
+from reliamsg.receiving.ledger import Ledger
+from reliamsg.receiving.membership import Membership
+from reliamsg.store.inbox import DeadLetter, HeldFrame, Inbox, Quarantined
+from reliamsg.store.journal import Entry
+
+__all__ = ["Pending", "Shared"]
+
+log = logging.getLogger("reliamsg.receiving")
+
+MAX_QUARANTINE_WAITING = 1_000
+"""Unusable messages that wait for the next commit with their bytes; those beyond are only counted."""
+MAX_ERRORS_WAITING = 1_000
+"""Errors between two looks at them; of any more the oldest are only logged."""
+
+
+@dataclass
+class Pending:
+    """What the next commit takes besides the core's snapshot."""
+
+    dead: list[DeadLetter] = field(default_factory=list)
+    revived: list[int] = field(default_factory=list)
+    late: list[HeldFrame] = field(default_factory=list)
+    late_bytes: int = 0
+    seen_late: list[int] = field(default_factory=list)
+    quarantine: list[Quarantined] = field(default_factory=list)
+    quarantine_bytes: int = 0
+    discarded: list[tuple[Stream, int, int, int]] = field(default_factory=list)
+    tokens: list[tuple[str, object]] = field(default_factory=list)
+    """(site, token) of deliveries that may be forgotten once this is committed."""
+
+    @property
+    def empty(self) -> bool:
+        return not (
+            self.dead
+            or self.revived
+            or self.late
+            or self.seen_late
+            or self.quarantine
+            or self.discarded
+            or self.tokens
+        )
+
+    def put_back(self, earlier: Pending) -> None:
+        """An earlier set was not committed: it comes before this one."""
+        self.dead[:0] = earlier.dead
+        self.revived[:0] = earlier.revived
+        self.late[:0] = earlier.late
+        self.late_bytes += earlier.late_bytes
+        self.seen_late[:0] = earlier.seen_late
+        self.quarantine[:0] = earlier.quarantine
+        self.quarantine_bytes += earlier.quarantine_bytes
+        self.discarded[:0] = earlier.discarded
+        self.tokens[:0] = earlier.tokens
+
+
+class Shared:
+    """The state of a consumer that its parts work on."""
+
+    def __init__(
+        self,
+        core: ConsumerCore,
+        inbox: Inbox,
+        group: str,
+        owner: LaneOwner,
+        clock: Callable[[], float],
+        wall_us: Callable[[], int],
+    ) -> None:
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        """Notified when something may be handed out, was committed, or failed."""
+        self.core = core
+        self.inbox = inbox
+        self.group = group
+        self.owner = owner
+        self.clock = clock
+        self.wall_us = wall_us
+        self.wake: Callable[[], None] = lambda: None
+        """Has ``step()`` called soon. Set by whoever runs the engine; callable on any thread."""
+        self.wakes_at = -1.0
+        """When ``step()`` will be called next in any case; it is being called, or about to be, where negative."""
+        self.membership = Membership()
+        self.lanes: dict[Stream, Lane] = {}
+        self.ready: deque[Lane] = deque()
+        self.acked: deque[Lane] = deque()
+        """Lanes with acknowledgements that the core does not know of; appended to without the lock."""
+        self.chunks: dict[int, Chunk] = {}
+        """Chunks that are with the application."""
+        self.ledger = Ledger()
+        self.pending = Pending()
+        self.pages: dict[Stream, Lane] = {}
+        """Lanes whose next frame must be read from the inbox."""
+        self.cached_bytes = 0
+        """Frames in memory that are in the inbox as well."""
+        self.closed = False
+        """Nothing is committed any more."""
+        self.fatal: FatalError | None = None
+        self.write_error: InboxWriteError | None = None
+        self.spill_error: InboxWriteError | None = None
+        """Why messages can't be taken into the inbox, although smaller commits may go on."""
+        self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
+        """For ``on_error``; told outside the lock."""
+        self.refusing = False
+        """There was no room for a stream, and that was reported."""
+        self.sync_wanted = 0
+        """Commits whose end somebody waits for are numbered; this is the highest one wanted."""
+
+    def due(self, at: float) -> None:
+        """There will be something to do for ``step()`` at `at`."""
+        if at < self.wakes_at:
+            self.wakes_at = -1.0
+            self.wake()
+
+    def lane(self, stream: Stream) -> Lane:
+        """The lane of a stream that the core knows."""
+        found = self.lanes.get(stream)
+        if found is None:
+            found = self.lanes[stream] = Lane(self.core.streams[stream], self.owner)
+        return found
+
+    def note(self, kind: str, **fields: Any) -> None:
+        """Journal something that is about no stream."""
+        self.ledger.add(Entry(kind, group=self.group, **fields))
+
+    def move_notes(self) -> None:
+        """Take what the core wants journalled over, in order."""
+        core = self.core
+        if core.notes:
+            for note in core.notes:
+                self.ledger.add(self._entry(note))
+            core.notes.clear()
+
+    def _entry(self, note: Note) -> Entry:
+        return Entry(
+            note.kind, note.stream, note.epoch, note.incarnation, note.first, note.last, note.site, self.group,
+            note.reason, detail=note.detail,
+        )  # fmt: skip
+
+    def report_chunk(self, chunk: Chunk) -> None:
+        """Journal what a chunk has given out so far."""
+        done = chunk.report()
+        if done is None:
+            return
+        first, last, total = done
+        offer = chunk.offer
+        self.ledger.add(
+            Entry(
+                "redelivered" if offer.redelivered else "delivered", chunk.lane.state.stream, offer.epoch,
+                offer.incarnation, first, last, "", self.group, "unjournalled" if offer.unjournalled else "", total,
+                latency=None if chunk.hop is None else {chunk.hop: last - first + 1},
+            )
+        )  # fmt: skip
+
+    def report_chunks(self) -> None:
+        """Journal what all chunks have given out so far, and then what the core has to add."""
+        for chunk in self.chunks.values():
+            self.report_chunk(chunk)
+        self.move_notes()
+
+    def queue(self, lane: Lane) -> None:
+        """The lane may have something to hand out."""
+        if not lane.queued and not lane.busy:
+            lane.queued = True
+            self.ready.append(lane)
+
+    def after_core(self) -> None:
+        """Follow up what calls of the core have led to."""
+        core = self.core
+        if core.touched:
+            for state in core.touched.values():
+                self.queue(self.lane(state.stream))
+            core.touched.clear()
+            if self.ready:
+                self.changed.notify_all()
+
+    def drain_acks(self, now: float) -> None:
+        """Tell the core what the application acknowledged, in ranges."""
+        lanes = self.acked
+        while lanes:
+            lane = lanes.popleft()
+            lane.acks_queued = False
+            acks = lane.acks
+            epoch = first = last = -1
+            while acks:
+                at, seq = acks.popleft()
+                if at == epoch and seq == last + 1:
+                    last = seq
+                    continue
+                if last >= first and epoch >= 0:
+                    self._settle(lane, epoch, first, last, now)
+                epoch, first, last = at, seq, seq
+            if epoch >= 0:
+                self._settle(lane, epoch, first, last, now)
+
+    def _settle(self, lane: Lane, epoch: int, first: int, last: int, now: float) -> None:
+        state = lane.state
+        self.core.acknowledge(state.stream, epoch, first, last, now)
+        self.prune(lane, epoch)
+
+    def prune(self, lane: Lane, epoch: int) -> None:
+        """Forget frames of an epoch that are settled."""
+        known = lane.state.live.get(epoch)
+        self.cached_bytes -= lane.prune(epoch, known.position if known is not None else 2**63)
+
+    @property
+    def may_hand_out(self) -> bool:
+        """Whether asking for something to hand out is worth while, under the lock."""
+        return bool(self.ready) and self.write_error is None
+
+    @property
+    def may_write(self) -> bool:
+        """Whether the inbox can be relied on: what ended the consumer, if anything did, was not about it."""
+        return self.fatal is None or isinstance(self.fatal, (GroupBusy, DeadLetterHalt))
+
+    def end(self) -> None:
+        """Nobody may wait for a commit any more."""
+        with self.lock:
+            self.closed = True
+            self.changed.notify_all()
+
+    def fail(self, error: FatalError) -> None:
+        """The consumer is finished."""
+        if self.fatal is None:
+            self.fatal = error
+            self.errors.append(error)
+            log.error("%s", error)
+        self.changed.notify_all()

@@ -1,0 +1,1 @@
+"""The producer: a writer thread and site threads around the core."""

@@ -1,0 +1,72 @@
+"""The thread on which receipts' callbacks run, started when the first one is added."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reliamsg.sending.engine import Engine
+    from reliamsg.sending.receipt import Receipt
+
+__all__ = ["Callbacks", "Watch"]
+
+log = logging.getLogger("reliamsg.sending")
+
+Watch = tuple["Receipt", "Callable[[Receipt], object]"]
+
+
+class Callbacks:
+    """Calls back, one at a time, so that neither the writer nor a site's I/O thread ever waits for an
+    application."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._queue: queue.SimpleQueue[Watch | Callable[[], object] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = False
+        self.on_error: Callable[[BaseException], object] | None = None
+
+    def put(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
+        """Call back when the receipt's outcome is final. Does not block."""
+        self._queue.put((receipt, callback))
+        self._start()
+
+    def report(self, error: BaseException) -> None:
+        """Have ``on_error`` called."""
+        if self.on_error is not None:
+            on_error = self.on_error
+            self._queue.put(lambda: on_error(error))
+            self._start()
+
+    def stop(self) -> None:
+        """End the thread after what is queued."""
+        self._queue.put(None)
+
+    def _start(self) -> None:
+        with self._lock:
+            if not self._started:
+                self._started = True
+                threading.Thread(target=self._run, name="reliamsg-callbacks", daemon=True).start()
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            try:
+                if callable(item):
+                    item()
+                else:
+                    self._call(*item)
+            except Exception as error:
+                log.exception("a callback of the application raised")
+                if not callable(item):
+                    self.report(error)
+
+    def _call(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
+        group = receipt._group
+        group.event.wait()  # a commit away, or an error when the producer is closed
+        if group.error is None and self._engine.watch(receipt, callback):
+            return
+        callback(receipt)

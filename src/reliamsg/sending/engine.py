@@ -1,0 +1,481 @@
+"""The producer's logic around core and store, without threads: somebody calls, time is an argument or asked
+for.
+
+Three kinds of callers: the application (``accept``, ``wait_…``), transports' I/O threads (through
+:class:`~reliamsg.sending.link.SiteLink`), and one writer, which alone uses the outbox and calls
+:meth:`Engine.step`. `lock` guards everything but the outbox, and is never held while the outbox is used or a
+callback runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reliamsg import forks
+from reliamsg.config import Confirm, Site
+from reliamsg.core.producer import ProducerCore
+from reliamsg.core.window import Flight, Lane, LaneState, SiteLimits
+from reliamsg.errors import (
+    ClosedError,
+    ConfirmTimeout,
+    FatalError,
+    OutboxWriteError,
+    ReliamsgError,
+)
+from reliamsg.message import Stream
+from reliamsg.sending.callbacks import Callbacks, Watch
+from reliamsg.sending.feed import PAGE_BYTES, Feed, Tail
+from reliamsg.sending.housekeeping import Housekeeping
+from reliamsg.sending.intake import Group, Intake
+from reliamsg.sending.link import SiteLink
+from reliamsg.sending.notes import Notes
+from reliamsg.sending.packing import Packer
+from reliamsg.sending.receipt import Receipt, SiteState
+from reliamsg.sending.retention import Retention
+from reliamsg.sending.status import ProducerStatus, Remaining
+from reliamsg.store.journal import Entry
+from reliamsg.store.outbox import Outbox, Row, StreamRow
+from reliamsg.transport.base import Binding, Transports
+
+__all__ = ["Engine", "Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A producer's settings; see :class:`~reliamsg.sending.producer.Producer`."""
+
+    confirm: Confirm
+    plain: bool
+    compress: bool
+    max_bytes: int
+    retain_seconds: float
+    retain_bytes: int
+    max_batch_messages: int
+    max_batch_bytes: int
+
+
+class Engine:
+    """One producer. See the module's text for who calls what."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        sites: Sequence[Site],
+        groups: Mapping[str, Sequence[str]],
+        settings: Settings,
+        transports: Transports,
+        clock: Callable[[], float],
+        wall_us: Callable[[], int],
+        probe: Callable[[str], None] | None,
+        on_wake: Callable[[], None],
+    ) -> None:
+        self.lock = threading.Lock()
+        self.log = logging.getLogger("reliamsg.sending")
+        self.generation = forks.generation
+        self.producer_id = outbox.producer
+        self.settings = settings
+        self.plain = settings.plain
+        self.clock = clock
+        self.wall_us = wall_us
+        self.probe: Callable[[str], None] = probe or _nothing
+        self.wake = on_wake
+        self.notes = Notes()
+        self.confirmed_rows = 0
+        """Rows confirmed since cursors were stored last."""
+        self.stopped = False
+        """Nothing is sent any more."""
+        self.fatal: FatalError | None = None
+        self.intake = Intake(self, settings.max_bytes, wall_us, on_wake)
+        self.callbacks = Callbacks(self)
+        self._outbox = outbox
+        self._changed = threading.Condition(self.lock)
+        self._waiting = 0
+        self._watched: dict[int, list[Watch]] = {}
+        self._streams = {row.id: row.stream for row in outbox.streams.values()}
+        self._asked: list[tuple[Feed, Lane, int]] = []
+        self.housekeeping = Housekeeping(self, outbox)
+        self._packer = Packer(
+            self._stream_row, outbox.epoch, outbox.incarnation, settings.max_batch_messages,
+            settings.max_batch_bytes, settings.compress,
+        )  # fmt: skip
+        self._tail = Tail()
+        self.retention = Retention(settings.max_bytes, settings.retain_seconds, settings.retain_bytes)
+        self.pending_messages = 0
+        self.pending_bytes = 0
+        self.oldest_pending_us: int | None = None
+        """When the oldest message that is not published was stored, as of the latest look."""
+        self.links: dict[str, SiteLink] = {}
+        bindings = [Binding(topic, 0, group) for topic, names in groups.items() for group in names]
+        self._open(sites, groups, bindings, transports)
+
+    # -- opening --------------------------------------------------------------------------------------------
+
+    def _open(
+        self,
+        sites: Sequence[Site],
+        groups: Mapping[str, Sequence[str]],
+        bindings: Sequence[Binding],
+        transports: Transports,
+    ) -> None:
+        outbox = self._outbox
+        stored = outbox.site_cursors()
+        oldest, top = outbox.bounds()
+        limits = {s.name: SiteLimits(s.window_batches, s.window_bytes, s.confirm_timeout) for s in sites}
+        cursors = {s.name: stored[s.name].cursor if s.name in stored else oldest for s in sites}
+        self.core = ProducerCore(limits, cursors, self.settings.confirm, outbox.published())
+        self.core.top = top
+        for site in sites:
+            window = self.core.sites[site.name]
+            for parked in stored[site.name].parked if site.name in stored else ():
+                for row in outbox.stream_ids(parked.stream_id, parked.cursor):
+                    window.confirmed.remove(row, row)
+                window.restore_lane(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
+            link = SiteLink(self, site, window, Feed(self._tail, self._ask))
+            link.transport = transports.open_sender(site, self.producer_id, bindings, link)
+            self.links[site.name] = link
+        self._forget_sites({name: c.cursor for name, c in stored.items() if name not in limits}, top)
+        # With a changed policy, what was confirmed before may be enough now.
+        for span in self.core.confirms.candidates():
+            for row in self.core.confirms.decide(range(span[0], span[1] + 1)):
+                self.housekeeping.published.add(row, row)
+        self.notes.add(
+            Entry(
+                "opened",
+                epoch=outbox.epoch,
+                incarnation=outbox.incarnation,
+                detail={
+                    "groups": {topic: list(names) for topic, names in groups.items()},
+                    "sites": [site.name for site in sites],
+                    "confirm": str(self.settings.confirm),
+                },
+            )
+        )
+        self.housekeeping.begin()
+
+    def _forget_sites(self, gone: Mapping[str, int], top: int) -> None:
+        """Sites that are not named any more: say what they never confirmed."""
+        for name, cursor in gone.items():
+            messages, _ = self._outbox.totals(cursor, top)
+            self.log.warning(
+                "producer %s: site %s is not named any more; it never confirmed %d messages that are still held",
+                self.producer_id, name, messages,
+            )  # fmt: skip
+            self.notes.add(Entry("site_forgotten", site=name, detail={"unconfirmed": messages}))
+        if gone:
+            self._outbox.forget_sites(gone)
+
+    # -- what the application calls ---------------------------------------------------------------------------
+
+    @property
+    def site_names(self) -> tuple[str, ...]:
+        return tuple(self.links)
+
+    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait, with the lock held, until `condition` is true."""
+        self._waiting += 1
+        try:
+            return self._changed.wait_for(condition, timeout)
+        finally:
+            self._waiting -= 1
+
+    def wait_durable(self, group: Group, timeout: float | None) -> None:
+        if not group.event.wait(timeout):
+            raise ConfirmTimeout(f"not on the disk within {timeout} s; it may still be stored and sent")
+        if group.error is not None:
+            raise group.error
+
+    def wait_published(self, receipt: Receipt, timeout: float | None) -> None:
+        published = self.core.confirms.published
+        first, last = receipt._first_row, receipt._last_row
+        with self.lock:
+            if not self._wait(
+                lambda: published.covers(first, last) or self.fatal is not None or self.stopped, timeout
+            ):
+                states = ", ".join(f"{name}: {state}" for name, state in self._states(first, last).items())
+                raise ConfirmTimeout(
+                    f"not confirmed within {timeout:.3g} s ({states}); it stays in the outbox"
+                )
+            if published.covers(first, last):
+                return
+            raise self.fatal or ClosedError("this producer was closed before the message was confirmed")
+
+    def is_published(self, first: int, last: int) -> bool:
+        with self.lock:
+            return self.core.confirms.published.covers(first, last)
+
+    def site_states(self, first: int, last: int) -> dict[str, SiteState]:
+        with self.lock:
+            return self._states(first, last)
+
+    def counted(self, row: int) -> tuple[str, ...]:
+        with self.lock:
+            return self.core.confirms.counted(row)
+
+    def _states(self, first: int, last: int) -> dict[str, SiteState]:
+        return {name: self._state(name, first, last) for name in self.links}
+
+    def _state(self, name: str, first: int, last: int) -> SiteState:
+        window = self.core.sites[name]
+        missing = window.confirmed.missing(first, last)
+        if not missing:
+            return "confirmed"
+        row = missing[0][0]
+        if self.retention.released_unsent(row):
+            return "released"
+        for lane in window.lanes.values():
+            if lane.state is not LaneState.FLOWING and lane.next <= row:
+                word = lane.reason.partition(":")[0]
+                return {"nacked": "nacked", "returned": "returned", "refused": "refused"}.get(word, "dropped")  # type: ignore[return-value]
+        if window.overdue_since is not None:
+            return "timed out"
+        if not window.connected:
+            return "disconnected"
+        return "sent" if row in window.flights else "pending"
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait until everything that was accepted so far is published."""
+        groups = self.intake.groups
+        start = self.clock()
+        for group in groups:
+            left = None if timeout is None else max(0.0, timeout - (self.clock() - start))
+            if not group.event.wait(left):
+                raise ConfirmTimeout(f"not everything was on the disk within {timeout} s")
+        left = None if timeout is None else max(0.0, timeout - (self.clock() - start))
+        with self.lock:
+            target = self.core.top
+            confirms = self.core.confirms
+            done = self._wait(
+                lambda: confirms.cursor > target or self.fatal is not None or self.stopped, left
+            )
+            if confirms.cursor > target:
+                return
+            if self.fatal is not None:
+                raise self.fatal
+            if done:
+                raise ClosedError("this producer was closed before everything was confirmed")
+            sites = "; ".join(f"{name}: {link.status(self.core.top)}" for name, link in self.links.items())
+        raise ConfirmTimeout(
+            f"not everything was confirmed within {timeout} s ({sites}); it stays in the outbox"
+        )
+
+    def pending(self) -> int:
+        with self.lock:
+            return self._pending()
+
+    def _pending(self) -> int:
+        waiting = self.intake.messages
+        return self.pending_messages + waiting
+
+    def status(self) -> ProducerStatus:
+        with self.lock:
+            oldest = self.oldest_pending_us if self.pending_messages else None
+            age = None if oldest is None else max(0.0, (self.wall_us() - oldest) / 1e6)
+            return ProducerStatus(
+                self.producer_id, self._outbox.epoch, self._outbox.incarnation, self._pending(),
+                self.retention.stored_bytes, age,
+                {name: link.status(self.core.top) for name, link in self.links.items()},
+            )  # fmt: skip
+
+    def remaining(self) -> Remaining:
+        with self.lock:
+            top = self.core.top
+            return Remaining(
+                self._pending(), {name: link.status(top).behind for name, link in self.links.items()}
+            )
+
+    # -- what site links call, with the lock held -------------------------------------------------------------
+
+    def stream_of(self, stream_id: int) -> Stream:
+        return self._streams[stream_id]
+
+    def published(self, rows: Sequence[int], flights: Iterable[Flight] = (), recount: bool = False) -> None:
+        """`rows` are published from now on."""
+        if not rows:
+            return
+        if recount:
+            self.housekeeping.recount = True
+        else:
+            sizes = {flight.row.id: flight.row for flight in flights}
+            for number in rows:
+                row = sizes[number]
+                assert isinstance(row, Row)  # the core carries what it was given
+                self.pending_messages -= row.count
+                self.pending_bytes -= row.size
+        for number in rows:
+            self.housekeeping.published.add(number, number)
+            if self._watched:
+                for receipt, callback in self._watched.pop(number, ()):
+                    self.callbacks.put(receipt, callback)
+        if self._waiting:
+            self._changed.notify_all()
+        self.intake.made_room()
+
+    def watch(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> bool:
+        """Have the callback put back when more of the receipt is published; False if all of it is."""
+        with self.lock:
+            missing = self.core.confirms.published.missing(receipt._first_row, receipt._last_row)
+            if missing:
+                self._watched.setdefault(missing[0][0], []).append((receipt, callback))
+            return bool(missing)
+
+    def _ask(self, feed: Feed, lane: Lane, first: int) -> None:
+        self._asked.append((feed, lane, first))
+        self.wake()
+
+    def wake_if_waited_for(self) -> None:
+        """Cursors are stored by and by; at once when many rows wait for that."""
+        if self.housekeeping.many_confirmed:
+            self.wake()
+
+    # -- what the writer calls ----------------------------------------------------------------------------------
+
+    def step(self) -> float | None:
+        """Do what is to be done; returns when (by `clock`) there will be more, None for only when woken."""
+        now = self.clock()
+        if self.fatal is not None:
+            self.intake.fail(self.fatal)
+            return None
+        self._commit()
+        self._read_pages()
+        with self.lock:
+            overdue, published = self.core.overdue(now)
+            self.published(published, recount=True)
+            due = self.core.due(now)
+        for name in overdue:
+            self.log.warning(
+                "producer %s: site %s does not confirm; connecting again", self.producer_id, name
+            )
+            self.links[name].transport.reconnect("a confirm is overdue")
+        for name in due:
+            self.links[name].transport.wake()
+        try:
+            self.housekeeping.run(now)
+        except ReliamsgError as error:
+            self._failed(error)
+        return self._deadline(now)
+
+    def _deadline(self, now: float) -> float | None:
+        with self.lock:
+            if self._asked or not self.intake.empty:
+                return now
+            times = (self.core.deadline(), self.housekeeping.deadline(), self.retention.deadline(now))
+        return min((time for time in times if time is not None), default=None)
+
+    def _commit(self) -> None:
+        group = self.intake.take()
+        if group is None:
+            return
+        messages, reserved = group.count, group.bytes
+        with self.lock:
+            self.pending_bytes += reserved  # so that it takes room while it is being stored
+        self.intake.made_room()
+        error: ReliamsgError | None = None
+        rows: list[Row] = []
+        try:
+            rows = self._store(group)
+        except OutboxWriteError as failure:
+            error = failure
+        except Exception as failure:  # whatever it is, nobody may be left waiting
+            if not isinstance(failure, FatalError):
+                self.log.exception("producer %s: storing failed", self.producer_id)
+                failure = FatalError(f"internal error: {failure!r}")
+            error = failure
+            self.die(failure)
+        if rows:
+            self.probe("committed")
+        with self.lock:
+            self.pending_bytes -= reserved
+            if rows:
+                size = sum(row.size for row in rows)
+                self._tail.extend(rows)
+                self.core.top = rows[-1].id
+                self.pending_messages += messages
+                self.pending_bytes += size
+                self.retention.stored(size)
+                if self.oldest_pending_us is None:
+                    self.oldest_pending_us = rows[0].wall_us
+            self.intake.stored()
+        self.intake.made_room()
+        group.finish(error)
+        for link in self.links.values() if rows else ():
+            link.transport.wake()
+
+    def _store(self, group: Group) -> list[Row]:
+        wall_us = self.wall_us()
+        packed = self._packer.pack(group, wall_us)
+        rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())
+        packed.settle(rows)
+        return rows
+
+    def _read_pages(self) -> None:
+        with self.lock:
+            asked, self._asked = self._asked, []
+            top = self.core.top
+        for feed, lane, first in asked:
+            try:
+                rows = self._outbox.page(first, lane.stream_id, PAGE_BYTES)
+            except ReliamsgError as error:
+                self._failed(error)
+                with self.lock:
+                    feed.forget(lane)
+                continue
+            with self.lock:
+                feed.loaded(lane, first, rows, top)
+        for link in self.links.values() if asked else ():
+            link.transport.wake()
+
+    def _failed(self, error: ReliamsgError) -> None:
+        """Housekeeping failed: go on later, or stop for good."""
+        if isinstance(error, FatalError):
+            self.die(error)
+        else:
+            self.log.warning("producer %s: %s; trying again", self.producer_id, error)
+
+    def die(self, error: FatalError) -> None:
+        """Stop for good: nothing is stored or sent any more."""
+        with self.lock:
+            if self.fatal is None:
+                self.fatal = error
+            self.stopped = True
+            self._changed.notify_all()
+        self.intake.refuse(error)
+        self.log.error("producer %s has stopped: %s", self.producer_id, error)
+
+    def begin_close(self) -> None:
+        """Accept nothing more; whoever waits for room is told."""
+        self.intake.refuse(ClosedError("this producer is closed"))
+
+    def finish(self) -> None:
+        """The writer's last act: store what is left, with a ``closed`` row, and close the file."""
+        with self.lock:
+            self.stopped = True
+            self._changed.notify_all()
+        try:
+            if self.fatal is None:
+                self._commit()
+                self.housekeeping.store_progress()  # first, since the journal ends with ``closed``
+                with self.lock:
+                    self.notes.add(Entry("closed", detail={"pending": self._pending()}))
+                self.housekeeping.store_progress()
+        except ReliamsgError as error:
+            self._failed(error)
+        finally:
+            self.intake.fail(self.fatal or ClosedError("this producer was closed"))
+            self.callbacks.stop()
+            self._outbox.close()
+
+    def _stream_row(self, topic: str) -> StreamRow:
+        row = self._outbox.stream(topic, 0)
+        self._streams[row.id] = row.stream
+        return row
+
+    def mono_us(self) -> int:
+        """The monotonic clock, in µs."""
+        return int(self.clock() * 1_000_000)
+
+
+def _nothing(*_: object) -> None:
+    return None

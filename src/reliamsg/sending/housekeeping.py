@@ -1,0 +1,166 @@
+"""What the writer does by and by: store cursors and journal rows, count, and let go of what need not be kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reliamsg.core.ranges import RangeSet
+from reliamsg.errors import ReliamsgError
+from reliamsg.sending.link import SiteLink
+from reliamsg.sending.notes import Notes
+from reliamsg.store.journal import Entry
+from reliamsg.store.outbox import Cursors, Outbox, Parked
+
+if TYPE_CHECKING:
+    from reliamsg.sending.engine import Engine
+
+__all__ = ["Housekeeping"]
+
+PROGRESS_S = 0.1
+"""Cursors are stored this often while there is something to store; what they lag behind is sent again after a
+crash."""
+PROGRESS_ROWS = 1_000
+"""With so many confirmed rows they are stored at once."""
+RETRY_S = 1.0
+"""After the disk refused, it is tried again so much later."""
+
+
+class Housekeeping:
+    """One producer's. `published` and `recount` are guarded by the engine's lock; all methods are the writer's."""
+
+    def __init__(self, engine: Engine, outbox: Outbox) -> None:
+        self.published = RangeSet()
+        """Rows that are published, and not journalled as such yet."""
+        self.recount = False
+        """What is pending has to be counted anew: rows were published that were not at hand."""
+        self._engine = engine
+        self._outbox = outbox
+        self._stored_at = self._pause_until = engine.clock()
+
+    def begin(self) -> None:
+        """The first time, before anything is sent."""
+        self.store_progress()
+        self._count()
+        self._find_oldest()
+
+    @property
+    def many_confirmed(self) -> bool:
+        """Whether it is worth while to store cursors at once."""
+        return self._engine.confirmed_rows >= PROGRESS_ROWS
+
+    def _waiting(self) -> bool:
+        engine = self._engine
+        return bool(engine.confirmed_rows or len(engine.notes) or not self.published.empty)
+
+    def deadline(self) -> float | None:
+        """When there will be something to store. Called with the engine's lock held."""
+        return max(self._stored_at + PROGRESS_S, self._pause_until) if self._waiting() else None
+
+    def run(self, now: float) -> None:
+        """Do what is due. What the disk refuses is raised, and tried again later."""
+        engine = self._engine
+        if now < self._pause_until:
+            return
+        with engine.lock:
+            store = self._waiting() and (self.many_confirmed or now >= self._stored_at + PROGRESS_S)
+            recount, self.recount = self.recount, False
+        try:
+            if store:
+                self._stored_at = now
+                self.store_progress()
+                engine.probe("cursor")
+                self._find_oldest()
+            if recount:
+                self._count()
+            self._release(now)
+        except ReliamsgError:
+            with engine.lock:
+                self.recount = True
+            self._pause_until = now + RETRY_S
+            raise
+
+    def store_progress(self) -> None:
+        """Store how far every site is, and all journal rows that wait."""
+        engine = self._engine
+        with engine.lock:
+            sites = {name: _cursors(link) for name, link in engine.links.items()}
+            published, self.published = self.published, RangeSet()
+            entries = engine.notes.take()
+            confirmed, engine.confirmed_rows = engine.confirmed_rows, 0
+            cursor = engine.core.confirms.cursor
+        try:
+            told = self._published_entries(published)
+            self._outbox.progress(sites, cursor, [*entries, *told], engine.wall_us(), engine.mono_us())
+        except ReliamsgError:
+            with engine.lock:
+                engine.notes.put_back(entries)
+                engine.confirmed_rows += confirmed
+                for span in published:
+                    self.published.add(*span)
+            raise
+
+    def _published_entries(self, published: RangeSet) -> list[Entry]:
+        notes = Notes()
+        for first, last in published:
+            for row in self._outbox.rows(first, last, last - first + 1):
+                notes.extend(Entry("published", row.stream, row.epoch, row.incarnation, row.seq, row.last))
+        return notes.take()
+
+    def _release(self, now: float) -> None:
+        engine = self._engine
+        retention = engine.retention
+        with engine.lock:
+            need = retention.due(now, engine.pending_bytes)
+            if need is None:
+                return
+            everywhere, partly = engine.core.releasable(retention.released_to)
+        unsent = retention.release(
+            self._outbox, everywhere, partly, self._lacking, need, engine.wall_us(), engine.mono_us()
+        )
+        for name, count in unsent.items():
+            engine.log.warning(
+                "producer %s: %d batches left the outbox although site %s never confirmed them: it is full",
+                engine.producer_id, count, name,
+            )  # fmt: skip
+
+    def _lacking(self, row: int) -> list[str]:
+        engine = self._engine
+        with engine.lock:
+            return [name for name, window in engine.core.sites.items() if row not in window.confirmed]
+
+    def _count(self) -> None:
+        """Count what is pending and held, from the outbox itself."""
+        engine = self._engine
+        with engine.lock:
+            top = engine.core.top
+            spans = engine.core.confirms.published.missing(1, top) if top else []
+            before = engine.pending_messages, engine.pending_bytes
+        _, stored = self._outbox.totals()
+        messages = size = 0
+        for first, last in spans:
+            some, bytes_ = self._outbox.totals(first, last)
+            messages, size = messages + some, size + bytes_
+        with engine.lock:
+            # What was published meanwhile was taken off the old figures.
+            engine.pending_messages += messages - before[0]
+            engine.pending_bytes += size - before[1]
+            engine.retention.stored_bytes = stored
+        engine.intake.made_room()
+
+    def _find_oldest(self) -> None:
+        """When the oldest message that is not published was stored."""
+        engine = self._engine
+        with engine.lock:
+            cursor, top = engine.core.confirms.cursor, engine.core.top
+        rows = self._outbox.rows(cursor, top, 1) if cursor <= top else []
+        with engine.lock:
+            engine.oldest_pending_us = rows[0].wall_us if rows else None
+
+
+def _cursors(link: SiteLink) -> Cursors:
+    parked = [
+        Parked(lane.stream_id, lane.cursor, lane.attempts, lane.reason)
+        for lane in link.window.lanes.values()
+        if lane.stream_id is not None
+    ]
+    return Cursors(link.window.main.cursor, parked)

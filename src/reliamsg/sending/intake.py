@@ -1,0 +1,250 @@
+"""Where the application's messages wait for their commit.
+
+Its lock is its own: publishing threads never wait for a site's I/O thread, and the writer takes everything at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from reliamsg.errors import FatalError, OutboxFull, ReliamsgError
+from reliamsg.sending.receipt import Receipt
+
+if TYPE_CHECKING:
+    from reliamsg.sending.engine import Engine
+
+__all__ = ["Group", "Intake", "Item"]
+
+QUEUE_BYTES = 64 * 1024 * 1024
+"""Most that waits in memory for its commit; beyond it, publishing is as fast as the disk."""
+MESSAGE_OVERHEAD = 64
+"""What a message counts for beside its content, in bytes."""
+
+Item = tuple[str, Sequence[bytes], str | None, Mapping[str, str] | None, Receipt]
+"""Topic, bodies, key, headers, receipt."""
+
+
+class Group:
+    """What is published between two commits, and shares the next one.
+
+    As long as all of it are single messages of one topic without keys and headers, which come by the million, it is two
+    columns: `bodies` and `receipts`. Otherwise it is `items`.
+    """
+
+    __slots__ = (
+        "bodies",
+        "bytes",
+        "engine",
+        "error",
+        "event",
+        "items",
+        "messages",
+        "receipts",
+        "topic",
+        "wall_us",
+    )
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.topic = ""
+        """The topic of the columns; empty while there is nothing, and once there are items."""
+        self.bodies: list[bytes] = []
+        self.receipts: list[Receipt] = []
+        self.items: list[Item] = []
+        self.messages = 0
+        """Messages in `items`."""
+        self.bytes = 0
+        self.wall_us = 0
+        """When the first message was published, in µs since 1970."""
+        self.event = threading.Event()
+        """Set when the outcome is known."""
+        self.error: ReliamsgError | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.bodies and not self.items
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return len(self.bodies) + self.messages
+
+    def add(self, item: Item) -> None:
+        """Append something that the columns have no place for."""
+        if self.bodies:
+            topic = self.topic
+            self.items = [
+                (topic, (body,), None, None, receipt)
+                for body, receipt in zip(self.bodies, self.receipts, strict=True)
+            ]
+            self.messages = len(self.items)
+            self.bodies, self.receipts = [], []
+        self.topic = ""
+        self.items.append(item)
+        self.messages += len(item[1])
+
+    def finish(self, error: ReliamsgError | None = None) -> None:
+        """Wake everybody who waits for this commit, and let go of the messages."""
+        self.error = error
+        self.bodies, self.receipts, self.items = [], [], []
+        self.messages = 0
+        self.event.set()
+
+
+class Intake:
+    """Accepts messages from any thread; the writer takes them away in groups."""
+
+    def __init__(
+        self, engine: Engine, max_bytes: int, wall_us: Callable[[], int], wake: Callable[[], None]
+    ) -> None:
+        self.refusal: FatalError | None = None
+        """Why nothing is accepted any more."""
+        self._engine = engine
+        self._max_bytes = max_bytes
+        self._wall_us = wall_us
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._group = Group(engine)
+        self._storing: Group | None = None
+        self._room = threading.Condition()
+        self._waiting = 0
+
+    def accept_one(self, topic: str, body: bytes, block: float) -> Receipt:
+        """Accept the usual message, without key and headers; waits at most `block` seconds for room."""
+        size = len(body) + MESSAGE_OVERHEAD
+        deadline = None
+        while True:
+            with self._lock:
+                group = self._group
+                waiting = group.bytes
+                if (
+                    self.refusal is None
+                    and self._engine.pending_bytes + waiting + size <= self._max_bytes
+                    and (waiting + size <= QUEUE_BYTES or not waiting)
+                ):
+                    receipt = Receipt(group, topic, 1)
+                    group.bytes = waiting + size
+                    if group.topic == topic:
+                        group.bodies.append(body)
+                        group.receipts.append(receipt)
+                        return receipt
+                    if waiting:
+                        group.add((topic, (body,), None, None, receipt))
+                        return receipt
+                    group.topic = topic
+                    group.bodies.append(body)
+                    group.receipts.append(receipt)
+                    group.wall_us = self._wall_us()
+                    break
+            deadline = self._wait(size, block, deadline)
+        self._wake()
+        return receipt
+
+    def accept(
+        self,
+        topic: str,
+        bodies: Sequence[bytes],
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        size: int,
+        block: float,
+    ) -> Receipt:
+        """Accept messages of `size` bytes, all or none; waits at most `block` seconds for room."""
+        size += MESSAGE_OVERHEAD * len(bodies)
+        deadline = None
+        while True:
+            with self._lock:
+                group = self._group
+                if self.refusal is None and self._fits(size):
+                    receipt = Receipt(group, topic, len(bodies))
+                    if group.empty:
+                        group.wall_us = self._wall_us()
+                    group.add((topic, bodies, key, headers, receipt))
+                    group.bytes += size
+                    break
+            deadline = self._wait(size, block, deadline)
+        self._wake()
+        return receipt
+
+    def _fits(self, size: int) -> bool:
+        waiting = self._group.bytes
+        return self._engine.pending_bytes + waiting + size <= self._max_bytes and (
+            waiting + size <= QUEUE_BYTES or not waiting
+        )
+
+    def _wait(self, size: int, block: float, deadline: float | None) -> float:
+        """Wait until there may be room for `size` bytes; returns the deadline for all waits of one publish."""
+        if size > self._max_bytes and self.refusal is None:
+            raise OutboxFull(f"{size} bytes can't fit: the outbox holds at most {self._max_bytes}")
+        if deadline is None:
+            deadline = self._engine.clock() + block
+        with self._room:
+            self._waiting += 1
+            try:
+                room = self._room.wait_for(
+                    lambda: self.refusal is not None or self._fits(size),
+                    max(0.0, deadline - self._engine.clock()),
+                )
+            finally:
+                self._waiting -= 1
+        if self.refusal is not None:
+            raise self.refusal
+        if not room:
+            raise OutboxFull(
+                f"{self._engine.pending_bytes + self._group.bytes} bytes wait for a site or for the disk;"
+                f" the limits are {self._max_bytes} in the outbox, {QUEUE_BYTES} before it"
+            )
+        return deadline
+
+    def made_room(self) -> None:
+        """Something has left, or will not come: whoever waits looks again."""
+        if self._waiting:
+            with self._room:
+                self._room.notify_all()
+
+    def refuse(self, error: FatalError) -> None:
+        """Accept nothing more; the first reason stays."""
+        if self.refusal is None:
+            self.refusal = error
+        with self._room:
+            self._room.notify_all()
+
+    # -- for the writer -------------------------------------------------------------------------------------
+
+    def take(self) -> Group | None:
+        """Everything that waits, to be stored; None if nothing does. :meth:`stored` must follow."""
+        with self._lock:
+            if self._group.empty:
+                return None
+            group, self._group = self._group, Group(self._engine)
+            self._storing = group
+            return group
+
+    def stored(self) -> None:
+        """What was taken is stored, or has failed."""
+        with self._lock:
+            self._storing = None
+
+    def fail(self, error: ReliamsgError) -> None:
+        """There will be no further commit: tell whoever waits for one."""
+        with self._lock:
+            group, self._group = self._group, Group(self._engine)
+        group.finish(error)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits to be taken."""
+        return self._group.empty
+
+    @property
+    def groups(self) -> list[Group]:
+        """The groups whose outcome is open, oldest first."""
+        with self._lock:
+            return [g for g in (self._storing, self._group) if g is not None and not g.empty]
+
+    @property
+    def messages(self) -> int:
+        """How many messages are accepted and not stored."""
+        return sum(group.count for group in self.groups)

@@ -1,0 +1,216 @@
+"""One site of a producer: what its transport tells and asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from reliamsg.config import Site
+from reliamsg.core.histogram import bucket
+from reliamsg.core.window import Flight, Lane, LaneState, SiteWindow
+from reliamsg.message import MessageId
+from reliamsg.sending.feed import Feed
+from reliamsg.sending.status import ParkedStream, SenderSite
+from reliamsg.store.journal import Entry
+from reliamsg.store.outbox import Row
+from reliamsg.transport.base import Outcome, Outgoing, SenderTransport
+from reliamsg.wire.data import CONTENT_TYPE, open_frame, split
+from reliamsg.wire.plain import encode_plain
+
+if TYPE_CHECKING:
+    from reliamsg.sending.engine import Engine
+
+__all__ = ["SiteLink"]
+
+PULL_ROWS = 64
+"""Most rows given to a transport at once."""
+
+
+class SiteLink:
+    """The :class:`~reliamsg.transport.base.SenderEvents` of one site. Called on its transport's I/O
+    thread."""
+
+    transport: SenderTransport
+
+    def __init__(self, engine: Engine, site: Site, window: SiteWindow, feed: Feed) -> None:
+        self.site = site
+        self.window = window
+        self.feed = feed
+        self.state = "connecting"
+        self.endpoint = ""
+        self.error = ""
+        self._engine = engine
+        self._handed_over = False
+
+    # -- what the transport tells ---------------------------------------------------------------------------
+
+    def connected(self, endpoint: str, window: int | None) -> None:
+        engine = self._engine
+        with engine.lock:
+            engine.core.connected(self.site.name, window)
+            self.state, self.endpoint, self.error = "connected", endpoint, ""
+            engine.notes.add(Entry("connected", site=self.site.name, detail={"endpoint": endpoint}))
+        engine.wake()
+
+    def disconnected(self, reason: str) -> None:
+        engine = self._engine
+        with engine.lock:
+            was = self.window.connected
+            parked, published = engine.core.disconnected(self.site.name, engine.clock())
+            for lane in (self.window.main, *self.window.lanes.values()):
+                self.feed.forget(lane)
+            if parked is not None:
+                self._note_parked(parked, "connection dropped")
+            self.state, self.error = "connecting", reason
+            if was:
+                engine.notes.add(Entry("disconnected", site=self.site.name, reason=reason[:200]))
+            engine.published(published, recount=True)
+        engine.wake()
+
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
+        with self._engine.lock:
+            self.state = "refused credentials" if credentials else "unreachable"
+            self.endpoint, self.error = endpoint, reason
+
+    def blocked(self, reason: str | None) -> None:
+        engine = self._engine
+        with engine.lock:
+            published = engine.core.blocked(self.site.name, reason, engine.clock())
+            self.state = "connected" if reason is None else "blocked"
+            self.error = reason or ""
+            engine.published(published, recount=True)
+        engine.wake()
+
+    def confirmed(self, tokens: Sequence[int]) -> None:
+        engine = self._engine
+        with engine.lock:
+            flights, published = engine.core.confirmed(self.site.name, tokens, engine.clock())
+            wall_us = engine.wall_us()
+            for flight in flights:
+                self._note("confirmed", flight.row, latency={bucket(wall_us - _row(flight).wall_us): 1})
+            engine.confirmed_rows += len(flights)
+            engine.published(published, flights=flights)
+        engine.probe("confirmed")
+        engine.wake_if_waited_for()
+
+    def refused(self, token: int, outcome: Outcome, reason: str) -> None:
+        engine = self._engine
+        with engine.lock:
+            flight = engine.core.refused(self.site.name, token, f"{outcome.value}: {reason}", engine.clock())
+            if flight is None:
+                return
+            self._note(outcome.value, flight.row, reason=reason[:200])
+            lane = self.window.lanes[flight.row.stream_id]
+            self.feed.forget(lane)
+            if lane.attempts == 1:
+                self._note_parked(lane, reason, flight.row)
+        engine.wake()
+
+    # -- what the transport asks ----------------------------------------------------------------------------
+
+    def pull(self) -> Sequence[Outgoing]:
+        engine = self._engine
+        if self._handed_over:  # what was pulled last time is with the transport now
+            self._handed_over = False
+            engine.probe("sent")
+        rows: list[Row] = []
+        with engine.lock:
+            if engine.stopped:
+                return ()
+            now = engine.clock()
+            for lane in self.window.ready(now):
+                self._pull_lane(lane, rows, now)
+            for lane in self.window.rejoin():
+                self.feed.forget(lane)
+                assert lane.stream_id is not None  # the main lane does not rejoin itself
+                engine.notes.add(Entry("resumed", engine.stream_of(lane.stream_id), site=self.site.name))
+        self._handed_over = bool(rows)
+        if len(rows) == 1:
+            return self._outgoing(rows[0])
+        return [message for row in rows for message in self._outgoing(row)]
+
+    def _pull_lane(self, lane: Lane, rows: list[Row], now: float) -> None:
+        core, name, top = self._engine.core, self.site.name, self._engine.core.top
+        while len(rows) < PULL_ROWS:
+            row = self.feed.next(lane, top)
+            if row is None:
+                return
+            if core.may_send(name, lane, row):
+                core.sent(name, lane, row, now)
+                rows.append(row)
+            elif lane.next <= row.id:
+                return  # no room
+
+    def _outgoing(self, row: Row) -> list[Outgoing]:
+        engine, stream = self._engine, row.stream
+        if engine.plain:
+            messages = encode_plain(open_frame(row.frame))
+            return [
+                Outgoing(
+                    row.id, stream.topic, stream.partition, m.body, None, m.headers, m.message_id, m.timestamp_us,
+                    len(messages) - number,
+                )
+                for number, m in enumerate(messages, 1)
+            ]  # fmt: skip
+        message_id = str(MessageId(stream.producer, row.epoch, stream.topic, stream.partition, row.seq))
+        if row.size <= self.site.max_frame_bytes:
+            return [
+                Outgoing(
+                    row.id,
+                    stream.topic,
+                    stream.partition,
+                    row.frame,
+                    CONTENT_TYPE,
+                    None,
+                    message_id,
+                    row.wall_us,
+                )
+            ]
+        parts = split(open_frame(row.frame), self.site.max_frame_bytes)
+        return [
+            Outgoing(
+                row.id, stream.topic, stream.partition, part, CONTENT_TYPE, None, f"{message_id}.{number}",
+                row.wall_us, len(parts) - number,
+            )
+            for number, part in enumerate(parts, 1)
+        ]  # fmt: skip
+
+    # -- for status and journal -------------------------------------------------------------------------------
+
+    def status(self, top: int) -> SenderSite:
+        """Called with the engine's lock held."""
+        window = self.window
+        behind = sum(b - a + 1 for a, b in window.confirmed.missing(1, top)) if top else 0
+        parked = []
+        for lane in window.lanes.values():
+            if lane.state is not LaneState.FLOWING and lane.stream_id is not None:
+                stream = self._engine.stream_of(lane.stream_id)
+                parked.append(ParkedStream(stream.topic, stream.partition, lane.reason, lane.attempts))
+        return SenderSite(self.state, self.endpoint, self.error, behind, len(window.flights), tuple(parked))
+
+    def _note(self, kind: str, row: object, reason: str = "", latency: dict[int, int] | None = None) -> None:
+        assert isinstance(row, Row)  # the core carries what it was given
+        self._engine.notes.extend(
+            Entry(
+                kind, row.stream, row.epoch, row.incarnation, row.seq, row.last, self.site.name,
+                reason=reason, latency=latency,
+            )
+        )  # fmt: skip
+
+    def _note_parked(self, lane: Lane, reason: str, row: object = None) -> None:
+        assert lane.stream_id is not None  # the main lane is never parked
+        stream = self._engine.stream_of(lane.stream_id)
+        self._engine.log.warning(
+            "producer %s: %s is parked at site %s: %s",
+            self._engine.producer_id,
+            stream,
+            self.site.name,
+            reason,
+        )
+        self._engine.notes.add(Entry("parked", stream, site=self.site.name, reason=reason[:200]))
+
+
+def _row(flight: Flight) -> Row:
+    row = flight.row
+    assert isinstance(row, Row)  # the core carries what it was given
+    return row

@@ -1,0 +1,206 @@
+"""From published messages to batches: what arrived together is stored, sent and confirmed together."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from reliamsg.core.histogram import Histogram, bucket
+from reliamsg.message import digest
+from reliamsg.store.journal import Entry
+from reliamsg.store.outbox import NewBatch, Row, StreamRow
+from reliamsg.wire.data import Records, encode
+
+if TYPE_CHECKING:
+    from reliamsg.sending.intake import Group, Item
+    from reliamsg.sending.receipt import Receipt
+
+__all__ = ["Packed", "Packer"]
+
+ITEM_OVERHEAD = 8
+"""Bytes that a message costs in a batch beside its content, about."""
+
+
+class _Builder:
+    """A batch in the making."""
+
+    __slots__ = (
+        "bodies",
+        "ends",
+        "headers",
+        "keys",
+        "size",
+        "starts",
+        "stream",
+        "whole",
+    )
+
+    def __init__(self, stream: StreamRow) -> None:
+        self.stream = stream
+        self.bodies: list[bytes] = []
+        self.keys: list[str | None] | None = None
+        self.headers: list[dict[str, str] | None] | None = None
+        self.size = 0
+        self.whole: list[Receipt] | None = None
+        """Receipts of one message each, which are all that is in this batch."""
+        self.starts: list[tuple[int, Receipt]] = []
+        """Otherwise: which message of this batch is a receipt's first ..."""
+        self.ends: list[Receipt] = []
+        """... and which receipts' last messages are in this batch."""
+
+    def singles(self, seq: int) -> Iterable[tuple[int, Receipt]]:
+        return enumerate(self.whole, seq) if self.whole is not None else ()
+
+    def full(self, size: int, max_messages: int, max_bytes: int) -> bool:
+        """Whether a message of `size` bytes has to go into the next batch."""
+        bodies = len(self.bodies)
+        return bodies > 0 and (bodies >= max_messages or self.size + size + ITEM_OVERHEAD > max_bytes)
+
+    def add(self, body: bytes, key: str | None, headers: Mapping[str, str] | None) -> None:
+        bodies = self.bodies
+        if key is not None or self.keys is not None:
+            if self.keys is None:
+                self.keys = [None] * len(bodies)
+            self.keys.append(key)
+            self.size += len(key) if key is not None else 1
+        if headers or self.headers is not None:
+            if self.headers is None:
+                self.headers = [None] * len(bodies)
+            self.headers.append(dict(headers) if headers else None)
+            self.size += sum(len(name) + len(value) + 4 for name, value in headers.items()) if headers else 1
+        bodies.append(body)
+        self.size += len(body) + ITEM_OVERHEAD
+
+    def digest(self, seq: int) -> int:
+        """The sum that the journal keeps."""
+        bodies, keys, headers = self.bodies, self.keys, self.headers
+        if keys is None and headers is None and seq + len(bodies) <= 0xFFFFFFFF:
+            return sum(map(zlib.crc32, bodies, range(seq, seq + len(bodies))))  # the same as digest(), in C
+        none = [None] * len(bodies)
+        return sum(map(digest, range(seq, seq + len(bodies)), bodies, keys or none, headers or none))
+
+
+class Packed:
+    """Batches of one group, ready to be stored, and the receipts to be told."""
+
+    def __init__(self) -> None:
+        self.batches: list[NewBatch] = []
+        self.entries: list[Entry] = []
+        self._builders: list[_Builder] = []
+
+    def add(self, builder: _Builder, batch: NewBatch, entry: Entry) -> None:
+        self.batches.append(batch)
+        self.entries.append(entry)
+        self._builders.append(builder)
+
+    def settle(self, rows: Sequence[Row]) -> None:
+        """The batches were stored as `rows`: tell the receipts where they are."""
+        for builder, row in zip(self._builders, rows, strict=True):
+            number, epoch = row.id, row.epoch
+            for seq, receipt in builder.singles(row.seq):
+                receipt._first_row = receipt._last_row = number
+                receipt._epoch = epoch
+                receipt._seq = seq
+            for index, receipt in builder.starts:
+                receipt._first_row = number
+                receipt._epoch = epoch
+                receipt._seq = row.seq + index
+            for receipt in builder.ends:
+                receipt._last_row = number
+
+
+class Packer:
+    """Cuts groups into batches. `stream` finds or makes the row of a topic."""
+
+    def __init__(
+        self,
+        stream: Callable[[str], StreamRow],
+        epoch: int,
+        incarnation: int,
+        max_messages: int,
+        max_bytes: int,
+        compress: bool,
+    ) -> None:
+        self._stream = stream
+        self._epoch = epoch
+        self._incarnation = incarnation
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._compress = compress
+
+    def pack(self, group: Group, wall_us: int) -> Packed:
+        """Allocate sequence numbers and encode. Nothing is final before the batches are stored."""
+        # The newest message of a batch is not newer than now.
+        times = (group.wall_us, max(group.wall_us, wall_us))
+        packed = Packed()
+        if group.bodies:
+            self._pack_columns(self._stream(group.topic), group, packed, times)
+        for topic, items in _by_topic(group.items).items():
+            self._pack(self._stream(topic), items, packed, times)
+        return packed
+
+    def _pack_columns(self, stream: StreamRow, group: Group, packed: Packed, times: tuple[int, int]) -> None:
+        seq, at, count = stream.next_seq, 0, len(group.bodies)
+        while at < count:
+            bodies = group.bodies[at : at + self._max_messages]
+            size = sum(map(len, bodies)) + ITEM_OVERHEAD * len(bodies)
+            while size > self._max_bytes and len(bodies) > 1:
+                size -= len(bodies.pop()) + ITEM_OVERHEAD
+            builder = _Builder(stream)
+            builder.bodies = bodies
+            builder.whole = group.receipts[at : at + len(bodies)]
+            seq = self._close(builder, seq, packed, times)
+            at += len(bodies)
+
+    def _pack(self, stream: StreamRow, items: Sequence[Item], packed: Packed, times: tuple[int, int]) -> None:
+        seq = stream.next_seq
+        builder = _Builder(stream)
+        for _, bodies, key, headers, receipt in items:
+            for number, one in enumerate(bodies):
+                if builder.full(len(one), self._max_messages, self._max_bytes):
+                    seq = self._close(builder, seq, packed, times)
+                    builder = _Builder(stream)
+                if number == 0:
+                    builder.starts.append((len(builder.bodies), receipt))
+                builder.add(one, key, headers)
+            builder.ends.append(receipt)
+        self._close(builder, seq, packed, times)
+
+    def _close(self, builder: _Builder, seq: int, packed: Packed, times: tuple[int, int]) -> int:
+        """Encode a batch; return the sequence number after it."""
+        stream, count = builder.stream, len(builder.bodies)
+        frame = encode(
+            stream.stream,
+            self._epoch,
+            self._incarnation,
+            seq,
+            stream.prev,
+            times,
+            Records(builder.bodies, builder.keys, builder.headers),
+            compress=self._compress,
+        )
+        if seq == 1:
+            prev = None if stream.prev is None else list(stream.prev)
+            packed.entries.append(
+                Entry("epoch", stream.stream, self._epoch, self._incarnation, detail={"prev": prev})
+            )
+        latency: Histogram = {bucket(times[1] - times[0]): count}
+        packed.add(
+            builder,
+            NewBatch(stream, seq, count, frame),
+            Entry(
+                "enqueued", stream.stream, self._epoch, self._incarnation, seq, seq + count - 1,
+                digest=builder.digest(seq), latency=latency,
+            ),
+        )  # fmt: skip
+        return seq + count
+
+
+def _by_topic(items: Sequence[Item]) -> dict[str, list[Item]]:
+    """The items of each topic, in order. One topic is packed after the other: the batches of a receipt must not have
+    those of another topic between them, which may be refused where they are not."""
+    topics: dict[str, list[Item]] = {}
+    for item in items:
+        topics.setdefault(item[0], []).append(item)
+    return topics

@@ -1,0 +1,391 @@
+"""The producer that applications use: threads around :class:`~reliamsg.sending.engine.Engine`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Literal, Self
+
+from reliamsg import forks
+from reliamsg.config import MAX_MESSAGE_BYTES, Confirm, Site, check_name, check_sites, confirm_policy
+from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError, ForkedError
+from reliamsg.sending.engine import Engine, Settings
+from reliamsg.sending.receipt import Receipt
+from reliamsg.sending.status import ProducerStatus, Remaining
+from reliamsg.store.outbox import Outbox
+from reliamsg.transport import factory
+from reliamsg.transport.base import Transports
+from reliamsg.wire.application import check_body, check_headers, check_key
+from reliamsg.wire.limits import MAX_BATCH_MESSAGES
+
+__all__ = ["Producer"]
+
+log = logging.getLogger("reliamsg.sending")
+
+
+class Producer:
+    """Publishes durably: first to a file on this machine, from there to every site until it has confirmed.
+
+    Opening takes the outbox for this process and starts a new epoch; what the outbox still holds from before
+    is sent first. Sites need not be reachable: construction succeeds, messages wait, :meth:`status` says why.
+
+    Threads: any thread may call any method. One writer thread uses the file, each site has one I/O thread,
+    callbacks run on a thread of their own. After ``fork()`` the child must open a producer of its own
+    (:class:`ForkedError`).
+
+    Raises at construction: :class:`ConfigError` for wrong arguments, :class:`OutboxLocked` when another
+    process or object has this outbox, :class:`StoreMismatch` when it is another producer's,
+    :class:`StoreCorrupt`, :class:`StoreTooNew`, and :class:`OutboxWriteError` when the file can't be written.
+    """
+
+    def __init__(
+        self,
+        producer_id: str,
+        sites: Sequence[Site],
+        *,
+        outbox: str | os.PathLike[str],
+        groups: Mapping[str, Iterable[str]] | None = None,
+        confirm: Confirm = "all",
+        release: Literal["confirmed"] = "confirmed",
+        wire: Literal["batch", "plain"] = "batch",
+        compression: Literal["zstd"] | None = None,
+        max_bytes: int = 1024 * 1024 * 1024,
+        retain_seconds: float = 300.0,
+        retain_bytes: int = 64 * 1024 * 1024,
+        when_full: Literal["block", "raise"] = "block",
+        block_timeout: float = 30.0,
+        max_batch_messages: int = 2048,
+        max_batch_bytes: int = 256 * 1024,
+        on_error: Callable[[BaseException], object] | None = None,
+        transports: Transports = factory,
+        probe: Callable[[str], None] | None = None,
+    ) -> None:
+        """Open the outbox and begin to connect.
+
+        `producer_id` names this publisher everywhere and for ever, and owns exactly one outbox. `groups`
+        names, per topic, the consumer groups whose AMQP queues are declared before the first publish.
+        `confirm` says which sites must have confirmed before a message counts as published, see
+        :data:`~reliamsg.config.Confirm`.
+
+        `release`: published messages leave the outbox at the first of `retain_seconds` and `retain_bytes`,
+        earlier when room is needed. `max_bytes` bounds what is not published yet; then `when_full` decides:
+        ``publish`` blocks for at most `block_timeout` seconds before it raises :class:`OutboxFull`, or raises
+        at once.
+
+        `wire`: ``batch`` sends many messages as one broker message; ``plain`` sends each as a broker message
+        of its own, body untouched and identity in headers, for consumers without reliamsg (not at MQTT 3.1.1
+        sites). `compression` of batches needs the extra ``zstd``. `max_batch_messages` and `max_batch_bytes`
+        cut batches; a larger message goes alone.
+
+        `on_error` is called with what happens in the background: a fatal error, which every later call raises
+        as well, or an exception of a callback. `transports` replaces the brokers, as
+        :class:`reliamsg.testing.MemoryNetwork` does. `probe` is for tests: called with the name of a point
+        that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``), on whichever thread passes it.
+        """
+        check_name("producer id", producer_id)
+        self._sites = check_sites(sites)
+        settings = _settings(
+            confirm, release, wire, compression, max_bytes, retain_seconds, retain_bytes, max_batch_messages,
+            max_batch_bytes, self._sites,
+        )  # fmt: skip
+        if when_full not in ("block", "raise"):
+            raise ConfigError(f"when_full={when_full!r}: choose 'block' or 'raise'")
+        if block_timeout < 0:
+            raise ConfigError(f"block_timeout must not be negative: {block_timeout!r}")
+        named = _check_groups(groups or {})
+        self._block = block_timeout if when_full == "block" else 0.0
+        self._topics = set(named)
+        self._generation = forks.generation
+        self._closed = False
+        self._wakeup = threading.Event()
+        store = Outbox(outbox, producer_id, _wall_us(), _mono_us(), os.urandom(8).hex())
+        try:
+            self._engine = Engine(
+                store,
+                self._sites,
+                named,
+                settings,
+                transports,
+                time.monotonic,
+                _wall_us,
+                probe,
+                self._wakeup.set,
+            )
+        except BaseException:
+            store.close()
+            raise
+        self._intake = self._engine.intake
+        self._engine.callbacks.on_error = on_error
+        self._threads = _Threads(self._engine, self._wakeup)
+        self._threads.start()
+        # Ends the threads and closes the file also when the application forgets to.
+        self._finalizer = weakref.finalize(self, self._threads.end, 1.0)
+
+    # -- publishing -------------------------------------------------------------------------------------------
+
+    def publish(
+        self, topic: str, body: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Receipt:
+        """Publish one message. When this returns, it is committed and fsynced: nothing but the loss of the
+        disk loses it.
+
+        `body`: at most 4 MiB. `key` travels along and does not order. `headers`: strings, names not beginning
+        with ``rm-``. ``receipt.wait()`` waits for the sites.
+
+        Raises :class:`ConfigError` (a name or header), :class:`MessageTooLarge`, :class:`OutboxFull`,
+        :class:`OutboxWriteError` (disk full or read-only: nothing was stored, publishing works again when
+        there is room), or what has stopped this producer, such as :class:`OutboxIndeterminate`.
+        """
+        receipt = self._accept(topic, body, key, headers, self._block)
+        self._engine.wait_durable(receipt._group, None)
+        return receipt
+
+    def publish_nowait(
+        self, topic: str, body: bytes, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Receipt:
+        """Publish one message without waiting for the disk: it is durable once
+        ``receipt.wait(until="durable")`` returns.
+
+        Raises :class:`OutboxFull` at once where there is no room, and otherwise as :meth:`publish`; what the
+        disk refuses is raised by the receipt.
+        """
+        if (
+            key is None
+            and headers is None
+            and type(body) is bytes
+            and len(body) <= MAX_MESSAGE_BYTES
+            and topic in self._topics
+            and self._generation == forks.generation
+        ):  # the usual case, which comes by the million
+            return self._intake.accept_one(topic, body, 0.0)
+        return self._accept(topic, body, key, headers, 0.0)
+
+    def publish_many(
+        self,
+        topic: str,
+        bodies: Iterable[bytes],
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Receipt:
+        """Publish several messages, one after the other, with the same key and headers. Durable when this
+        returns.
+
+        All of them are stored in one transaction, or none. One receipt stands for all. Raises as
+        :meth:`publish`; :class:`ConfigError` when there are none.
+        """
+        checked = [check_body(body) for body in bodies]
+        if not checked:
+            raise ConfigError("publish_many() needs at least one body")
+        receipt = self._accept_checked(topic, checked, key, headers, self._block)
+        self._engine.wait_durable(receipt._group, None)
+        return receipt
+
+    def _accept(
+        self, topic: str, body: bytes, key: str | None, headers: Mapping[str, str] | None, block: float
+    ) -> Receipt:
+        body = check_body(body)
+        if key is None and headers is None and topic in self._topics and self._generation == forks.generation:
+            return self._intake.accept_one(topic, body, block)
+        return self._accept_checked(topic, [body], key, headers, block)
+
+    def _accept_checked(
+        self,
+        topic: str,
+        bodies: list[bytes],
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        block: float,
+    ) -> Receipt:
+        self._check()
+        if topic not in self._topics:
+            self._topics.add(check_name("topic", topic))
+        beside = len(check_key(key) or "")
+        checked = check_headers(headers)
+        if checked:
+            beside += sum(len(name) + len(value) for name, value in checked.items())
+        size = sum(map(len, bodies)) + beside * len(bodies)
+        return self._intake.accept(topic, bodies, key, checked, size, block)
+
+    # -- waiting, looking, ending -----------------------------------------------------------------------------
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything that was accepted before this call is confirmed, at most `timeout` seconds.
+
+        Raises :class:`ConfirmTimeout`, saying what each site lacks: everything stays in the outbox and is
+        sent again.
+        """
+        self._check()
+        self._engine.flush(timeout)
+
+    def pending(self) -> int:
+        """How many accepted messages are not published yet: their confirm policy is not met."""
+        self._check()
+        return self._engine.pending()
+
+    def status(self) -> ProducerStatus:
+        """The state of this producer and of every site, now."""
+        self._check(dead=True)
+        return self._engine.status()
+
+    def close(self, timeout: float = 10.0) -> Remaining:
+        """Accept nothing more, wait for confirms for at most `timeout` seconds, and close the outbox.
+
+        Returns what remains unconfirmed: it stays in the outbox, and is sent when that is opened again.
+        Whoever waits for room or for a receipt gets :class:`ClosedError`. Closing twice is harmless. Does not
+        raise what stopped the producer.
+        """
+        if self._generation != forks.generation:
+            raise ForkedError("this producer belongs to the parent process")
+        if not self._closed:
+            self._closed = True
+            self._engine.begin_close()
+            with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
+                self._engine.flush(timeout)
+            self._threads.end(5.0)
+            self._finalizer.detach()
+        return self._engine.remaining()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        remaining = self.close()
+        if not remaining.nothing:
+            log.warning("producer %s: %s", self._engine.producer_id, remaining)
+
+    def _check(self, dead: bool = False) -> None:
+        """Refuse use after fork() and close(), and raise what has stopped this producer."""
+        if self._generation != forks.generation:
+            raise ForkedError(
+                "a producer can't be used after fork(): open one of its own, with an outbox of its own"
+            )
+        if self._closed:
+            raise ClosedError("this producer is closed")
+        if self._engine.fatal is not None and not dead:
+            raise self._engine.fatal
+
+    def __repr__(self) -> str:
+        return f"<Producer {self._engine.producer_id!r} {'closed' if self._closed else 'open'}>"
+
+
+class _Threads:
+    """The writer thread and the transports of one producer. Holds no reference to the producer itself."""
+
+    def __init__(self, engine: Engine, wakeup: threading.Event) -> None:
+        self._engine = engine
+        self._wakeup = wakeup
+        self._generation = forks.generation
+        self._stop = False
+        self._writer = threading.Thread(target=self._write, name="reliamsg-writer", daemon=True)
+
+    def start(self) -> None:
+        self._writer.start()
+        for link in self._engine.links.values():
+            link.transport.start()
+
+    def end(self, timeout: float) -> None:
+        """Disconnect, store what is left, close the file. Nothing in a child process after fork()."""
+        if self._generation != forks.generation:
+            return
+        self._engine.begin_close()
+        for link in self._engine.links.values():
+            link.transport.close(timeout)
+        self._stop = True
+        self._wakeup.set()
+        self._writer.join(timeout)
+
+    def _write(self) -> None:
+        engine, wakeup = self._engine, self._wakeup
+        reported = False
+        while not self._stop:
+            wakeup.clear()
+            try:
+                deadline = engine.step()
+            except Exception as error:
+                log.exception("producer %s: the writer failed", engine.producer_id)
+                engine.die(FatalError(f"internal error: {error!r}"))
+                deadline = None
+            if engine.fatal is not None:
+                if not reported:
+                    reported = True
+                    engine.callbacks.report(engine.fatal)
+                deadline = None
+            if self._stop:
+                break
+            timeout = None if deadline is None else deadline - time.monotonic()
+            if timeout is None or timeout > 0:
+                wakeup.wait(timeout)
+        engine.finish()
+
+
+def _settings(
+    confirm: Confirm,
+    release: str,
+    wire: str,
+    compression: str | None,
+    max_bytes: int,
+    retain_seconds: float,
+    retain_bytes: int,
+    max_batch_messages: int,
+    max_batch_bytes: int,
+    sites: Sequence[Site],
+) -> Settings:
+    if release != "confirmed":
+        raise ConfigError(f"release={release!r}: this version has 'confirmed' only")
+    if wire not in ("batch", "plain"):
+        raise ConfigError(f"wire={wire!r}: choose 'batch' or 'plain'")
+    if wire == "plain":
+        for site in sites:
+            if site.protocol == "mqtt" and site.mqtt_version == "3.1.1":
+                raise ConfigError(
+                    f"site {site.name}: wire='plain' needs headers, which MQTT 3.1.1 does not have"
+                )
+    if compression not in (None, "zstd"):
+        raise ConfigError(f"compression={compression!r}: choose 'zstd' or None")
+    if compression and importlib.util.find_spec("zstandard") is None:
+        raise ConfigError("compression='zstd' needs the extra: pip install 'reliamsg[zstd]'")
+    for name, value, least in (
+        ("max_bytes", max_bytes, 1024),
+        ("retain_seconds", retain_seconds, 0),
+        ("retain_bytes", retain_bytes, 0),
+        ("max_batch_messages", max_batch_messages, 1),
+        ("max_batch_bytes", max_batch_bytes, 1),
+    ):
+        if value < least:
+            raise ConfigError(f"{name} must be at least {least}, not {value!r}")
+    if max_batch_messages > MAX_BATCH_MESSAGES:
+        raise ConfigError(
+            f"max_batch_messages must be at most {MAX_BATCH_MESSAGES}, not {max_batch_messages}"
+        )
+    return Settings(
+        confirm_policy(confirm, len(sites)), wire == "plain", compression == "zstd", max_bytes, retain_seconds,
+        retain_bytes, max_batch_messages, max_batch_bytes,
+    )  # fmt: skip
+
+
+def _check_groups(groups: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
+    checked: dict[str, tuple[str, ...]] = {}
+    for topic, names in groups.items():
+        check_name("topic", topic)
+        if isinstance(names, str):
+            raise ConfigError(f"groups: {topic!r} needs a list of group names, not a string")
+        checked[topic] = tuple(dict.fromkeys(check_name("group", name) for name in names))
+    return checked
+
+
+def _wall_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _mono_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -1,0 +1,136 @@
+"""What leaves the outbox, and when.
+
+A published batch that every site has leaves at the first of `retain_seconds` and `retain_bytes`, and earlier
+when its room is needed. One that a site has not confirmed yet stays until the outbox is full. What is not
+published never leaves.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.sending.notes import Notes
+from reliamsg.store.journal import Entry
+from reliamsg.store.outbox import Outbox, Row
+
+__all__ = ["Need", "Retention"]
+
+ROWS = 500
+"""Most rows released in one step, so that publishing is not held up."""
+EVERY_S = 1.0
+ROOM_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class Need:
+    """How many bytes should leave: `retained` beyond what is to be kept, `room` beyond what may be held."""
+
+    retained: int
+    room: int
+
+
+class Retention:
+    """Decides and deletes. Only :meth:`release` uses the outbox."""
+
+    def __init__(self, max_bytes: int, retain_seconds: float, retain_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._retain_seconds = retain_seconds
+        self._retain_bytes = retain_bytes
+        self.stored_bytes = 0
+        """Bytes of all batches that are held."""
+        self.released_to = 0
+        """Every row up to here has left."""
+        self._unsent = RangeSet()
+        self._next_at = 0.0
+        self._again = False
+
+    def stored(self, size: int) -> None:
+        """More was stored."""
+        self.stored_bytes += size
+
+    def released_unsent(self, row: int) -> bool:
+        """Whether the row left before every site had it."""
+        return row in self._unsent
+
+    def deadline(self, now: float) -> float | None:
+        """When :meth:`due` is worth asking again."""
+        if self.stored_bytes == 0:
+            return None
+        return max(now, self._next_at)
+
+    def due(self, now: float, pending_bytes: int) -> Need | None:
+        """What should leave now; None for nothing yet."""
+        retained = self.stored_bytes - pending_bytes - self._retain_bytes
+        room = self.stored_bytes - self._max_bytes
+        if now < self._next_at or not self.stored_bytes:
+            return None
+        self._next_at = now + (ROOM_EVERY_S if room > 0 or self._again else EVERY_S)
+        self._again = False
+        return Need(max(0, retained), max(0, room))
+
+    def release(
+        self,
+        outbox: Outbox,
+        everywhere: Sequence[Span],
+        partly: Sequence[Span],
+        lacking: Callable[[int], Sequence[str]],
+        need: Need,
+        wall_us: int,
+        mono_us: int,
+    ) -> Counter[str]:
+        """Delete what may and should leave, a bounded number of rows.
+
+        `lacking` says which sites do not have a row. Returns, by site, how many batches left that it does not
+        have.
+        """
+        cutoff = wall_us - int(self._retain_seconds * 1e6)
+        wanted = max(need.retained, need.room)
+        notes = Notes()
+        ids: list[int] = []
+        size = 0
+        for row in _rows(outbox, everywhere):
+            if row.wall_us > cutoff and size >= wanted:
+                break
+            if len(ids) >= ROWS:
+                self._again = True
+                break
+            ids.append(row.id)
+            size += row.size
+            notes.extend(_entry("released", row))
+        unsent: Counter[str] = Counter()
+        early: list[int] = []
+        if size < need.room and not self._again:
+            for row in _rows(outbox, partly):
+                if size >= need.room or len(early) >= ROWS:
+                    break
+                early.append(row.id)
+                size += row.size
+                for site in lacking(row.id):
+                    unsent[site] += 1
+                    notes.extend(_entry("released_unsent", row, site))
+        if ids or early:
+            outbox.remove([*ids, *early], notes.take(), wall_us, mono_us)
+            for number in early:
+                self._unsent.add(number, number)
+            self.stored_bytes -= size
+            self.released_to = max(self.released_to, outbox.bounds()[0] - 1)
+        return unsent
+
+
+def _rows(outbox: Outbox, spans: Sequence[Span]) -> Iterator[Row]:
+    """The rows of some spans that are still held, read by and by."""
+    for first, last in spans:
+        at = first
+        while at <= last:
+            rows = outbox.rows(at, last, ROWS)
+            yield from rows
+            if len(rows) < ROWS:
+                break
+            at = rows[-1].id + 1
+
+
+def _entry(kind: str, row: Row, site: str = "") -> Entry:
+    return Entry(kind, row.stream, row.epoch, row.incarnation, row.seq, row.last, site)

@@ -1,0 +1,80 @@
+"""What a producer says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["ParkedStream", "ProducerStatus", "Remaining", "SenderSite"]
+
+
+@dataclass(frozen=True)
+class ParkedStream:
+    """A stream that a site refuses; it is tried again."""
+
+    topic: str
+    partition: int
+    reason: str
+    attempts: int
+
+
+@dataclass(frozen=True)
+class SenderSite:
+    """One site of a producer."""
+
+    state: str
+    """``connecting``, ``connected``, ``blocked``, ``unreachable``, ``refused credentials`` or ``closed``."""
+    endpoint: str
+    """The endpoint it is connected to, or tried last."""
+    error: str
+    """The latest reason of a failure; empty while all is well."""
+    behind: int
+    """Batches that the site has not confirmed."""
+    in_flight: int
+    """Batches that are sent and unanswered."""
+    parked: tuple[ParkedStream, ...]
+
+    @property
+    def connected(self) -> bool:
+        return self.state in ("connected", "blocked")
+
+    def __str__(self) -> str:
+        text = f"{self.state}, {self.behind} batches behind"
+        if self.parked:
+            text += f", parked: {', '.join(stream.topic for stream in self.parked)}"
+        return text + (f" ({self.error})" if self.error else "")
+
+
+@dataclass(frozen=True)
+class ProducerStatus:
+    """A producer at one moment."""
+
+    producer: str
+    epoch: int
+    incarnation: int
+    pending: int
+    """Messages whose confirm policy is not met."""
+    stored_bytes: int
+    """Bytes of batches in the outbox, retained ones included."""
+    oldest_age_s: float | None
+    """Age of the oldest message whose confirm policy is not met, in seconds."""
+    sites: dict[str, SenderSite]
+
+
+@dataclass(frozen=True)
+class Remaining:
+    """What ``close()`` left in the outbox; it is sent when the outbox is opened again."""
+
+    messages: int
+    """Messages whose confirm policy is not met."""
+    sites: dict[str, int]
+    """Batches that each site has not confirmed."""
+
+    @property
+    def nothing(self) -> bool:
+        return self.messages == 0
+
+    def __str__(self) -> str:
+        if self.nothing:
+            return "nothing remains"
+        where = ", ".join(f"{name}: {count} batches" for name, count in self.sites.items() if count)
+        return f"{self.messages} messages remain in the outbox, unconfirmed at {where or 'no site'}"

@@ -1,0 +1,1 @@
+"""Outbox, inbox and journal: SQLite files that survive a crash at any instant."""

@@ -1,0 +1,340 @@
+"""Opening the SQLite files: ownership, identity, schema, durability, and what errors mean.
+
+Every file is owned by one process at a time, through a lock file beside it, and has one connection that one
+thread uses: SQLite before 3.51.3 can corrupt a WAL file that several connections write to. WAL with
+``synchronous=FULL`` fsyncs once on every commit; ``NORMAL`` would not. Checkpoints are made here, since SQLite
+swallows the errors of those that it makes by itself, a failed fsync among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from filelock import FileLock, Timeout
+
+from reliamsg.errors import (
+    FatalError,
+    InboxIndeterminate,
+    InboxLocked,
+    InboxWriteError,
+    OutboxIndeterminate,
+    OutboxLocked,
+    OutboxWriteError,
+    ReliamsgError,
+    StoreCorrupt,
+    StoreMismatch,
+    StoreTooNew,
+)
+
+__all__ = ["PAGE_BYTES", "Database", "Kind", "open_readonly"]
+
+Kind = Literal["outbox", "inbox"]
+
+_APPLICATION_ID = {"outbox": 0x524D4F31, "inbox": 0x524D4931}  # "RMO1", "RMI1": PRAGMA application_id
+_LOCKED: dict[Kind, type[FatalError]] = {"outbox": OutboxLocked, "inbox": InboxLocked}
+_WRITE: dict[Kind, type[ReliamsgError]] = {"outbox": OutboxWriteError, "inbox": InboxWriteError}
+_INDETERMINATE: dict[Kind, type[FatalError]] = {"outbox": OutboxIndeterminate, "inbox": InboxIndeterminate}
+
+# After these the transaction is undone and the file is as it was; the same may work later.
+_NOT_WRITTEN = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_NOMEM,
+}
+# After these it is unknown what the disk holds, and a second fsync may lie: the kernel marks pages clean that
+# it could not write (https://wiki.postgresql.org/wiki/Fsync_Errors).
+_UNKNOWN = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+BUSY_TIMEOUT_MS = 5_000
+
+CHECKPOINT_BYTES = 4 * 1024 * 1024
+"""A WAL file above this size is carried over into the database."""
+
+PAGE_BYTES = 4096
+"""What a stored frame may take up beyond its size: SQLite writes whole pages."""
+
+RESERVE_BYTES = 64 * 1024
+"""New messages leave so much of the disk free, for what makes room again: acknowledging and releasing them."""
+
+
+class Database:
+    """One outbox or inbox file, owned.
+
+    `owner` is the producer id or group. Opening takes the lock, creates the file (0600, in a directory made
+    0700 if it is missing) and brings its schema up to date.
+
+    Raises :class:`OutboxLocked`/:class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
+    :class:`StoreTooNew`, or :class:`OutboxWriteError`/:class:`InboxWriteError` when the directory can't be
+    written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], kind: Kind, owner: str) -> None:
+        # The lock is named from the real path, so that a symbolic link is no second outbox.
+        self.path = Path(os.path.realpath(path))
+        self.kind: Kind = kind
+        self.owner = owner
+        self._lock = self._acquire()
+        try:
+            with self.translated():
+                self.connection = self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        """Close the connection and give the file up."""
+        try:
+            self.connection.close()
+        finally:
+            self._lock.release()
+
+    def checkpoint(self) -> None:
+        """Carry what is committed over into the database file.
+
+        Raises ``…Indeterminate`` when its fsync fails, :class:`StoreCorrupt` when a page is damaged. A reader in the
+        way, or a full disk, only puts it off.
+        """
+        try:
+            self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            meaning = self._meaning(error)
+            if isinstance(meaning, FatalError):
+                raise meaning from error
+
+    @contextlib.contextmanager
+    def transaction(self, adding: int = 0) -> Iterator[sqlite3.Connection]:
+        """One transaction: committed and fsynced when the block ends, undone when it raises. `adding`: bytes of
+        frames that it stores, with :data:`PAGE_BYTES` for each; they must fit without using up the disk.
+
+        SQLite's errors come out as this library's: ``…WriteError`` (nothing was stored, try again later),
+        ``…Indeterminate`` (stop) or :class:`StoreCorrupt`.
+        """
+        with self.translated():
+            if adding:
+                self._check_room(adding)
+            connection = self.connection
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException as error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                    self.checkpoint()  # then the next transaction may have the WAL file's room
+                raise
+        if self._wal_is_long():
+            self.checkpoint()
+
+    def _wal_is_long(self) -> bool:
+        """Whether it is time for a checkpoint. SQLite cuts the WAL file down to its limit when it begins anew after
+        one, so above the limit the size says how much waits. Where the disk is nearly full, it is time while the
+        database can still grow by what waits: without that the WAL file would fill the disk for good."""
+        size = self._wal_bytes()
+        if size > CHECKPOINT_BYTES:
+            return True
+        free = self._free_bytes()
+        return free is not None and size > free // 4
+
+    def _check_room(self, adding: int) -> None:
+        """Messages go into the WAL file first, and then into the database as well."""
+        free = self._free_bytes()
+        if free is None or free >= 2 * adding + RESERVE_BYTES:
+            return
+        connection = self.connection
+        unused = connection.execute("PRAGMA freelist_count").fetchone()[0] * PAGE_BYTES
+        # After a checkpoint, which is frequent here, the WAL file is written from its start again.
+        growth = max(0, adding - unused) + max(0, adding + RESERVE_BYTES - self._wal_bytes())
+        if growth and free < growth + RESERVE_BYTES // 2:
+            raise _WRITE[self.kind](f"{self.path}: not written: the disk is full ({free} bytes are free)")
+
+    def _wal_bytes(self) -> int:
+        try:
+            return os.stat(f"{self.path}-wal").st_size
+        except OSError:
+            return 0
+
+    def _free_bytes(self) -> int | None:
+        """What is free on the disk; None where the file system does not tell."""
+        try:
+            found = os.statvfs(self.path)
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+    @contextlib.contextmanager
+    def translated(self) -> Iterator[None]:
+        """Turn SQLite's errors into this library's."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self._meaning(error) from error
+
+    def _meaning(self, error: sqlite3.Error) -> ReliamsgError:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code in _UNKNOWN:
+            return _INDETERMINATE[self.kind](f"{self.path}: an fsync failed; what is on the disk is unknown")
+        primary = None if code is None else code & 0xFF
+        if primary in _DAMAGED:
+            return StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}")
+        if primary in _NOT_WRITTEN:
+            return _WRITE[self.kind](f"{self.path}: not written: {error}")
+        if primary == sqlite3.SQLITE_IOERR:
+            # A write that failed before the commit's fsync: undone like a full disk.
+            return _WRITE[self.kind](f"{self.path}: not written: {error}")
+        return StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}")
+
+    def _acquire(self) -> FileLock:
+        directory = self.path.parent
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # Not per thread, as it would be by default: the thread that closes is not the one that opened.
+            lock = FileLock(f"{self.path}.lock", timeout=0, mode=0o600, thread_local=False)
+            lock.acquire()
+        except Timeout:
+            if not os.path.exists(f"{self.path}.lock"):
+                raise _WRITE[self.kind](
+                    f"{self.path}: can't be opened for writing: no file can be made there"
+                ) from None
+            raise _LOCKED[self.kind](
+                f"{self.path}: this {self.kind} is open in another process (or elsewhere in this one)"
+            ) from None
+        except OSError as error:
+            raise _WRITE[self.kind](f"{self.path}: can't be opened for writing: {error.strerror}") from error
+        return lock
+
+    def _open(self) -> sqlite3.Connection:
+        if not self.path.exists():
+            # Created before SQLite does, which would use the umask's mode; its -wal and -shm copy ours.
+            try:
+                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            except OSError as error:
+                raise _WRITE[self.kind](f"{self.path}: can't be created: {error.strerror}") from error
+        elif not self.path.is_file():
+            raise StoreCorrupt(f"{self.path}: not a file")
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            self._check_kind(connection)
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            if mode != "wal":
+                raise StoreCorrupt(f"{self.path}: this file system can't hold a WAL database (mode {mode})")
+            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            # Some builds (Debian's) overwrite with zeros what is deleted: as much writing again, and on a full disk
+            # no way to make room.
+            connection.execute("PRAGMA secure_delete = FAST")
+            connection.execute(f"PRAGMA journal_size_limit = {CHECKPOINT_BYTES}")
+            connection.execute("PRAGMA foreign_keys = ON")
+            self._migrate(connection)
+            self._check_owner(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _check_kind(self, connection: sqlite3.Connection) -> None:
+        found = connection.execute("PRAGMA application_id").fetchone()[0]
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if found != _APPLICATION_ID[self.kind] and (found or tables):
+            other = next((kind for kind, number in _APPLICATION_ID.items() if number == found), None)
+            what = f"an {other}" if other else "a database of something else"
+            raise StoreMismatch(f"{self.path}: this is {what}, not an {self.kind}")
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        steps = migrations(self.kind)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(steps):
+            raise StoreTooNew(
+                f"{self.path}: schema version {version} is newer than this reliamsg knows ({len(steps)}); upgrade it"
+            )
+        if version == len(steps):
+            return
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for number in range(version, len(steps)):
+                for statement in statements(steps[number]):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID[self.kind]}")
+            connection.execute(f"PRAGMA user_version = {len(steps)}")
+            connection.execute("INSERT OR IGNORE INTO meta (name, value) VALUES ('owner', ?)", (self.owner,))
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _check_owner(self, connection: sqlite3.Connection) -> None:
+        owner = connection.execute("SELECT value FROM meta WHERE name = 'owner'").fetchone()[0]
+        if owner != self.owner:
+            whose = "producer" if self.kind == "outbox" else "group"
+            raise StoreMismatch(
+                f"{self.path}: this {self.kind} belongs to {whose} {owner!r}, not {self.owner!r}"
+            )
+
+
+def migrations(kind: Kind) -> list[str]:
+    """The SQL of every schema version of a kind of file, in order: ``sql/outbox/0001.sql`` and so on."""
+    folder = resources.files("reliamsg.store") / "sql" / kind
+    return [
+        entry.read_text()
+        for entry in sorted(folder.iterdir(), key=lambda e: e.name)
+        if entry.name.endswith(".sql")
+    ]
+
+
+def statements(script: str) -> list[str]:
+    """The statements of a migration. (``executescript()`` would commit before it runs.)"""
+    found: list[str] = []
+    text = ""
+    for line in script.splitlines(keepends=True):
+        text += line
+        if sqlite3.complete_statement(text):
+            found.append(text.strip())
+            text = ""
+    return found
+
+
+def open_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
+    """Open an outbox or inbox to look at it, also while its owner runs. Never writes, never checkpoints.
+
+    Raises :class:`StoreCorrupt` when it is neither.
+    """
+    real = Path(os.path.realpath(path))
+    if not real.is_file():
+        raise StoreCorrupt(f"{real}: there is no such file")
+    try:
+        try:
+            connection, found = _look("mode=ro", real)
+        except sqlite3.OperationalError:
+            # SQLite wants to make files beside it, which a read-only place forbids. Where there is no WAL file,
+            # nobody has it open, and all of it is in the one file.
+            if os.path.exists(f"{real}-wal"):
+                raise
+            connection, found = _look("immutable=1", real)
+    except sqlite3.Error as error:
+        raise StoreCorrupt(f"{real}: not an outbox or inbox: {error}") from None
+    if found not in _APPLICATION_ID.values():
+        connection.close()
+        raise StoreCorrupt(f"{real}: not an outbox or inbox")
+    return connection
+
+
+def _look(how: str, path: Path) -> tuple[sqlite3.Connection, int]:
+    connection = sqlite3.connect(f"{path.as_uri()}?{how}", uri=True, isolation_level=None)
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        return connection, connection.execute("PRAGMA application_id").fetchone()[0]
+    except BaseException:
+        connection.close()
+        raise

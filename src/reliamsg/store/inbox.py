@@ -1,0 +1,451 @@
+"""The inbox: what a group has received, and how far it has dealt with it.
+
+Everything that one commit must hold comes as one :class:`Batch`, and goes into one transaction together with the
+journal's rows about it. One thread uses an :class:`Inbox` at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from reliamsg.message import Prev, Stream
+from reliamsg.store.database import PAGE_BYTES, Database
+from reliamsg.store.journal import Entry, Journal
+
+__all__ = [
+    "Batch", "DeadLetter", "EpochRow", "GapRow", "HeldFrame", "History", "Inbox", "Quarantined", "SavedStream",
+    "StreamRow",
+]  # fmt: skip
+
+MAX_QUARANTINE_BYTES = 4 * 1024 * 1024
+"""Bytes of unusable messages that are kept; what comes after is only counted."""
+MAX_QUARANTINED_FRAME = 256 * 1024
+"""Longest part of one of them that is kept."""
+
+Span = tuple[int, int]
+
+
+class History(msgspec.Struct):
+    """What a stream remembers of what is behind it."""
+
+    finished: list[tuple[int, int, int]] = []
+    """(epoch, incarnation, last)"""
+    floor: int = 0
+    superseded: list[tuple[int, list[Span]]] = []
+    closed: list[tuple[int, int, int]] = []
+    """(epoch, first, last)"""
+    forgotten: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True)
+class StreamRow:
+    stream: Stream
+    joined: tuple[int, int] | None
+    history: History
+
+
+@dataclass(slots=True)
+class EpochRow:
+    stream: Stream
+    epoch: int
+    incarnation: int
+    prev: Prev | None
+    position: int
+    high_water: int
+    settled: list[Span]
+    last: int | None
+    entered: bool
+    journalled: int = 0
+    """The journal says that numbers up to this one were handed out. Kept by the inbox itself."""
+
+
+@dataclass(slots=True)
+class GapRow:
+    stream: Stream
+    epoch: int
+    first: int
+    last: int | None
+    elapsed_s: float
+
+
+@dataclass(slots=True)
+class HeldFrame:
+    """Numbers `first` to `last` of the batch in `frame`, which may hold more."""
+
+    stream: Stream
+    epoch: int
+    first: int
+    last: int
+    site: str
+    received_us: int
+    frame: bytes
+    id: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that was given up: rejected by the application, or out of deliveries."""
+
+    id: int
+    stream: Stream
+    epoch: int
+    incarnation: int
+    seq: int
+    key: str | None
+    headers: dict[str, str]
+    body: bytes
+    reason: str
+    attempts: int
+    wall_us: int
+    """When it was given up, in µs since 1970."""
+
+
+@dataclass(slots=True)
+class Quarantined:
+    site: str
+    address: str
+    reason: str
+    frame: bytes
+
+
+@dataclass(slots=True)
+class Batch:
+    """All that one commit holds."""
+
+    streams: list[StreamRow] = field(default_factory=list)
+    epochs: list[EpochRow] = field(default_factory=list)
+    finished: list[tuple[Stream, int]] = field(default_factory=list)
+    """Epochs to drop."""
+    gaps: list[GapRow] = field(default_factory=list)
+    no_gap: list[Stream] = field(default_factory=list)
+    attempts: list[tuple[Stream, int, int, int]] = field(default_factory=list)
+    """(stream, epoch, number, attempts)"""
+    held: list[HeldFrame] = field(default_factory=list)
+    discarded: list[tuple[Stream, int, int, int]] = field(default_factory=list)
+    """(stream, epoch, first, last) of held frames that turned out unreadable."""
+    late: list[HeldFrame] = field(default_factory=list)
+    seen_late: list[int] = field(default_factory=list)
+    dead: list[DeadLetter] = field(default_factory=list)
+    """Their ids are not used."""
+    revived: list[int] = field(default_factory=list)
+    """Ids of dead letters that were replayed with success."""
+    quarantine: list[Quarantined] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class SavedStream:
+    """A stream as the inbox holds it."""
+
+    stream: Stream
+    joined: tuple[int, int] | None
+    history: History
+    epochs: list[EpochRow]
+    held: list[tuple[int, int, int]]
+    """(epoch, first, last), in order."""
+    gap: GapRow | None
+    attempts: list[tuple[int, int, int]]
+    """(epoch, number, attempts)"""
+
+
+class Inbox:
+    """A group's inbox, owned and open for writing.
+
+    Raises what :class:`~reliamsg.store.database.Database` raises. `id` names this file for ever, `boot` this
+    opening of it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], group: str) -> None:
+        self._database = Database(path, "inbox", group)
+        self.path = self._database.path
+        self.boot = secrets.token_hex(8)
+        self._journal = Journal(self.boot)
+        self._ids: dict[Stream, int] = {}
+        self._new_ids: dict[Stream, int] = {}
+        try:
+            with self._database.transaction() as connection:
+                connection.execute(
+                    "INSERT OR IGNORE INTO meta (name, value) VALUES ('inbox_id', ?)", (secrets.token_hex(8),)
+                )
+                self.id = str(self._scalar("SELECT value FROM meta WHERE name = 'inbox_id'"))
+            self.held_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM held"))
+            self.dead_letter_count = int(self._scalar("SELECT count(*) FROM dead_letter"))
+            self.late_count = int(self._scalar("SELECT count(*) FROM late"))
+            self.late_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM late"))
+            self._quarantined = int(self._scalar("SELECT coalesce(sum(length(frame)), 0) FROM quarantine"))
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _scalar(self, sql: str, *values: object) -> int | str:
+        with self._database.translated():
+            found: int | str = self._database.connection.execute(sql, values).fetchone()[0]
+        return found
+
+    def close(self) -> None:
+        self._database.close()
+
+    # -- writing ------------------------------------------------------------------------------------------
+
+    def commit(
+        self, batch: Batch, wall_us: int, mono_us: int, before_commit: Callable[[], None] | None = None
+    ) -> None:
+        """Write all of `batch`, durably, or nothing of it.
+
+        Raises :class:`InboxWriteError` (nothing was written; may work later), :class:`InboxIndeterminate` or
+        :class:`StoreCorrupt`.
+        """
+        self._new_ids = {}
+        freed = added = revived = late = 0
+        done = False
+        adding = sum(len(held.frame) + PAGE_BYTES for held in batch.held)
+        try:
+            with self._database.transaction(adding) as connection:
+                self._write_streams(connection, batch)
+                freed = self._write_epochs(connection, batch)
+                added = self._write_frames(connection, batch)
+                late = self._write_late(connection, batch)
+                revived = self._write_aside(connection, batch, wall_us)
+                self._journal.write(connection, batch.entries, wall_us, mono_us)
+                self._mark_journalled(connection, batch)
+                if before_commit is not None:
+                    before_commit()
+            done = True
+        finally:
+            self._journal.settle(done)
+        self._ids.update(self._new_ids)
+        self.held_bytes += added - freed
+        self.late_bytes += late
+        self.dead_letter_count += len(batch.dead) - revived
+        self.late_count += len(batch.late) - len(batch.seen_late)
+
+    def _id(self, connection: sqlite3.Connection, stream: Stream) -> int:
+        found = self._ids.get(stream) or self._new_ids.get(stream)
+        if found is None:
+            row = connection.execute(
+                "INSERT INTO stream (producer, topic, part, history) VALUES (?, ?, ?, '{}') RETURNING id",
+                stream,
+            ).fetchone()
+            found = self._new_ids[stream] = int(row[0])
+        return found
+
+    def _write_streams(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        for row in batch.streams:
+            joined = row.joined or (None, None)
+            connection.execute(
+                "UPDATE stream SET joined_epoch = ?, joined_first = ?, history = ? WHERE id = ?",
+                (*joined, msgspec.json.encode(row.history).decode(), self._id(connection, row.stream)),
+            )
+        connection.executemany(
+            "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s) VALUES (?, ?, ?, ?, ?)"
+            " ON CONFLICT (stream_id) DO UPDATE SET epoch = excluded.epoch, first = excluded.first,"
+            " last = excluded.last, elapsed_s = excluded.elapsed_s",
+            [(self._id(connection, g.stream), g.epoch, g.first, g.last, g.elapsed_s) for g in batch.gaps],
+        )
+        connection.executemany(
+            "DELETE FROM gap WHERE stream_id = ?", [(self._id(connection, s),) for s in batch.no_gap]
+        )
+
+    def _mark_journalled(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        """Remember how far the rows about handing out go: after an unclean stop the next ones end there, so that
+        digest sums of both can be compared."""
+        ends: dict[tuple[Stream, int], int] = {}
+        for entry in batch.entries:
+            if entry.kind in ("delivered", "redelivered") and entry.stream is not None:
+                key = (entry.stream, entry.epoch)
+                ends[key] = max(entry.last, ends.get(key, 0))
+        connection.executemany(
+            "UPDATE epoch SET journalled = max(journalled, ?) WHERE stream_id = ? AND epoch = ?",
+            [(last, self._id(connection, stream), epoch) for (stream, epoch), last in ends.items()],
+        )
+
+    def _write_epochs(self, connection: sqlite3.Connection, batch: Batch) -> int:
+        """Returns how many bytes of held frames are not needed any more."""
+        freed = 0
+        for row in batch.epochs:
+            stream_id = self._id(connection, row.stream)
+            prev = row.prev
+            connection.execute(
+                "INSERT INTO epoch (stream_id, epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position,"
+                " high_water, settled, last, entered) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (stream_id, epoch) DO UPDATE SET position = excluded.position,"
+                " high_water = excluded.high_water, settled = excluded.settled, last = excluded.last,"
+                " entered = excluded.entered",
+                (
+                    stream_id, row.epoch, f"{row.incarnation:016x}",
+                    prev.epoch if prev else None, f"{prev.incarnation:016x}" if prev else None,
+                    prev.last if prev else None,
+                    row.position, row.high_water, msgspec.json.encode(row.settled).decode(), row.last, row.entered,
+                ),
+            )  # fmt: skip
+            freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)
+            connection.execute(
+                "DELETE FROM attempt WHERE stream_id = ? AND epoch = ? AND seq < ?",
+                (stream_id, row.epoch, row.position),
+            )
+        for stream, epoch in batch.finished:
+            key = (self._id(connection, stream), epoch)
+            freed += self._drop_held(connection, *key, 0, 2**63 - 1)
+            connection.execute("DELETE FROM attempt WHERE stream_id = ? AND epoch = ?", key)
+            connection.execute("DELETE FROM epoch WHERE stream_id = ? AND epoch = ?", key)
+        connection.executemany(
+            "INSERT INTO attempt (stream_id, epoch, seq, attempts) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET attempts = excluded.attempts",
+            [(self._id(connection, stream), *rest) for stream, *rest in batch.attempts],
+        )
+        return freed
+
+    def _drop_held(
+        self, connection: sqlite3.Connection, stream_id: int, epoch: int, low: int, high: int
+    ) -> int:
+        rows = connection.execute(
+            "DELETE FROM held WHERE stream_id = ? AND epoch = ? AND last BETWEEN ? AND ? RETURNING size",
+            (stream_id, epoch, low, high),
+        ).fetchall()
+        return sum(size for (size,) in rows)
+
+    def _write_frames(self, connection: sqlite3.Connection, batch: Batch) -> int:
+        """Returns by how many bytes the held frames grew."""
+        added = sum(len(f.frame) for f in batch.held)
+        for stream, epoch, first, last in batch.discarded:
+            added -= self._drop_held(connection, self._id(connection, stream), epoch, first, last)
+        for table, frames in (("held", batch.held), ("late", batch.late)):
+            connection.executemany(
+                f"INSERT INTO {table} (stream_id, epoch, first, last, size, site, received_us, frame)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        self._id(connection, f.stream), f.epoch, f.first, f.last, len(f.frame), f.site,
+                        f.received_us, f.frame,
+                    )
+                    for f in frames
+                ],
+            )  # fmt: skip
+        return added
+
+    def _write_late(self, connection: sqlite3.Connection, batch: Batch) -> int:
+        """Returns by how many bytes late frames grew."""
+        size = sum(len(f.frame) for f in batch.late)
+        for number in batch.seen_late:
+            for (freed,) in connection.execute(
+                "DELETE FROM late WHERE id = ? RETURNING size", (number,)
+            ).fetchall():
+                size -= freed
+        return size
+
+    def _write_aside(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
+        """Returns how many dead letters are none any more."""
+        connection.executemany(
+            "INSERT INTO dead_letter (stream_id, epoch, incarnation, seq, key, headers, body, reason, attempts,"
+            " wall_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    self._id(connection, d.stream), d.epoch, f"{d.incarnation:016x}", d.seq, d.key,
+                    msgspec.json.encode(d.headers).decode(), d.body, d.reason, d.attempts, d.wall_us,
+                )
+                for d in batch.dead
+            ],
+        )  # fmt: skip
+        revived = connection.executemany(
+            "DELETE FROM dead_letter WHERE id = ?", [(number,) for number in batch.revived]
+        ).rowcount
+        for bad in batch.quarantine:
+            kept = bad.frame[:MAX_QUARANTINED_FRAME]
+            if self._quarantined + len(kept) > MAX_QUARANTINE_BYTES:
+                continue
+            self._quarantined += len(kept)
+            connection.execute(
+                "INSERT INTO quarantine (wall_us, site, address, reason, size, frame) VALUES (?, ?, ?, ?, ?, ?)",
+                (wall_us, bad.site, bad.address, bad.reason, len(bad.frame), kept),
+            )
+        return max(0, revived)
+
+    # -- reading ------------------------------------------------------------------------------------------
+
+    def load(self) -> list[SavedStream]:
+        """Every stream, as the last commit left it."""
+        with self._database.translated():
+            return list(self._load(self._database.connection))
+
+    def _load(self, connection: sqlite3.Connection) -> Iterator[SavedStream]:
+        rows = connection.execute(
+            "SELECT id, producer, topic, part, joined_epoch, joined_first, history FROM stream ORDER BY id"
+        ).fetchall()
+        for stream_id, producer, topic, part, joined_epoch, joined_first, history in rows:
+            stream = Stream(producer, topic, part)
+            self._ids[stream] = stream_id
+            gap = connection.execute(
+                "SELECT epoch, first, last, elapsed_s FROM gap WHERE stream_id = ?", (stream_id,)
+            ).fetchone()
+            yield SavedStream(
+                stream,
+                None if joined_epoch is None else (joined_epoch, joined_first),
+                msgspec.json.decode(history, type=History),
+                _epochs(connection, stream, stream_id),
+                connection.execute(
+                    "SELECT epoch, first, last FROM held WHERE stream_id = ? ORDER BY epoch, last",
+                    (stream_id,),
+                ).fetchall(),
+                None if gap is None else GapRow(stream, *gap),
+                connection.execute(
+                    "SELECT epoch, seq, attempts FROM attempt WHERE stream_id = ?", (stream_id,)
+                ).fetchall(),
+            )
+
+    def page(self, stream: Stream, epoch: int, first: int, max_bytes: int) -> list[HeldFrame]:
+        """Held frames from the one that holds `first` on, in order: at least one, if there is any, and about
+        `max_bytes` of them."""
+        stream_id = self._ids.get(stream)
+        found: list[HeldFrame] = []
+        with self._database.translated():
+            cursor = self._database.connection.execute(
+                "SELECT id, first, last, site, received_us, frame FROM held"
+                " WHERE stream_id = ? AND epoch = ? AND last >= ? ORDER BY last",
+                (stream_id, epoch, first),
+            )
+            size = 0
+            for number, low, high, site, received_us, frame in cursor:
+                found.append(HeldFrame(stream, epoch, low, high, site, received_us, frame, number))
+                size += len(frame)
+                if size >= max_bytes:
+                    break
+            cursor.close()
+        return found
+
+    def late(self, above: int, limit: int) -> list[HeldFrame]:
+        """Late frames that the application has not seen, with an id above `above`, oldest first."""
+        with self._database.translated():
+            rows = self._database.connection.execute(
+                "SELECT late.id, producer, topic, part, epoch, first, last, site, received_us, frame"
+                " FROM late JOIN stream ON stream.id = stream_id WHERE late.id > ? ORDER BY late.id LIMIT ?",
+                (above, limit),
+            ).fetchall()
+        return [
+            HeldFrame(Stream(p, t, n), epoch, first, last, site, received_us, frame, number)
+            for number, p, t, n, epoch, first, last, site, received_us, frame in rows
+        ]
+
+
+def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> list[EpochRow]:
+    rows = connection.execute(
+        "SELECT epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position, high_water, settled, last,"
+        " entered, journalled FROM epoch WHERE stream_id = ? ORDER BY epoch",
+        (stream_id,),
+    )
+    return [
+        EpochRow(
+            stream, epoch, int(incarnation, 16),
+            None if prev_epoch is None else Prev(prev_epoch, int(prev_incarnation, 16), prev_last),
+            position, high_water, msgspec.json.decode(settled, type=list[Span]), last, bool(entered), journalled,
+        )
+        for (
+            epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position, high_water, settled, last, entered,
+            journalled,
+        ) in rows
+    ]  # fmt: skip

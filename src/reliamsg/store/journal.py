@@ -1,0 +1,233 @@
+"""The journal: what this client did, in ranges of sequence numbers.
+
+Rows are written in the same transaction as the state that they describe. A row is extended in place only by
+its direct successor, only while it is the newest of its kind (and site, group, stream and epoch), and never
+once it was exported. Rows about what a group's application was given share one order per group and stream: a
+``delivered`` row is only extended while no other of them came after it, so disorder can't hide in a row.
+
+Columns (see ``sql/*/0001.sql``): `lsn` rises with every row of a file; `boot` names one opening of it (16 hex
+digits); `wall_us`/`wall_last_us` are the writer's clock in µs since 1970 at the first and latest change,
+`mono_us` its monotonic clock at the first; `first`/`last` are inclusive; `incarnation` is 16 hex digits;
+`digest` is the sum of :func:`reliamsg.message.digest` over the range modulo 2**64 as 16 hex digits; `latency`
+is a JSON object of a hop's histogram, see :mod:`reliamsg.core.histogram`; `detail` is a JSON object.
+
+Kinds of a producer: ``opened`` (detail: groups, sites, version), ``epoch`` (a stream's epoch is entered;
+detail: prev), ``enqueued`` (digest; latency publish→durable), ``connected``, ``disconnected`` (site,
+reason), ``confirmed`` (site; latency durable→confirmed), ``nacked``, ``returned``, ``refused`` (site,
+reason), ``parked``, ``resumed`` (site), ``published`` (confirm policy met; detail: sites), ``released``,
+``released_unsent`` (site), ``removed``, ``closed`` (detail: pending).
+
+Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap),
+``joined`` (first position of a stream), ``connected`` (site; detail: session_present), ``disconnected``,
+``received``, ``duplicate`` (site), ``buffered``, ``delivered`` (digest; latency received→delivered),
+``redelivered`` (the same, flagged; reason ``unjournalled`` where no row says that it had been handed out
+before: the process ended before a commit could), ``acknowledged``, ``gap_opened``, ``gap_closed`` (reason:
+filled, superseded…), ``declared`` (a gap was passed; reason; detail: elapsed, what its clock said, in
+seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``, ``rejected`` (site, reason;
+detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site), ``closed``.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from reliamsg.message import Stream
+
+__all__ = ["ORDERED", "Entry", "Journal", "JournalRow", "read_journal"]
+
+ORDERED = frozenset(
+    {"delivered", "redelivered", "declared", "before_join", "late", "dead_lettered", "replayed"}
+)
+"""Kinds whose order among each other, per group and stream, is evidence."""
+
+_EXTENDED = frozenset(
+    {
+        "enqueued", "confirmed", "published", "released", "released_unsent", "received", "duplicate", "buffered",
+        "delivered", "redelivered", "acknowledged", "late",
+    }
+)  # fmt: skip
+_MASK = 2**64 - 1
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a client wants to have journalled. `first` and `last` are 0 where a kind has no range."""
+
+    kind: str
+    stream: Stream | None = None
+    epoch: int = 0
+    incarnation: int = 0
+    first: int = 0
+    last: int = 0
+    site: str = ""
+    group: str = ""
+    reason: str = ""
+    digest: int | None = None
+    latency: Mapping[int, int] | None = None
+    """Histogram: bucket number → count."""
+    detail: Mapping[str, Any] | None = None
+
+    @property
+    def _line(self) -> tuple[Any, ...]:
+        """What an extension must agree in, besides being the successor."""
+        return (self.kind, self.stream, self.epoch, self.incarnation, self.site, self.group, self.reason)
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        """Within which order the row must still be the newest."""
+        if self.kind in ORDERED:
+            return ("ordered", self.stream, self.group)
+        if self.kind == "rejected":
+            return (self.kind, self.site, self.group, self.reason)
+        return (self.kind, self.stream, self.site, self.group)
+
+
+@dataclass(slots=True)
+class _Tip:
+    """The newest row of one order: the only one that may be extended."""
+
+    lsn: int
+    entry: Entry
+
+
+class Journal:
+    """Writes the journal table of one file, inside the caller's transactions.
+
+    Not thread-safe: the store's one thread uses it. `exported_lsn` is the newest row that must not change.
+    """
+
+    def __init__(self, boot: str) -> None:
+        self.boot = boot
+        self.exported_lsn = 0
+        self._tips: dict[tuple[Any, ...], _Tip] = {}
+        self._staged: dict[tuple[Any, ...], _Tip] = {}
+
+    def write(
+        self, connection: sqlite3.Connection, entries: Iterable[Entry], wall_us: int, mono_us: int
+    ) -> None:
+        """Append or extend, in order. Call :meth:`settle` once the transaction's end is known."""
+        for entry in entries:
+            order = entry._order
+            tip = self._staged.get(order) or self._tips.get(order)
+            if tip is not None and entry.kind == "rejected" and tip.lsn > self.exported_lsn:
+                self._staged[order] = self._count(connection, tip, entry, wall_us)
+            elif (
+                tip is not None
+                and entry.kind in _EXTENDED
+                and tip.entry._line == entry._line
+                and tip.entry.last + 1 == entry.first
+                and entry.detail is None
+                and tip.lsn > self.exported_lsn
+            ):
+                self._staged[order] = self._extend(connection, tip, entry, wall_us)
+            else:
+                self._staged[order] = _Tip(self._append(connection, entry, wall_us, mono_us), entry)
+
+    def settle(self, committed: bool) -> None:
+        """The transaction that held the latest writes was committed, or undone."""
+        if committed:
+            self._tips.update(self._staged)
+        self._staged.clear()
+
+    def _append(self, connection: sqlite3.Connection, entry: Entry, wall_us: int, mono_us: int) -> int:
+        stream = entry.stream
+        cursor = connection.execute(
+            "INSERT INTO journal (boot, kind, wall_us, wall_last_us, mono_us, producer, topic, part, epoch,"
+            " incarnation, first, last, site, grp, reason, digest, latency, detail)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                self.boot, entry.kind, wall_us, wall_us, mono_us,
+                stream.producer if stream else "", stream.topic if stream else "", stream.partition if stream else 0,
+                entry.epoch, f"{entry.incarnation:016x}", entry.first, entry.last,
+                entry.site, entry.group, entry.reason,
+                None if entry.digest is None else f"{entry.digest & _MASK:016x}",
+                _dump(entry.latency), _dump(entry.detail),
+            ),
+        )  # fmt: skip
+        lsn = cursor.lastrowid
+        assert lsn is not None  # an INSERT that did not raise has a row id
+        return lsn
+
+    def _extend(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:
+        old = tip.entry
+        digest = None if old.digest is None else ((old.digest + (entry.digest or 0)) & _MASK)
+        latency = _merge(old.latency, entry.latency)
+        merged = Entry(
+            old.kind, old.stream, old.epoch, old.incarnation, old.first, entry.last, old.site, old.group, old.reason,
+            digest, latency, old.detail,
+        )  # fmt: skip
+        connection.execute(
+            "UPDATE journal SET last = ?, wall_last_us = ?, digest = ?, latency = ? WHERE lsn = ?",
+            (merged.last, wall_us, None if digest is None else f"{digest:016x}", _dump(latency), tip.lsn),
+        )
+        return _Tip(tip.lsn, merged)
+
+    def _count(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:
+        """One more of what has no range: only the number in the row's detail rises."""
+        count = sum((each.detail or {}).get("count", 0) for each in (tip.entry, entry))
+        merged = replace(tip.entry, detail={"count": count})
+        connection.execute(
+            "UPDATE journal SET wall_last_us = ?, detail = ? WHERE lsn = ?",
+            (wall_us, _dump(merged.detail), tip.lsn),
+        )
+        return _Tip(tip.lsn, merged)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRow:
+    """A row as it is read back."""
+
+    lsn: int
+    boot: str
+    kind: str
+    wall_us: int
+    wall_last_us: int
+    mono_us: int
+    producer: str
+    topic: str
+    partition: int
+    epoch: int
+    incarnation: int
+    first: int
+    last: int
+    site: str
+    group: str
+    reason: str
+    digest: int | None
+    latency: dict[int, int] | None
+    detail: dict[str, Any] | None
+
+
+def read_journal(connection: sqlite3.Connection, after_lsn: int = 0) -> Iterator[JournalRow]:
+    """Every row above `after_lsn`, in order."""
+    rows = connection.execute(
+        "SELECT lsn, boot, kind, wall_us, wall_last_us, mono_us, producer, topic, part, epoch,"
+        " incarnation, first, last, site, grp, reason, digest, latency, detail FROM journal WHERE lsn > ? ORDER BY lsn",
+        (after_lsn,),
+    )
+    for row in rows:
+        *head, incarnation, first, last, site, group, reason, digest, latency, detail = row
+        yield JournalRow(
+            *head,  # lsn to epoch, as selected
+            int(incarnation, 16), first, last, site, group, reason,
+            None if digest is None else int(digest, 16),
+            None if latency is None else {int(bucket): count for bucket, count in json.loads(latency).items()},
+            None if detail is None else json.loads(detail),
+        )  # type: ignore[call-arg]  # fmt: skip
+
+
+def _dump(value: Mapping[Any, Any] | None) -> str | None:
+    return json.dumps(value, separators=(",", ":")) if value else None
+
+
+def _merge(one: Mapping[int, int] | None, other: Mapping[int, int] | None) -> Mapping[int, int] | None:
+    if not one or not other:
+        return one or other
+    merged = dict(one)
+    for bucket, count in other.items():
+        merged[bucket] = merged.get(bucket, 0) + count
+    return merged

@@ -1,0 +1,246 @@
+"""Reading the queues of a group at an AMQP site."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from reliamsg.config import Site
+from reliamsg.transport.amqp_codec import ack_frame, readable_headers, text
+from reliamsg.transport.amqp_link import Link
+from reliamsg.transport.amqp_session import AmqpSession
+from reliamsg.transport.amqp_topology import Busy, Refused, Request, Script, declare, ready_count, take_locks
+from reliamsg.transport.base import Binding, Delivery, ReceiverEvents, Token
+from reliamsg.transport.session import Ended
+from reliamsg.wire.address import group_queue
+
+__all__ = ["AmqpReceiver"]
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 1.0
+"""After so long without a delivery the queues are asked whether they are empty."""
+
+LOOK_AGAIN_SECONDS = 30.0
+"""Queues are asked again so often, when they were seen empty or something arrives all the time."""
+
+IGNORED_LOOKS = 2
+"""A broker that holds messages and delivers none at so many looks gets a new connection."""
+
+_generations = itertools.count(1)
+
+
+class AmqpReceiver(AmqpSession[ReceiverEvents, "_Flow"]):
+    """A :class:`~reliamsg.transport.base.ReceiverTransport` for one group at one AMQP site.
+
+    All bindings are of one group. ``Site.prefetch`` is divided among its queues, at least one each: quorum
+    queues know a limit per consumer only.
+    """
+
+    def __init__(self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents) -> None:
+        self.bindings = tuple(dict.fromkeys(bindings))
+        group = self.bindings[0].group if self.bindings else ""
+        super().__init__(site, events, f"reliamsg-receive-{site.name}", f"reliamsg group {group}")
+
+    def acknowledge(self, tokens: Sequence[Token]) -> None:
+        """Let the broker forget these deliveries; those of an earlier connection are ignored. Any thread."""
+        flow = self.flow
+        if flow is not None:
+            flow.acknowledge(cast("Sequence[tuple[int, int]]", tokens))
+
+    def make_flow(self, link: Link, endpoint: str) -> _Flow:
+        """Part of :class:`~reliamsg.transport.amqp_session.AmqpSession`."""
+        return _Flow(self, link, endpoint)
+
+
+class _Flow:
+    """What one connection has delivered. I/O thread only, except :meth:`acknowledge`."""
+
+    def __init__(self, receiver: AmqpReceiver, link: Link, endpoint: str) -> None:
+        self.link = link
+        self._receiver = receiver
+        self._endpoint = endpoint
+        self._generation = next(_generations)
+        self._channel: Any = None
+        self._arrived: list[Delivery] = []
+        self._order: deque[int] = deque()
+        """Delivery tags from the oldest that is unacknowledged on."""
+        self._held: set[int] = set()
+        """Those of them that are unacknowledged."""
+        self._acks: deque[int] = deque()
+        self._waking = False
+        self._existed: bool | None = None
+        self._delivered_at = float("-inf")
+        self._empty_since: float | None = None
+        """When the queues were last seen empty with nothing delivered since."""
+        self._looked_at = time.monotonic()
+        self._ignored = 0
+        """How often, one after the other, messages waited and none of them came."""
+        link.on_input = self._on_input
+
+    def open(self) -> None:
+        """The connection stands: open the channel, take the locks, declare, consume."""
+        self.link.open_channel(self._on_channel)
+
+    def close(self) -> None:
+        """Acknowledge what was asked for, then say goodbye."""
+        self._on_acks()
+        self.link.close(self._receiver.grace)
+
+    def acknowledge(self, tokens: Sequence[tuple[int, int]]) -> None:
+        self._acks.extend([tag for generation, tag in tokens if generation == self._generation])
+        if not self._waking:
+            self._waking = True
+            self.link.call(self._on_acks)
+
+    def _on_channel(self, channel: Any) -> None:
+        self._channel = channel
+        channel.add_on_cancel_callback(
+            lambda _: self.link.drop(Ended("the broker cancelled the consumer: a queue is gone"))
+        )
+        self.link.perform(self._set_up(), self._on_ready, self._on_set_up_failed)
+
+    def _set_up(self) -> Script[str | None]:
+        """Returns who holds the group, if somebody does."""
+        link, receiver = self.link, self._receiver
+        try:
+            locks = yield from take_locks(link, receiver.bindings)
+        except Busy as busy:
+            return str(busy)
+        self._existed = yield from declare(link, receiver.site, receiver.bindings, look_first=True)
+        queues = [group_queue(b.topic, b.partition, b.group) for b in receiver.bindings]
+        yield self._qos()
+        for queue in queues:
+            yield self._consume(queue, self._on_message, auto_ack=False)
+        for lock in locks:
+            # Nobody publishes there; consuming is how a lock's deletion is noticed.
+            yield self._consume(lock, _ignore, auto_ack=True)
+        return None
+
+    def _qos(self) -> Request:
+        prefetch = max(1, self._receiver.site.prefetch // max(1, len(self._receiver.bindings)))
+        return lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done)
+
+    def _consume(self, queue: str, on_message: Callable[..., None], *, auto_ack: bool) -> Request:
+        return lambda done: self._channel.basic_consume(queue, on_message, auto_ack=auto_ack, callback=done)
+
+    def _on_ready(self, holder: str | None) -> None:
+        receiver = self._receiver
+        if holder is not None:
+            receiver.events.busy(holder)
+            self.link.close(receiver.grace, Ended(holder, reported=True))
+            return
+        self.link.established()
+        receiver.up = True
+        receiver.events.connected(self._endpoint, self._existed)
+        self._tell()
+        self._look()
+
+    def _on_set_up_failed(self, refused: Refused) -> None:
+        self.link.drop(Ended(f"the broker refused: {refused}"))
+
+    def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        tag = method.delivery_tag
+        damaged = getattr(properties, "damaged", None)
+        headers, unread = readable_headers(properties.headers)
+        content_type = properties.content_type
+        self._order.append(tag)
+        self._held.add(tag)
+        self._arrived.append(
+            Delivery(
+                token=(self._generation, tag),
+                address=text(method.routing_key),
+                body=body,
+                content_type=content_type if isinstance(content_type, str) else None,
+                headers=headers,
+                redelivered=bool(method.redelivered),
+                damaged=damaged or unread,
+            )
+        )
+
+    def _on_input(self) -> None:
+        # Before `up` deliveries of the first queues may come while the last ones are not consumed yet.
+        if self._receiver.up:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._arrived:
+            arrived, self._arrived = self._arrived, []
+            self._delivered_at = time.monotonic()
+            self._empty_since = None
+            self._receiver.events.received(arrived)
+
+    def _on_acks(self) -> None:
+        """Acknowledge what was asked for: the oldest without a hole in one go, the others one by one."""
+        self._waking = False
+        asked: set[int] = set()
+        while self._acks:
+            asked.add(self._acks.popleft())
+        # A tag acknowledged twice would make the broker close the channel.
+        asked &= self._held
+        if not asked or not self.link.alive:
+            return
+        self._held -= asked
+        last = None
+        while self._order and self._order[0] not in self._held:
+            tag = self._order.popleft()
+            if tag in asked:
+                asked.discard(tag)
+                last = tag
+        number = self._channel.channel_number
+        frames = [] if last is None else [ack_frame(number, last, multiple=True)]
+        frames += [ack_frame(number, tag, multiple=False) for tag in sorted(asked)]
+        self.link.write(b"".join(frames))
+
+    def _look(self) -> None:
+        """Ask whether the queues are empty, when nothing came for a while; called again and again."""
+        now = time.monotonic()
+        if self._empty_since is None:
+            due = now - self._delivered_at >= IDLE_SECONDS
+        else:
+            due = now - self._empty_since >= LOOK_AGAIN_SECONDS
+        if due or now - self._looked_at >= LOOK_AGAIN_SECONDS:
+            self._looked_at = now
+            self.link.perform(self._count(), self._on_counted, self._on_not_counted)
+        else:
+            self.link.later(IDLE_SECONDS, self._look)
+
+    def _count(self) -> Script[int]:
+        """Count what waits. Bindings and exchange are declared anew before that: that they were taken away shows
+        nowhere but in that nothing comes any more, and producers need not know this group."""
+        receiver = self._receiver
+        yield from declare(self.link, receiver.site, receiver.bindings)
+        return (yield from ready_count(self.link, receiver.bindings))
+
+    def _on_counted(self, waiting: int) -> None:
+        # The count came on another channel than deliveries: an answer on theirs comes after those that were on
+        # their way when the queues were counted.
+        self._qos()(lambda _: self._on_told(waiting))
+
+    def _on_told(self, waiting: int) -> None:
+        """Everything that the broker had sent when `waiting` messages were left has arrived."""
+        self.link.later(IDLE_SECONDS, self._look)
+        self._tell()
+        if waiting == 0:
+            self._ignored = 0
+            self._empty_since = time.monotonic()
+            self._receiver.events.drained()
+        elif self._held or self._delivered_at >= self._looked_at:
+            self._ignored = 0
+        else:
+            # A quorum queue that is deleted and made anew at once can keep a consumer and send it nothing.
+            self._ignored += 1
+            if self._ignored == IGNORED_LOOKS:
+                self.link.drop(Ended("messages wait, and the broker does not deliver them"))
+
+    def _on_not_counted(self, refused: Refused) -> None:
+        log.info("site %s: queues could not be counted: %s", self._receiver.site.name, refused)
+        self.link.later(IDLE_SECONDS, self._look)
+
+
+def _ignore(*_: object) -> None:
+    return None

@@ -1,0 +1,158 @@
+"""Exchange, queues, bindings and locks of an AMQP site, as scripts.
+
+A script is a generator that yields one request after the other to the connection's control channel and is
+sent the broker's answer. What the broker refuses is raised inside the script as :class:`Refused`: a refusal
+closes the channel, but the script goes on with a new one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from reliamsg.config import Site
+from reliamsg.transport.base import Binding
+from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue, topic_address
+
+__all__ = ["Busy", "Control", "Refused", "Request", "Script", "declare", "ready_count", "take_locks"]
+
+log = logging.getLogger(__name__)
+
+NOT_FOUND = 404
+RESOURCE_LOCKED = 405
+PRECONDITION_FAILED = 406
+
+T = TypeVar("T")
+Request = Callable[[Callable[[Any], None]], None]
+Script = Generator[Request, Any, T]
+
+
+class Control(Protocol):
+    """The part of a connection that scripts use."""
+
+    server_version: tuple[int, ...]
+
+    @property
+    def control(self) -> Any:
+        """The control channel. A refusal replaces it, so it is asked for anew by every request."""
+
+
+class Refused(Exception):
+    """The broker closed the control channel over a request."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"{code} {reason}")
+        self.code = code
+        self.reason = reason
+
+
+class Busy(Exception):
+    """Another connection holds a lock queue of the group."""
+
+
+def declare(
+    link: Control, site: Site, bindings: Iterable[Binding], *, look_first: bool = False
+) -> Script[bool | None]:
+    """Declare exchange, group queues and bindings as ``site.declare`` says.
+
+    With `look_first` the result is whether all queues existed before, else None.
+    """
+    if site.declare == "none":
+        return None
+    yield from _declare_exchange(link, site)
+    existed = True
+    for binding in dict.fromkeys(bindings):
+        queue = group_queue(binding.topic, binding.partition, binding.group)
+        if site.declare == "passive" or look_first:
+            found = yield from _exists(link, queue)
+            existed = existed and found
+            if not found and site.declare == "passive":
+                raise Refused(NOT_FOUND, f"queue {queue!r} does not exist, and declare='passive'")
+        if site.declare == "create":
+            yield from _declare_queue(link, site, queue)
+            yield _bind(link, queue, topic_address(binding.topic, binding.partition))
+    return existed if look_first else None
+
+
+def take_locks(link: Control, bindings: Sequence[Binding]) -> Script[list[str]]:
+    """Declare the exclusive lock queue of each binding, in order, and return their names.
+
+    Raises :class:`Busy` when another connection holds one; those already taken go with the connection, which
+    the caller ends. The order is the same for everybody, so that of two newcomers one gets them all.
+    """
+    taken = []
+    for binding in sorted(set(bindings), key=lambda b: (b.topic, b.partition)):
+        queue = lock_queue(binding.topic, binding.partition, binding.group)
+        try:
+            yield _queue(link, queue, durable=False, exclusive=True)
+        except Refused as refused:
+            if refused.code == RESOURCE_LOCKED:
+                raise Busy(f"another connection holds {queue}") from None
+            raise
+        taken.append(queue)
+    return taken
+
+
+def ready_count(link: Control, bindings: Iterable[Binding]) -> Script[int]:
+    """How many messages wait in the queues of `bindings`, not counting those delivered already."""
+    total = 0
+    for binding in dict.fromkeys(bindings):
+        queue = group_queue(binding.topic, binding.partition, binding.group)
+        answer = yield _queue(link, queue, passive=True)
+        total += answer.method.message_count
+    return total
+
+
+def _declare_exchange(link: Control, site: Site) -> Script[None]:
+    if site.declare == "create":
+        try:
+            yield _exchange(link, passive=False)
+        except Refused as refused:
+            if refused.code != PRECONDITION_FAILED:
+                raise
+            log.warning("site %s: exchange %s exists, but differs: %s", site.name, EXCHANGE, refused.reason)
+        else:
+            return
+    yield _exchange(link, passive=True)
+
+
+def _declare_queue(link: Control, site: Site, queue: str) -> Script[None]:
+    arguments: dict[str, Any] = {"x-queue-type": site.queue_type}
+    if site.queue_type == "quorum" and link.server_version >= (4, 0):
+        # From 4.0 a message is dropped after 20 redeliveries unless this says otherwise: twenty crashes of a
+        # consumer would be a loss. Older servers refuse the value.
+        arguments["x-delivery-limit"] = -1
+    try:
+        yield _queue(link, queue, durable=True, arguments=arguments)
+    except Refused as refused:
+        if refused.code != PRECONDITION_FAILED:
+            raise
+        log.warning(
+            "site %s: a queue exists, but differs; it is used as it is: %s", site.name, refused.reason
+        )
+        yield _queue(link, queue, passive=True)
+
+
+def _exists(link: Control, queue: str) -> Script[bool]:
+    try:
+        yield _queue(link, queue, passive=True)
+    except Refused as refused:
+        if refused.code == NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def _exchange(link: Control, *, passive: bool) -> Request:
+    return lambda done: link.control.exchange_declare(
+        EXCHANGE, "topic", passive=passive, durable=True, callback=done
+    )
+
+
+def _queue(link: Control, queue: str, **options: Any) -> Request:
+    return lambda done: link.control.queue_declare(queue, callback=done, **options)
+
+
+def _bind(link: Control, queue: str, key: str) -> Request:
+    return lambda done: link.control.queue_bind(queue, EXCHANGE, key, callback=done)

@@ -1,0 +1,197 @@
+"""The port between the protocol and brokers: what every transport offers, and what it asks for.
+
+A transport is one site in one direction: a :class:`SenderTransport` publishes, a :class:`ReceiverTransport`
+reads for a group. Each keeps one connection on one I/O thread of its own, tries the site's endpoints in turn
+for ever, and tells its :class:`SenderEvents` or :class:`ReceiverEvents` what happens. It knows brokers, not
+the protocol: it never retries, deduplicates or reorders, since that is decided above it.
+
+Threads: events are called on the transport's I/O thread, one at a time, and must not block. Methods of a
+transport may be called from any thread, events included, and do not block either, except ``close()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from reliamsg.config import Site
+
+__all__ = [
+    "Binding", "Delivery", "Outcome", "Outgoing", "ReceiverEvents", "ReceiverTransport", "SenderEvents",
+    "SenderTransport", "Token", "Transports",
+]  # fmt: skip
+
+
+class Outcome(Enum):
+    """How a site said no to a batch."""
+
+    NACKED = "nacked"
+    """AMQP ``basic.nack``."""
+    RETURNED = "returned"
+    """AMQP: unroutable, and therefore in no queue, though the broker confirms it afterwards."""
+    REFUSED = "refused"
+    """MQTT: a PUBACK with a failing reason code; AMQP: a message over the broker's size limit; both: one over
+    ``Site.max_frame_bytes``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One broker message to publish."""
+
+    token: int
+    """Chosen by the caller, unique within the connection; comes back in ``confirmed`` or ``refused``. All
+    messages of one batch carry the batch's token, which comes back once: confirmed when all of them are,
+    refused when one of them is."""
+    topic: str
+    partition: int
+    body: bytes
+    content_type: str | None
+    """``application/vnd.reliamsg.batch`` for a data frame; None for the plain form."""
+    headers: Mapping[str, str] | None
+    """The plain form's identity and the application's headers; None for a data frame."""
+    message_id: str
+    timestamp_us: int
+    parts_left: int = 0
+    """How many more messages of the same token follow this one directly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A group that a producer names, or one that a consumer reads for, at one topic and partition."""
+
+    topic: str
+    partition: int
+    group: str
+
+
+Token = object
+"""Names one delivery to the transport that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One broker message that arrived."""
+
+    token: Token
+    """For ``acknowledge()``. One of a connection that is gone is ignored there."""
+    address: str
+    """AMQP: the routing key; MQTT: the topic. As received: not checked."""
+    body: bytes
+    content_type: str | None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """AMQP headers or MQTT 5 user properties whose values are strings; others are left out."""
+    redelivered: bool = False
+    """The broker's own flag (AMQP ``redelivered``, MQTT DUP)."""
+    retained: bool = False
+    """MQTT: marked as retained. We never publish so, yet some brokers mark what was queued for an absent session."""
+    damaged: str | None = None
+    """Why the transport itself could not read the message's headers, if it could not. The body is as
+    received."""
+
+
+class SenderEvents(Protocol):
+    """What a sending transport tells and asks the producer."""
+
+    def connected(self, endpoint: str, window: int | None) -> None:
+        """Handshake and topology are done; sending starts anew, nothing is in flight. `window` is the
+        broker's own limit of unconfirmed messages, if it has one."""
+
+    def disconnected(self, reason: str) -> None:
+        """The connection is gone; the outcome of all that was in flight is indeterminate."""
+
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
+        """An attempt to connect failed; `credentials` says that the broker refused the login."""
+
+    def pull(self) -> Sequence[Outgoing]:
+        """Asked whenever the transport can write and after every ``wake()``: what to send next, empty when
+        there is nothing or the window is full. Whatever is returned is considered in flight. A batch of
+        several messages is returned whole."""
+
+    def confirmed(self, tokens: Sequence[int]) -> None:
+        """The broker has these batches, all of each."""
+
+    def refused(self, token: int, outcome: Outcome, reason: str) -> None:
+        """The broker does not have this batch, and said so."""
+
+    def blocked(self, reason: str | None) -> None:
+        """The broker asked to stop sending (AMQP ``connection.blocked``); None when that is over."""
+
+
+class SenderTransport(Protocol):
+    """Publishes to one site."""
+
+    def start(self) -> None:
+        """Start the I/O thread and begin to connect."""
+
+    def wake(self) -> None:
+        """Have ``pull()`` asked soon."""
+
+    def reconnect(self, reason: str) -> None:
+        """Drop the connection (a confirm is overdue) and connect again; nothing where there is none."""
+
+    def bind(self, bindings: Sequence[Binding]) -> None:
+        """Replace the groups whose queues are declared on every connect, before the first publish; if
+        connected, declare them now, before what is pulled from now on. Nothing at MQTT sites."""
+
+    def close(self, timeout: float) -> None:
+        """Disconnect cleanly and end the I/O thread, within `timeout` seconds. Events may still be called
+        until this returns, and never after it."""
+
+
+class ReceiverEvents(Protocol):
+    """What a receiving transport tells the consumer."""
+
+    def connected(self, endpoint: str, session_present: bool | None) -> None:
+        """Reading starts. `session_present`: MQTT, whether the broker still knew the group's session; AMQP,
+        whether all of the group's queues existed already. None where that can't be told."""
+
+    def disconnected(self, reason: str) -> None:
+        """The connection is gone; every token of it is void, the broker will deliver again."""
+
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
+        """An attempt to connect failed; `credentials` says that the broker refused the login."""
+
+    def busy(self, holder: str) -> None:
+        """Another client holds the group's lock at this site; tried again with backoff."""
+
+    def received(self, deliveries: Sequence[Delivery]) -> None:
+        """Messages, in the order in which they arrived."""
+
+    def drained(self) -> None:
+        """The site's queue or session was seen empty: all that had been queued there when it was last asked
+        has been delivered. Only where the broker can tell (AMQP)."""
+
+
+class ReceiverTransport(Protocol):
+    """Reads one site for one group."""
+
+    def start(self) -> None:
+        """Start the I/O thread and begin to connect."""
+
+    def acknowledge(self, tokens: Sequence[Token]) -> None:
+        """The messages are safe here: the broker may forget them. Tokens may come in any order; MQTT's are
+        passed on in the order in which the messages were received (MQTT-4.6.0-2)."""
+
+    def reconnect(self, reason: str) -> None:
+        """Drop the connection and connect again."""
+
+    def close(self, timeout: float) -> None:
+        """Stop reading, disconnect cleanly, end the I/O thread, within `timeout` seconds. Unacknowledged
+        messages stay with the broker. Events may be called until this returns, and never after it."""
+
+
+class Transports(Protocol):
+    """Where producers and consumers get their transports from: :mod:`reliamsg.transport.factory`, a module, is
+    one; :class:`reliamsg.testing.MemoryNetwork` another."""
+
+    def open_sender(
+        self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents, /
+    ) -> SenderTransport:
+        """A transport that publishes to `site`; not started yet."""
+
+    def open_receiver(
+        self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents, /
+    ) -> ReceiverTransport:
+        """A transport that reads `site` for the one group that `bindings` name; not started yet."""

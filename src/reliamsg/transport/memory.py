@@ -1,0 +1,338 @@
+"""Transports to brokers in memory: the port of :mod:`reliamsg.transport.base` without any network.
+
+They come in two kinds. Threaded ones have an I/O thread each, as the real ones do, and suit an application's
+tests. Stepped ones (``MemoryNetwork(..., threaded=False)``) have none: everything happens inside
+``run_pending()``, on the caller's thread and in the same order every time, so that a test or a simulator
+decides what happens when, without sleeping.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Generic, Literal, TypeVar
+
+from reliamsg.config import Site
+from reliamsg.errors import ConfigError
+from reliamsg.transport.base import Binding, Outcome, ReceiverEvents, SenderEvents, Token
+from reliamsg.transport.memory_broker import Connection, MemoryBroker, Refused
+
+__all__ = ["MemoryBroker", "MemoryNetwork", "MemoryReceiver", "MemorySender"]
+
+E = TypeVar("E", SenderEvents, ReceiverEvents)
+T = TypeVar("T", bound="MemorySender | MemoryReceiver")
+
+
+class _MemoryTransport(ABC, Generic[E]):
+    """Connecting, disconnecting and the thread; subclasses know what flows.
+
+    A refused attempt to connect is repeated when the broker's state changes, not after a time: in memory,
+    nothing else can make it succeed.
+    """
+
+    def __init__(self, site: Site, broker: MemoryBroker, events: E, client: str, *, threaded: bool) -> None:
+        self.site = site
+        self.broker = broker
+        self.client = client
+        self._events: E = events
+        self._connection: Connection | None = None
+        self._pending = threading.Event()
+        self._stopping = False
+        self._killed = False
+        self._started = False
+        self._thread = (
+            threading.Thread(target=self._run, name=f"memory {site.name} {client}", daemon=True)
+            if threaded
+            else None
+        )
+
+    @abstractmethod
+    def _connect(self) -> None: ...
+    @abstractmethod
+    def _flow(self, connection: Connection) -> bool: ...
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection now."""
+        connection = self._connection
+        return connection is not None and connection.alive
+
+    def start(self) -> None:
+        """Begin to connect: on a thread, or at the next ``run_pending()``."""
+        self._started = True
+        self.broker.watch(self._wake)
+        self._pending.set()
+        if self._thread is not None:
+            self._thread.start()
+
+    def reconnect(self, reason: str) -> None:
+        """Drop the connection, if there is one, and connect again."""
+        connection = self._connection
+        if connection is not None:
+            self.broker.drop(connection, reason)
+        self._wake()
+
+    def close(self, timeout: float) -> None:
+        """Disconnect, and end the thread."""
+        if not self._started or self._stopping:
+            return
+        self._stopping = True
+        self._wake()
+        if self._thread is None:
+            self.step()
+        elif threading.current_thread() is not self._thread:
+            self._thread.join(max(0.0, timeout))
+
+    def kill(self) -> None:
+        """End as if the process had died: the connection breaks, and no event is called any more."""
+        self._killed = self._stopping = True
+        connection = self._connection
+        if connection is not None:
+            self.broker.drop(connection, "connection reset")
+        self._leave()
+        self._wake()
+
+    def step(self) -> bool:
+        """Do what there is to do now; return whether there was anything. Not for threaded transports."""
+        if not self._started or self._killed or not self._pending.is_set():
+            return False
+        self._pending.clear()
+        self._work()
+        return True
+
+    def _wake(self) -> None:
+        self._pending.set()
+
+    def _run(self) -> None:
+        while not (self._killed or (self._stopping and self._connection is None)):
+            self._pending.wait()
+            self._pending.clear()
+            self._work()
+
+    def _work(self) -> None:
+        while not self._killed:
+            connection = self._connection
+            if connection is None:
+                if self._stopping or not self._try_to_connect():
+                    break
+            elif self._stopping or not connection.alive:
+                self.broker.drop(connection, "closed")
+                self._connection = None
+                self._lost(connection)
+            elif not self._flow(connection):
+                break
+        if self._killed and self._connection is not None:  # it connected while it was being killed
+            self.broker.drop(self._connection, "connection reset")
+        if self._stopping and self._connection is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._started:
+            self._started = False
+            self.broker.unwatch(self._wake)
+
+    def _try_to_connect(self) -> bool:
+        try:
+            self._connect()
+        except Refused as refused:
+            self._refused(refused)
+            return False
+        return True
+
+    def _refused(self, refused: Refused) -> None:
+        self._events.unreachable(str(self.site.endpoints[0]), refused.reason, refused.credentials)
+
+    def _lost(self, connection: Connection) -> None:
+        self._events.disconnected(connection.reason)
+
+
+class MemorySender(_MemoryTransport[SenderEvents]):
+    """Publishes to one broker in memory."""
+
+    def __init__(
+        self,
+        site: Site,
+        broker: MemoryBroker,
+        producer_id: str,
+        bindings: Sequence[Binding],
+        events: SenderEvents,
+        *,
+        threaded: bool,
+    ) -> None:
+        super().__init__(site, broker, events, producer_id, threaded=threaded)
+        self._bindings = tuple(bindings)
+        self._told_blocked: str | None = None
+
+    def wake(self) -> None:
+        """Have ``pull()`` asked soon."""
+        self._wake()
+
+    def bind(self, bindings: Sequence[Binding]) -> None:
+        """Replace the groups whose queues are declared, and declare them if connected."""
+        self._bindings = tuple(bindings)
+        if self.connected:
+            self._declare()
+
+    def _connect(self) -> None:
+        self._connection = self.broker.connect_sender(self.client, self._wake)
+        self._declare()
+        self._told_blocked = None
+        self._events.connected(str(self.site.endpoints[0]), self.broker.window)
+
+    def _declare(self) -> None:
+        # At MQTT sites only a group's own client can make its session.
+        if self.broker.protocol == "amqp" and self.site.declare == "create":
+            self.broker.declare(self._bindings)
+
+    def _flow(self, connection: Connection) -> bool:
+        blocked = self.broker.blocked_reason()
+        if blocked != self._told_blocked:
+            self._told_blocked = blocked
+            self._events.blocked(blocked)
+        sent = False
+        while blocked is None and (outgoing := self._events.pull()):
+            self.broker.publish(connection, outgoing, self.site.max_frame_bytes)
+            sent = True
+        results = self.broker.results(connection)
+        self._tell(results)
+        return bool(sent or results)
+
+    def _tell(self, results: Sequence[tuple[int, tuple[Outcome, str] | None]]) -> None:
+        """Confirms that follow each other go in one call, everything in the broker's order."""
+        confirmed: list[int] = []
+        for token, refusal in results:
+            if refusal is None:
+                confirmed.append(token)
+                continue
+            if confirmed:
+                self._events.confirmed(confirmed)
+                confirmed = []
+            self._events.refused(token, *refusal)
+        if confirmed:
+            self._events.confirmed(confirmed)
+
+
+class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
+    """Reads one broker in memory for a group."""
+
+    def __init__(
+        self,
+        site: Site,
+        broker: MemoryBroker,
+        bindings: Sequence[Binding],
+        events: ReceiverEvents,
+        *,
+        threaded: bool,
+    ) -> None:
+        super().__init__(site, broker, events, bindings[0].group, threaded=threaded)
+        self._bindings = tuple(bindings)
+
+    def acknowledge(self, tokens: Sequence[Token]) -> None:
+        """Let the broker forget these messages."""
+        connection = self._connection
+        if connection is not None:
+            self.broker.acknowledge(connection, tokens)
+            self._wake()
+
+    def _connect(self) -> None:
+        self._connection, existed = self.broker.connect_receiver(self.client, self._wake, self._bindings)
+        self._events.connected(str(self.site.endpoints[0]), existed)
+
+    def _refused(self, refused: Refused) -> None:
+        if refused.busy:
+            self._events.busy(refused.reason)
+        else:
+            super()._refused(refused)
+
+    def _flow(self, connection: Connection) -> bool:
+        deliveries = self.broker.fetch(connection, self.site.prefetch)
+        if deliveries:
+            self._events.received(deliveries)
+        elif self.broker.turned_empty(connection):
+            self._events.drained()
+        return bool(deliveries)
+
+
+class MemoryNetwork:
+    """Sites in memory, and the transports to them: give it as ``transports=`` to producers and consumers.
+
+    ::
+
+        with MemoryNetwork("dc1", "dc2") as network:
+            producer = Producer("p", network.sites, outbox=path, transports=network)
+            network["dc1"].down()
+
+    `protocol` is that of all sites, or a mapping by name. With ``threaded=False`` nothing happens outside
+    ``run_pending()``. Sites of an application's own are matched by their name alone.
+    """
+
+    def __init__(
+        self,
+        *site_names: str,
+        protocol: Literal["amqp", "mqtt"] | Mapping[str, Literal["amqp", "mqtt"]] = "amqp",
+        seed: int = 0,
+        threaded: bool = True,
+    ) -> None:
+        protocols = {name: protocol if isinstance(protocol, str) else protocol[name] for name in site_names}
+        self.brokers = {
+            name: MemoryBroker(name, protocol=protocols[name], seed=seed + i)
+            for i, name in enumerate(site_names)
+        }
+        self.sites = tuple(Site(name, f"{protocols[name]}://memory") for name in site_names)
+        self._threaded = threaded
+        self._transports: list[MemorySender | MemoryReceiver] = []
+
+    def __getitem__(self, site_name: str) -> MemoryBroker:
+        return self.brokers[site_name]
+
+    def open_sender(
+        self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents
+    ) -> MemorySender:
+        """A transport that publishes to `site`; not started yet."""
+        broker = self._broker(site)
+        return self._opened(
+            MemorySender(site, broker, producer_id, bindings, events, threaded=self._threaded)
+        )
+
+    def open_receiver(
+        self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents
+    ) -> MemoryReceiver:
+        """A transport that reads `site` for the one group that `bindings` name; not started yet."""
+        broker = self._broker(site)
+        return self._opened(MemoryReceiver(site, broker, bindings, events, threaded=self._threaded))
+
+    def run_pending(self, max_rounds: int = 10_000) -> int:
+        """Let all stepped transports work until there is nothing left to do; return how many rounds it took.
+
+        Raises :class:`RuntimeError` if there is no end to it within `max_rounds`.
+        """
+        for rounds in range(max_rounds):
+            # A list, not any(): everybody has a turn in each round.
+            if not any([transport.step() for transport in list(self._transports)]):  # noqa: C419
+                return rounds
+        raise RuntimeError(f"still not quiet after {max_rounds} rounds")
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Close every transport that was opened here."""
+        for transport in self._transports:
+            transport.close(timeout)
+
+    def __enter__(self) -> MemoryNetwork:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _broker(self, site: Site) -> MemoryBroker:
+        try:
+            return self.brokers[site.name]
+        except KeyError:
+            raise ConfigError(f"site {site.name}: this network has only {', '.join(self.brokers)}") from None
+
+    def _opened(self, transport: T) -> T:
+        self._transports.append(transport)
+        return transport

@@ -1,0 +1,371 @@
+"""What the journals of a group say it was given, replayed row by row.
+
+Rows about what the application was given share one order per stream (see :mod:`reliamsg.store.journal`), so
+replaying them shows every step out of order, every hole and every repetition, whatever the client thought of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from reliamsg.message import Stream
+from reliamsg.store.journal import ORDERED, JournalRow
+from reliamsg.verify.journals import Boot, Chain
+from reliamsg.verify.producers import key_of, stream_of
+from reliamsg.verify.report import KINDS, Finding
+from reliamsg.verify.spans import ENDLESS, Key, SpanMap, Spans
+
+__all__ = ["GroupFacts", "gather_group"]
+
+Position = tuple[int, int]
+"""Epoch and sequence number."""
+
+
+@dataclass
+class GroupFacts:
+    """One group, from all its journals."""
+
+    group: str
+    sound: bool = True
+    """Whether no row is missing."""
+    finished: bool = True
+    """Whether nothing can follow."""
+    handed: SpanMap = field(default_factory=SpanMap)
+    """What the application was given, flagged or not."""
+    acknowledged: SpanMap = field(default_factory=SpanMap)
+    declared: SpanMap = field(default_factory=SpanMap)
+    before_join: SpanMap = field(default_factory=SpanMap)
+    dead: SpanMap = field(default_factory=SpanMap)
+    leaps: dict[Stream, list[Position]] = field(default_factory=dict)
+    """Pairs of epochs between which everything was declared lost, whatever epochs there were."""
+    late: SpanMap = field(default_factory=SpanMap)
+    received: dict[str, SpanMap] = field(default_factory=dict)
+    """Per site, duplicates included."""
+    joined: dict[Stream, Position] = field(default_factory=dict)
+    """Where each stream began for this group."""
+    reached: dict[Stream, Position] = field(default_factory=dict)
+    """How far each stream got."""
+    topics: set[str] = field(default_factory=set)
+    duplicates: int = 0
+    out_of_order: int = 0
+
+    def covered(self, stream: Stream, epoch: int) -> Spans:
+        """What is accounted for by the group's own rows."""
+        key = (stream, epoch)
+        return self.handed[key] | self.declared_in(key) | self.before_join[key] | self.dead[key]
+
+    def declared_in(self, key: Key) -> Spans:
+        """What was declared lost of a stream's epoch, be it by name or as something in between."""
+        if any(low < key[1] < high for low, high in self.leaps.get(key[0], ())):
+            return Spans([(1, ENDLESS)])
+        return self.declared[key]
+
+
+def gather_group(
+    group: str, chains: Iterable[Chain], gap_timeout: float | None, tolerance: float
+) -> tuple[GroupFacts, list[Finding]]:
+    """Read all journals of one group. `gap_timeout` and `tolerance` are in seconds."""
+    facts = GroupFacts(group)
+    findings: list[Finding] = []
+    readers: list[_Reader] = []
+    for chain in sorted(chains, key=lambda chain: chain.rows[0].wall_us if chain.rows else 0):
+        reader = _Reader(facts, findings, chain, gap_timeout, tolerance)
+        reader.read()
+        readers.append(reader)
+        facts.sound &= not chain.broken
+        facts.finished &= chain.finished
+    for reader in readers:
+        reader.finish()
+    _check_acknowledged(facts, findings, readers)
+    return facts, findings
+
+
+@dataclass
+class _StreamState:
+    """Where a stream is, while its rows are replayed."""
+
+    cursor: Position | None = None
+    handed: dict[int, Spans] = field(default_factory=dict)
+    skipped: dict[int, Spans] = field(default_factory=dict)
+    """Declared, or from before the group joined."""
+    holes: dict[int, Spans] = field(default_factory=dict)
+    dead: dict[int, Spans] = field(default_factory=dict)
+    owed: dict[int, Spans] = field(default_factory=dict)
+    """Given before this boot and not acknowledged by then: to be given again, before anything new."""
+
+
+def _lowest(spans: dict[int, Spans]) -> Position | None:
+    return min(((epoch, found.lowest) for epoch, found in spans.items() if found), default=None)
+
+
+def _at(spans: dict[int, Spans], epoch: int) -> Spans:
+    return spans.setdefault(epoch, Spans())
+
+
+class _Reader:
+    """Replays one chain of a group."""
+
+    def __init__(
+        self,
+        facts: GroupFacts,
+        findings: list[Finding],
+        chain: Chain,
+        gap_timeout: float | None,
+        tolerance: float,
+    ) -> None:
+        self.facts = facts
+        self.findings = findings
+        self.chain = chain
+        self.gap_timeout = gap_timeout
+        self.tolerance = tolerance
+        self.streams: dict[Stream, _StreamState] = {}
+        self.acknowledged: SpanMap = SpanMap()
+        """By the boots before the current one: durable then."""
+        self.replays = SpanMap()
+        self.again = SpanMap()
+        """Acknowledged more than once in this chain."""
+        self.latest = True
+        self.before = SpanMap()
+        """Handed out by chains read before this one."""
+        self.before.merge(facts.handed)
+
+    def read(self) -> None:
+        for boot in self.chain.boots:
+            self._begin(boot)
+            acks: list[JournalRow] = []
+            ack_starts = SpanMap()
+            opened_gaps: list[JournalRow] = []
+            for row in boot.rows:
+                self._site_row(row)
+                if row.kind in ORDERED:
+                    self._ordered(row, ack_starts)
+                    if row.kind == "declared":
+                        self._check_clock(row, opened_gaps, boot)
+                elif row.kind == "acknowledged":
+                    acks.append(row)
+                    # The row may have grown since; its first number was there when it was written.
+                    ack_starts.put(key_of(row), row.first, row.first)
+                elif row.kind == "gap_opened":
+                    opened_gaps.append(row)
+                elif row.kind == "joined":
+                    self._joined(row)
+            self._acknowledge(acks)
+
+    def _begin(self, boot: Boot) -> None:
+        topics = boot.opened.get("topics")
+        self.facts.topics.update(topics if isinstance(topics, list | dict) else ())
+        self.latest = boot.opened.get("begin") == "latest"
+        for stream, state in self.streams.items():
+            state.owed = {
+                epoch: handed - self.acknowledged[stream, epoch] - _at(state.dead, epoch)
+                for epoch, handed in state.handed.items()
+            }
+
+    def _joined(self, row: JournalRow) -> None:
+        stream, position = stream_of(row), (row.epoch, max(row.first, 1))
+        if position < self.facts.joined.get(stream, (ENDLESS, 0)):
+            self.facts.joined[stream] = position
+        if self.latest and stream not in self.streams:
+            # What came before the first to arrive was asked not to be delivered.
+            self.streams[stream] = _StreamState(cursor=(row.epoch, position[1] - 1))
+
+    def _site_row(self, row: JournalRow) -> None:
+        if row.kind in ("received", "duplicate"):
+            self.facts.received.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
+
+    def _ordered(self, row: JournalRow, ack_starts: SpanMap) -> None:
+        stream = stream_of(row)
+        state = self.streams.setdefault(stream, _StreamState())
+        if row.kind == "delivered":
+            self._delivered(row, state)
+        elif row.kind == "redelivered":
+            self._redelivered(row, state, ack_starts)
+        elif row.kind in ("declared", "before_join"):
+            self._skipped(row, state)
+        elif row.kind == "dead_lettered":
+            self._dead_lettered(row, state)
+        elif row.kind == "replayed":
+            for piece in _at(state.dead, row.epoch).lacking(row.first, row.last):
+                self._find("false_replay", row, *piece)
+            self.replays.put(key_of(row), row.first, row.last)
+        else:
+            self.facts.late.put(key_of(row), row.first, row.last)
+
+    def _delivered(self, row: JournalRow, state: _StreamState) -> None:
+        handed, skipped, holes = (_at(m, row.epoch) for m in (state.handed, state.skipped, state.holes))
+        for first, last in handed.within(row.first, row.last) | self.before[key_of(row)].within(
+            row.first, row.last
+        ):
+            self._find("duplicate", row, first, last)
+            self.facts.duplicates += last - first + 1
+        for piece in skipped.within(row.first, row.last) - handed:
+            self._find("delivered_after_gap", row, *piece)
+        fresh = handed.lacking(row.first, row.last) - skipped
+        start = self._ahead(row, state)
+        for first, last in fresh.within(row.first, start - 1):
+            self._find("out_of_order", row, first, last)
+            self.facts.out_of_order += last - first + 1
+            holes.discard(first, last)
+        self._hand(row, state, start)
+
+    def _redelivered(self, row: JournalRow, state: _StreamState, ack_starts: SpanMap) -> None:
+        key = key_of(row)
+        acknowledged = self.acknowledged[key].within(row.first, row.last)
+        acknowledged.update(ack_starts[key].within(row.first, row.last))
+        for piece in acknowledged - self.replays[key]:
+            self._find("redelivered_after_ack", row, *piece)
+        skipped = _at(state.skipped, row.epoch).within(row.first, row.last)
+        for piece in skipped - _at(state.handed, row.epoch):
+            self._find("delivered_after_gap", row, *piece)
+        self._hand(row, state, self._ahead(row, state))
+
+    def _skipped(self, row: JournalRow, state: _StreamState) -> None:
+        # An end that is not known, or below the start, means: all that the epoch still had.
+        last = row.last if row.last >= row.first else ENDLESS - 1
+        for piece in _at(state.handed, row.epoch).within(row.first, last):
+            self._find("false_gap", row, *piece)
+        if row.kind == "before_join" and (begin := _lowest(state.handed)) is not None:
+            # What arrives from before the place of joining may do so at any time; nothing else may be called so.
+            first = row.first if row.epoch > begin[0] else max(row.first, begin[1])
+            if row.epoch >= begin[0] and first <= last:
+                self._find("false_before_join", row, first, last)
+        until = (row.detail or {}).get("until_epoch")
+        if row.kind == "declared" and isinstance(until, int):
+            self.facts.leaps.setdefault(stream_of(row), []).append((row.epoch, until))
+        holes = _at(state.holes, row.epoch)
+        for piece in holes.within(row.first, last):
+            self._find("declared_late", row, *piece)
+        holes.discard(row.first, last)
+        _at(state.skipped, row.epoch).add(row.first, last)
+        facts = self.facts.declared if row.kind == "declared" else self.facts.before_join
+        facts.put(key_of(row), row.first, last)
+        if (start := self._ahead(row, state, last)) <= last:
+            self._advance(row, state, start, last)
+
+    def _dead_lettered(self, row: JournalRow, state: _StreamState) -> None:
+        _at(state.dead, row.epoch).add(row.first, row.last)
+        self.facts.dead.put(key_of(row), row.first, row.last)
+        _at(state.owed, row.epoch).discard(row.first, row.last)
+        if (start := self._ahead(row, state)) <= row.last:
+            self._advance(row, state, start, row.last)
+
+    def _ahead(self, row: JournalRow, state: _StreamState, last: int | None = None) -> int:
+        """The first number of the row that lies beyond the cursor; one past its end where none does."""
+        end = row.last if last is None else last
+        if state.cursor is None or row.epoch > state.cursor[0]:
+            return row.first
+        if row.epoch < state.cursor[0]:
+            return end + 1
+        return min(max(row.first, state.cursor[1] + 1), end + 1)
+
+    def _hand(self, row: JournalRow, state: _StreamState, start: int) -> None:
+        """The application was given the row's messages; those from `start` are beyond the cursor."""
+        _at(state.owed, row.epoch).discard(row.first, row.last)
+        _at(state.handed, row.epoch).add(row.first, row.last)
+        self.facts.handed.put(key_of(row), row.first, row.last)
+        if start <= row.last:
+            self._advance(row, state, start, row.last)
+
+    def _advance(self, row: JournalRow, state: _StreamState, start: int, last: int) -> None:
+        """Move the cursor to `last`; what lies between it and `start` is a hole."""
+        if row.kind in ("delivered", "redelivered"):
+            self._check_owed(row, state, (row.epoch, start))
+        same = state.cursor is not None and state.cursor[0] == row.epoch
+        expected = state.cursor[1] + 1 if same and state.cursor is not None else 1
+        if start > expected:
+            for piece in _at(state.skipped, row.epoch).lacking(expected, start - 1):
+                _at(state.holes, row.epoch).add(*piece)
+        if state.cursor is None:
+            stream = stream_of(row)
+            self.facts.joined.setdefault(stream, (row.epoch, row.first))
+        state.cursor = (row.epoch, last)
+
+    def _check_owed(self, row: JournalRow, state: _StreamState, position: Position) -> None:
+        for epoch in sorted(state.owed):
+            bound = position[1] - 1 if epoch == position[0] else ENDLESS if epoch < position[0] else -1
+            for first, last in (passed := state.owed[epoch].within(1, bound)):
+                self.findings.append(
+                    Finding("not_redelivered", KINDS["not_redelivered"][1], stream_of(row),
+                            self.facts.group, epoch=epoch, first=first, last=last)
+                )  # fmt: skip
+            if passed:
+                state.owed[epoch] = state.owed[epoch] - passed
+
+    def _acknowledge(self, rows: list[JournalRow]) -> None:
+        for row in rows:
+            key = key_of(row)
+            for first, last in self.acknowledged[key].within(row.first, row.last) - self.replays[key]:
+                self.again.put(key, first, last)
+            self.acknowledged.put(key, row.first, row.last)
+
+    def _check_clock(self, row: JournalRow, opened: list[JournalRow], boot: Boot) -> None:
+        """A gap that expired did so no sooner than its clock could have run out.
+
+        The clock may have stood still for any time, so only a journal that gives the clock's reading (`elapsed`,
+        in seconds) shows one that ran too long.
+        """
+        timeout = self.gap_timeout
+        if timeout is None and isinstance(boot.opened.get("gap_timeout"), int | float):
+            timeout = float(boot.opened["gap_timeout"])
+        if timeout is None or row.reason != "expired":
+            return
+        elapsed = (row.detail or {}).get("elapsed")
+        if isinstance(elapsed, int | float):
+            if elapsed < timeout - self.tolerance:
+                self._find("gap_closed_early", row, row.first, row.last)
+            elif elapsed > timeout + self.tolerance:
+                self._find("gap_closed_late", row, row.first, row.last)
+            return
+        starts = [
+            gap.mono_us
+            for gap in opened
+            if key_of(gap) == key_of(row) and gap.first <= row.last and row.first <= max(gap.last, gap.first)
+        ]
+        if starts and (row.mono_us - min(starts)) / 1e6 < timeout - self.tolerance:
+            self._find("gap_closed_early", row, row.first, row.last)
+
+    def _find(self, kind: str, row: JournalRow, first: int, last: int) -> None:
+        self.findings.append(
+            Finding(kind, KINDS[kind][1], stream_of(row), self.facts.group,
+                    epoch=row.epoch, first=first, last=last)
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Once all chains of the group are read: what stayed a hole, unless another inbox has it."""
+        for stream, state in self.streams.items():
+            for epoch, holes in state.holes.items():
+                if self.chain.broken:
+                    continue
+                for first, last in holes - self.facts.covered(stream, epoch):
+                    self.findings.append(
+                        Finding("undeclared_gap", KINDS["undeclared_gap"][1], stream, self.facts.group,
+                                epoch=epoch, first=first, last=last)
+                    )  # fmt: skip
+            if state.cursor is not None:
+                self.facts.reached[stream] = max(state.cursor, self.facts.reached.get(stream, (0, 0)))
+
+
+def _check_acknowledged(facts: GroupFacts, findings: list[Finding], readers: list[_Reader]) -> None:
+    """Acknowledged at most once, and only what was given."""
+    everything = SpanMap()
+    twice = SpanMap()
+    for reader in readers:
+        twice.merge(reader.again)
+        for key, spans in reader.acknowledged.items():
+            for first, last in everything[key] & spans:
+                twice.put(key, first, last)
+        everything.merge(reader.acknowledged)
+    facts.acknowledged = everything
+    wrong: list[tuple[str, SpanMap]] = [("acknowledged_twice", twice)]
+    if facts.sound:
+        undelivered = SpanMap(
+            {key: spans - facts.handed[key] - facts.dead[key] for key, spans in everything.items()}
+        )
+        wrong.append(("acknowledged_undelivered", undelivered))
+    for kind, found in wrong:
+        for (stream, epoch), spans in found.items():
+            for first, last in spans:
+                findings.append(
+                    Finding(kind, KINDS[kind][1], stream, facts.group, epoch=epoch, first=first, last=last)
+                )

@@ -1,0 +1,171 @@
+"""What became of every message that was enqueued: for each group, range by range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reliamsg.verify.groups import GroupFacts
+from reliamsg.verify.producers import ProducerFacts
+from reliamsg.verify.report import KINDS, Finding, Report
+from reliamsg.verify.spans import ENDLESS, Key, SpanMap, Spans, total
+
+__all__ = ["account"]
+
+
+def account(
+    report: Report,
+    producers: dict[str, ProducerFacts],
+    groups: dict[str, GroupFacts],
+    named: dict[str, set[str]],
+    contested: set[Key],
+    drained: bool,
+) -> dict[str, SpanMap]:
+    """Set what is published against what each group was given, and count.
+
+    Adds findings and counts to `report`. Returns, for each group, what need not be in its application's log:
+    what is declared, dead-lettered, from before it joined, or still open.
+    """
+    pending = SpanMap()
+    excused: dict[str, SpanMap] = {}
+    for producer in producers.values():
+        report.messages.enqueued += total(producer.enqueued.values())
+        _pending(producer, pending)
+    _find(report, "pending", pending)
+    open_ends = SpanMap()
+    for name, group in groups.items():
+        ledger = _Ledger(group, drained)
+        for producer in producers.values():
+            for key in _in_order(producer.enqueued):
+                if name in named.get(key[0].topic, ()):
+                    ledger.account(key, producer, pending[key])
+        ledger.strangers(producers, contested)
+        ledger.unacknowledged()
+        ledger.report_to(report)
+        open_ends.merge(ledger.found.get("undelivered", SpanMap()))
+        excused[name] = ledger.excused
+    open_ends.merge(pending)
+    report.messages.pending = total(open_ends.values())
+    return excused
+
+
+def _pending(producer: ProducerFacts, pending: SpanMap) -> None:
+    for key, spans in producer.enqueued.items():
+        for first, last in spans - producer.published[key] - producer.removed[key]:
+            pending.put(key, first, last)
+
+
+def _in_order(spans: SpanMap) -> list[Key]:
+    return sorted(spans, key=lambda key: (key[0], key[1]))
+
+
+def _find(report: Report, kind: str, found: SpanMap, group: str = "", where: str = "") -> None:
+    text = KINDS[kind][1] + (f" ({where} of the stream)" if where else "")
+    for key in _in_order(found):
+        for first, last in found[key]:
+            report.findings.append(
+                Finding(kind, text, key[0], group, epoch=key[1], first=first, last=last, where=where)
+            )
+
+
+@dataclass
+class _Ledger:
+    """One group's account."""
+
+    group: GroupFacts
+    drained: bool
+    found: dict[str, SpanMap] = field(default_factory=dict)
+    lost: dict[str, SpanMap] = field(default_factory=dict)
+    """By where in the stream."""
+    before_join: SpanMap = field(default_factory=SpanMap)
+    excused: SpanMap = field(default_factory=SpanMap)
+
+    def account(self, key: Key, producer: ProducerFacts, pending: Spans) -> None:
+        """What became of one stream's epoch at this group."""
+        group = self.group
+        enqueued = producer.enqueued[key]
+        counted = producer.counted.get(group.group, SpanMap())[key]
+        declared = group.declared_in(key) & enqueued
+        self._put("declared_gap", key, declared - group.handed[key])
+        self._excuse(key, declared | group.dead[key] | pending)
+        missing = enqueued - group.handed[key] - group.dead[key] - declared - pending
+        early = (missing - counted) & (group.before_join[key] | self._before(key))
+        if early and key[0] not in group.joined and group.sound:
+            self._put("never_joined", key, early)
+            self._excuse(key, early)
+        elif early:
+            self.before_join.merge({key: early})
+            self._excuse(key, early)
+        missing = missing - early
+        removed = missing & producer.removed[key]
+        self._put("removed", key, removed)
+        self._excuse(key, removed)
+        for first, last in missing - removed:
+            self._missing(key, first, last)
+
+    def _before(self, key: Key) -> Spans:
+        """What of an epoch lies before the place where the group joined; all of it where it never did."""
+        stream, epoch = key
+        joined = self.group.joined.get(stream)
+        if joined is None or epoch < joined[0]:
+            return Spans([(1, ENDLESS)])
+        return Spans([(1, joined[1] - 1)]) if epoch == joined[0] else Spans()
+
+    def _missing(self, key: Key, first: int, last: int) -> None:
+        stream, epoch = key
+        tail = (epoch, first) > self.group.reached.get(stream, (0, 0))
+        certain = self.group.sound and (not tail or (self.drained and self.group.finished))
+        if not certain:
+            self._put("undelivered", key, Spans([(first, last)]))
+            self._excuse(key, Spans([(first, last)]))
+            return
+        given = [(e, spans.lowest) for (s, e), spans in self.group.handed.items() if s == stream and spans]
+        where = "tail" if tail else "prefix" if not given or (epoch, last) < min(given) else "middle"
+        self.lost.setdefault(where, SpanMap()).put(key, first, last)
+
+    def strangers(self, producers: dict[str, ProducerFacts], contested: set[Key]) -> None:
+        """What was given, or declared a gap, without ever having been enqueued."""
+        for key in _in_order(self.group.handed):
+            producer = producers.get(key[0].producer)
+            if producer is not None and key not in contested:
+                kind = "phantom" if producer.sound else "unproven"
+                self._put(kind, key, self.group.handed[key] - producer.enqueued[key])
+        for key in _in_order(self.group.declared):
+            producer = producers.get(key[0].producer)
+            if producer is not None and producer.sound and producer.enqueued[key] and key not in contested:
+                stray = self.group.declared[key] - producer.enqueued[key]
+                self._put("phantom_gap", key, Spans((a, b) for a, b in stray if b < ENDLESS - 1))
+
+    def unacknowledged(self) -> None:
+        """What was given and is not settled yet."""
+        if not self.group.sound:
+            return
+        for key in _in_order(self.group.handed):
+            left = self.group.handed[key] - self.group.acknowledged[key] - self.group.dead[key]
+            self._put("unacknowledged", key, left)
+            self._excuse(key, left)
+
+    def report_to(self, report: Report) -> None:
+        name, messages = self.group.group, report.messages
+        for kind, found in self.found.items():
+            _find(report, kind, found, name)
+        for where, found in self.lost.items():
+            _find(report, "lost", found, name, where)
+        messages.delivered[name] = total(self.group.handed.values())
+        messages.lost += sum(total(found.values()) for found in self.lost.values())
+        messages.declared_gaps += self._count("declared_gap") + self._count("removed")
+        messages.phantom += self._count("phantom")
+        messages.duplicates += self.group.duplicates
+        messages.out_of_order += self.group.out_of_order
+        messages.late += sum((spans - self.group.handed[key]).count for key, spans in self.group.late.items())
+        messages.before_join += total(self.before_join.values())
+
+    def _count(self, kind: str) -> int:
+        return total(self.found.get(kind, SpanMap()).values())
+
+    def _put(self, kind: str, key: Key, spans: Spans) -> None:
+        for first, last in spans:
+            self.found.setdefault(kind, SpanMap()).put(key, first, last)
+
+    def _excuse(self, key: Key, spans: Spans) -> None:
+        for first, last in spans:
+            self.excused.put(key, first, last)

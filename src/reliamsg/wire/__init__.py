@@ -1,0 +1,1 @@
+"""What travels: frames, headers and addresses, and the limits on them."""

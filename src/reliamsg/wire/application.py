@@ -1,0 +1,85 @@
+"""What applications may publish: checks of body, key and headers before anything is stored.
+
+The rules are the same for every wire form and site, so that a message that was accepted once can go anywhere:
+text is what both AMQP short strings and MQTT 5 user properties carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_MESSAGE_BYTES, unsafe_characters
+from reliamsg.errors import ConfigError, MessageTooLarge
+
+__all__ = ["RESERVED_PREFIX", "Bytes", "check_body", "check_headers", "check_key"]
+
+Bytes = bytes | bytearray | memoryview
+
+RESERVED_PREFIX = "rm-"
+"""Headers that begin with this, in any case, are the protocol's own."""
+
+
+def check_body(body: Bytes) -> bytes:
+    """Return `body` as bytes; a mutable one is copied, so that later changes do not reach the message.
+
+    Raises :class:`ConfigError` for anything but bytes, :class:`MessageTooLarge` over 4 MiB.
+    """
+    if type(body) is not bytes:
+        if not isinstance(body, (bytes, bytearray, memoryview)):
+            hint = "; encode it first" if isinstance(body, str) else ""
+            raise ConfigError(f"a body must be bytes, not {type(body).__name__}{hint}")
+        size = body.nbytes if isinstance(body, memoryview) else len(body)
+        if size <= MAX_MESSAGE_BYTES:  # else there is nothing to copy
+            return bytes(body)
+    else:
+        size = len(body)
+    if size > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(f"a body of {size} bytes; at most {MAX_MESSAGE_BYTES} are possible")
+    return body  # type: ignore[return-value]  # of type bytes: every other type has returned
+
+
+def check_key(key: str | None) -> str | None:
+    """Return `key`, or raise :class:`ConfigError` (:class:`MessageTooLarge` over 255 bytes)."""
+    if key is not None:
+        _check_text("a key", key, MAX_KEY_BYTES)
+    return key
+
+
+def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return a copy of `headers`, None for none, or raise :class:`ConfigError`.
+
+    Names and values are strings without control characters, at most 255 bytes each in UTF-8, at most 64 of
+    them (else :class:`MessageTooLarge`). Names aren't empty and don't begin with ``rm-``.
+    """
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers must be a mapping of strings, not {type(headers).__name__}")
+    if len(headers) > MAX_HEADERS:
+        raise MessageTooLarge(f"{len(headers)} headers; at most {MAX_HEADERS} are possible")
+    for name, value in headers.items():
+        _check_text("the name of a header", name, MAX_HEADER_BYTES)
+        if not name:
+            raise ConfigError("the name of a header is empty")
+        if name[:3].lower() == RESERVED_PREFIX:
+            raise ConfigError(f"header {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
+        _check_text(f"header {name!r}", value, MAX_HEADER_BYTES)
+    return dict(headers) or None
+
+
+def _check_text(what: str, text: str, limit: int) -> None:
+    if not isinstance(text, str):
+        raise ConfigError(f"{what} must be a string, not {type(text).__name__}")
+    if text.isascii():
+        size = len(text)
+    else:
+        try:
+            size = len(text.encode())
+        except UnicodeEncodeError:
+            raise ConfigError(f"{what} is not valid Unicode text") from None
+    if size > limit:
+        raise MessageTooLarge(f"{what} is {size} bytes long; at most {limit} are possible")
+    if not (text.isascii() and text.isprintable()):
+        bad = unsafe_characters(text)
+        if bad:
+            raise ConfigError(f"{what} contains {', '.join(map(repr, bad))}, which brokers don't carry")

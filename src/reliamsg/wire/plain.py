@@ -1,0 +1,184 @@
+"""The plain form: one broker message per message, its body untouched, its identity in headers.
+
+Any client can read it. On arrival a message becomes a data frame of one, so that everything downstream knows
+a single form.
+
+============ ==================================================================
+header       value, always a string
+============ ==================================================================
+rm-v         version of this form, ``1``
+rm-producer  producer id
+rm-epoch     decimal, as all numbers here
+rm-inc       incarnation
+rm-topic     topic
+rm-part      partition
+rm-seq       sequence number
+rm-prev      ``epoch:incarnation:last`` of the previous non-empty epoch, if any
+rm-ts        when it was published, in µs since 1970, by the producer's clock
+rm-key       the application's key, if any
+rm-sum       CRC-32 of all of these, the application's headers and the body
+============ ==================================================================
+
+The application's headers keep their own names.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, check_name
+from reliamsg.errors import ConfigError
+from reliamsg.message import MessageId, Prev, Stream
+from reliamsg.wire.application import RESERVED_PREFIX
+from reliamsg.wire.data import Frame, FrameError, encode, make_records, open_frame
+from reliamsg.wire.limits import MAX_FRAME_BYTES, MAX_INCARNATION
+
+__all__ = ["PlainMessage", "decode_plain", "encode_plain", "is_plain"]
+
+VERSION = "1"
+_COVERED = (
+    "rm-v", "rm-producer", "rm-epoch", "rm-inc", "rm-topic", "rm-part", "rm-seq", "rm-prev", "rm-ts", "rm-key",
+)  # fmt: skip
+"""What the checksum covers, in its order."""
+
+
+class PlainMessage(NamedTuple):
+    """One message in the plain form, ready to publish."""
+
+    body: bytes
+    headers: dict[str, str]
+    message_id: str
+    seq: int
+    timestamp_us: int
+
+
+def is_plain(headers: Mapping[str, str]) -> bool:
+    """Whether a message with these headers says that it is in the plain form, of whatever version."""
+    return "rm-v" in headers
+
+
+def encode_plain(frame: Frame) -> list[PlainMessage]:
+    """The messages of a batch, one broker message each, in order.
+
+    A batch knows when its first and its last message were published; all but the first carry the latter time.
+    Raises :class:`FrameError` (``undecodable``) if the batch can't be read.
+    """
+    envelope, records = frame.envelope, frame.records()
+    common = {
+        "rm-v": VERSION,
+        "rm-producer": envelope.producer,
+        "rm-epoch": str(envelope.epoch),
+        "rm-inc": str(envelope.incarnation),
+        "rm-topic": envelope.topic,
+        "rm-part": str(envelope.partition),
+    }
+    if envelope.prev is not None:
+        common["rm-prev"] = ":".join(map(str, envelope.prev))
+    messages = []
+    for i, body in enumerate(records.bodies):
+        seq = envelope.seq + i
+        timestamp_us = envelope.ts_first if i == 0 else envelope.ts_last
+        own = common | {"rm-seq": str(seq), "rm-ts": str(timestamp_us)}
+        key = records.keys[i] if records.keys is not None else None
+        if key is not None:
+            own["rm-key"] = key
+        application = (records.headers[i] if records.headers is not None else None) or {}
+        own["rm-sum"] = _checksum(own, application, body)
+        identity = MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, seq)
+        messages.append(PlainMessage(body, application | own, str(identity), seq, timestamp_us))
+    return messages
+
+
+def decode_plain(body: bytes, headers: Mapping[str, str], limit: int = MAX_FRAME_BYTES) -> Frame:
+    """Verify one message in the plain form and give it back as a data frame of one message.
+
+    Raises :class:`FrameError` with reason ``oversized``, ``unknown-version``, ``malformed`` or ``corrupt`` (the
+    checksum). Headers that begin with ``rm-`` and are not known here are ignored. So are those that begin with
+    ``x-`` and are not covered by the checksum: brokers add them on the way.
+    """
+    if len(body) > limit:
+        raise FrameError("oversized", f"{len(body)} bytes, limit {limit}")
+    if headers.get("rm-v") != VERSION:
+        found = "unknown-version" if is_plain(headers) else "malformed"
+        raise FrameError(found, "not in version 1 of the plain form")
+    application = _verified_headers(body, headers)
+    key = headers.get("rm-key")
+    if key is not None and len(key.encode()) > MAX_KEY_BYTES:
+        raise FrameError("malformed", "the key is over its limit")
+    previous = headers.get("rm-prev")
+    timestamp_us = _number(headers, "rm-ts")
+    data = encode(
+        Stream(_name(headers, "rm-producer"), _name(headers, "rm-topic"), _number(headers, "rm-part")),
+        _number(headers, "rm-epoch"),
+        _number(headers, "rm-inc"),
+        _number(headers, "rm-seq"),
+        None if previous is None else _previous(previous),
+        (timestamp_us, timestamp_us),
+        make_records([body], [key], [application]),
+    )
+    return open_frame(data, max(limit, len(data)))
+
+
+def _verified_headers(body: bytes, headers: Mapping[str, str]) -> dict[str, str]:
+    """The application's headers, as published."""
+    application = {name: value for name, value in headers.items() if not name.startswith(RESERVED_PREFIX)}
+    checksum = headers.get("rm-sum")
+    if checksum != _checksum(headers, application, body):
+        application = {name: value for name, value in application.items() if not name.startswith("x-")}
+        if checksum != _checksum(headers, application, body):
+            raise FrameError("corrupt", "the checksum does not match")
+    if len(application) > MAX_HEADERS or any(
+        len(text.encode()) > MAX_HEADER_BYTES for item in application.items() for text in item
+    ):
+        raise FrameError("malformed", "headers over their limits")
+    return application
+
+
+def _checksum(headers: Mapping[str, str], application: Mapping[str, str], body: bytes) -> str:
+    """CRC-32 of identity, headers and body, with every text's length before it, so that no two differ only in
+    where one ends and the next begins."""
+    value = 0
+    try:
+        for text in _canonical(headers, application):
+            packed = text.encode()
+            value = zlib.crc32(b"%d:%b" % (len(packed), packed), value)
+    except UnicodeEncodeError:
+        raise FrameError("malformed", "a header is not valid Unicode text") from None
+    return f"{zlib.crc32(body, value):08x}"
+
+
+def _canonical(headers: Mapping[str, str], application: Mapping[str, str]) -> Iterator[str]:
+    for name in _COVERED:
+        if name in headers:
+            yield name
+            yield headers[name]
+    for name in sorted(application):
+        yield name
+        yield application[name]
+
+
+def _name(headers: Mapping[str, str], name: str) -> str:
+    try:
+        return check_name(name, headers.get(name, ""))
+    except ConfigError as error:
+        raise FrameError("malformed", str(error)) from None
+
+
+def _number(headers: Mapping[str, str], name: str) -> int:
+    return _decimal(name, headers.get(name, ""))
+
+
+def _decimal(name: str, text: str) -> int:
+    # Twenty digits hold 2**64 - 1, the largest of all; the frame's own check knows each field's range.
+    if not (text.isascii() and text.isdigit() and len(text) <= 20) or (number := int(text)) > MAX_INCARNATION:
+        raise FrameError("malformed", f"{name} is not a number of 64 bits")
+    return number
+
+
+def _previous(text: str) -> Prev:
+    parts = text.split(":", 3)
+    if len(parts) != 3:
+        raise FrameError("malformed", "rm-prev is not epoch:incarnation:last")
+    return Prev(*(_decimal("rm-prev", part) for part in parts))

@@ -1,0 +1,109 @@
+"""The demo: its verdict, what it shows, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import json_of, refused, reliamsg, start, succeeded
+from tests.cli.waiting import wait_for
+
+
+def processes_with(text: str) -> list[int]:
+    """Process ids whose command line contains `text`, without ours."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if text.encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue  # it ended meanwhile
+    return found
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "embedded",
+        "mosquitto",
+        pytest.param("mixed", marks=pytest.mark.full),
+        pytest.param("rabbitmq", marks=pytest.mark.full),
+    ],
+)
+def test_everything_arrives_once_and_in_order_and_plain_paho_loses(kind: str, tmp_path: Path) -> None:
+    place = tmp_path / "demo"
+    count = 2000
+    result = reliamsg(
+        "demo", "--messages", str(count), "--sites", kind, "--dir", place, "--json", timeout=200
+    )
+    found = json_of(succeeded(result))
+    assert found["verdict"] == "complete"
+    messages = found["messages"]
+    assert messages["enqueued"] == 2 * count
+    assert messages["delivered"] == {"primary": 2 * count, "secondary": 2 * count}
+    for kind_of_wrong in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending"):
+        assert messages[kind_of_wrong] == 0, found["findings"]
+    assert min(found["at_stake"]["dc1"].values()) > 0
+    assert found["sites"]["dc2"]["saved_alone"] > 0
+    assert found["plain"]["lost"] > 0
+    assert found["plain"]["published"] == found["plain"]["confirmed"] == 2 * count
+    assert found["plain"]["delivered"] + found["plain"]["lost"] == 2 * count
+    assert len(list(place.rglob("*.db"))) == 4
+    errors = result.stderr.decode()
+    assert "SIGKILL to dc1" in errors
+    assert "SIGKILL to the consumer of primary" in errors
+    assert not processes_with(str(place))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path) -> None:
+    place = tmp_path / "demo"
+    process = start("demo", "--dir", place, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        wait_for(lambda: len(processes_with("reliamsg.cli.demo")) >= 6, "all applications run", 60)
+        process.send_signal(number)
+        output, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + number
+    assert errors.decode().splitlines()[-1] == "reliamsg: interrupted; everything was ended"
+    assert output == b""
+    assert not processes_with(str(place))
+
+
+@pytest.mark.timeout(120)
+def test_its_processes_do_not_outlive_its_sudden_death(tmp_path: Path) -> None:
+    place = tmp_path / "demo"
+    process = start("demo", "--dir", place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(lambda: len(processes_with(str(place))) >= 6, "all applications run", 60)
+    finally:
+        process.kill()
+        process.wait()
+    wait_for(lambda: not processes_with(str(place)), "all processes end")
+
+
+def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
+    (tmp_path / "something").touch()
+    refused(reliamsg("demo", "--dir", tmp_path), 64, "not empty")
+
+
+def test_a_missing_broker_is_named(tmp_path: Path) -> None:
+    code = (
+        "import sys; from reliamsg.lab import mosquitto; from reliamsg.lab.process import program\n"
+        "mosquitto.program = lambda name, package: program('absent-' + name, package)\n"
+        "from reliamsg.cli import main; sys.exit(main(['demo', '--sites', 'mosquitto']))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=False, timeout=60, cwd=tmp_path
+    )
+    refused_with = result.stderr.decode().splitlines()[-1]
+    assert result.returncode == 69
+    assert refused_with == "reliamsg: absent-mosquitto is not installed; on Debian: apt-get install mosquitto"

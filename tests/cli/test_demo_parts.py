@@ -1,0 +1,93 @@
+"""What the demo says when things are not well, and how it counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliamsg.cli.demo.director import Outcome
+from reliamsg.cli.demo.display import LiveDisplay
+from reliamsg.cli.demo.plan import Plan
+from reliamsg.cli.demo.summary import exit_code, text
+from reliamsg.cli.demo.watch import PlainCounts, Watch
+from reliamsg.message import Stream
+from reliamsg.verify import AppRecord, Counts, Finding, Report
+
+
+def plan(directory: Path) -> Plan:
+    return Plan(
+        str(directory), 10, {"dc1": "mqtt://h", "dc2": "mqtt://h"}, "mqtt://h", {"dc1": {}, "dc2": {}}
+    )
+
+
+def outcome(directory: Path, report: Report, *, queued: int = 5, plain_lost: int = 3) -> Outcome:
+    watch = Watch(plan(directory))
+    for number in range(1, 11):
+        watch.plain.add(AppRecord("publish", "ok", producer="A", n=number))
+        if number > plain_lost:
+            watch.plain.add(AppRecord("delivered", producer="A", n=number))
+    return Outcome(report, watch, {"primary": queued, "secondary": 5}, plain_lost, 2, 1.0, True)
+
+
+def counted(lost: int) -> Counts:
+    return Counts(enqueued=20, delivered={"primary": 20 - lost, "secondary": 20}, lost=lost)
+
+
+def test_complete(tmp_path: Path) -> None:
+    found = outcome(tmp_path, Report(messages=counted(0)))
+    assert exit_code(found) == 0
+    shown = text(found, plan(tmp_path), "embedded", "embedded broker")
+    assert "COMPLETE: nothing lost" in shown
+    assert "5 for primary, 5 for secondary" in shown
+
+
+@pytest.mark.parametrize("kind", ["lost", "out_of_order", "duplicate", "phantom"])
+def test_lost_or_violated(kind: str, tmp_path: Path) -> None:
+    finding = Finding(kind, f"it is {kind}", Stream("A", "payments"), "primary", epoch=1, first=3, last=4)
+    found = outcome(tmp_path, Report([finding], messages=counted(2)))
+    assert exit_code(found) == 1
+    shown = text(found, plan(tmp_path), "mosquitto", "Mosquitto")
+    assert found.report.verdict.upper() in shown
+    assert f"it is {kind}" in shown
+
+
+def test_unknown(tmp_path: Path) -> None:
+    found = outcome(tmp_path, Report([Finding("missing", "no journal of group primary")]))
+    assert exit_code(found) == 2
+    assert "no journal of group primary" in text(found, plan(tmp_path), "mixed", "Mosquitto")
+
+
+@pytest.mark.parametrize(("queued", "plain_lost"), [(0, 3), (5, 0)])
+def test_faults_that_hit_nothing_prove_nothing(queued: int, plain_lost: int, tmp_path: Path) -> None:
+    found = outcome(tmp_path, Report(messages=counted(0)), queued=queued, plain_lost=plain_lost)
+    assert exit_code(found) == 2
+    assert "proves nothing" in text(found, plan(tmp_path), "rabbitmq", "Mosquitto")
+
+
+def test_counts_of_plain_clients() -> None:
+    counts = PlainCounts()
+    for number in (1, 2, 3, 4):
+        counts.add(AppRecord("publish", "invoked", producer="A", n=number))
+    for number in (1, 2, 3):
+        counts.add(AppRecord("publish", "ok", producer="A", n=number))
+    for number in (1, 3, 2, 3):
+        counts.add(AppRecord("delivered", producer="A", n=number))
+    assert counts.as_dict() == {
+        "published": 4, "confirmed": 3, "delivered": 3, "lost": 0, "duplicates": 1, "out_of_order": 1,
+    }  # fmt: skip
+    counts.add(AppRecord("publish", "ok", producer="A", n=4))
+    assert counts.lost == 1
+
+
+def test_the_live_table_shows_numbers_and_events(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    display = LiveDisplay()
+    with display:
+        display.begin(plan(tmp_path))
+        watch = Watch(plan(tmp_path))
+        watch.published["A"] = 1234
+        display.look(watch)
+        display.event("dc1 is gone")
+    shown = capfd.readouterr().err
+    assert "1,234" in shown
+    assert "dc1 is gone" in shown

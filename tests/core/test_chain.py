@@ -1,0 +1,60 @@
+"""How epochs hang together."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliamsg.core.chain import MAX_FINISHED, MAX_SUPERSEDED, History, LinkKind, link
+from reliamsg.core.reorder import Reorder
+from reliamsg.message import Prev
+
+
+def known_up_to(last: int) -> Reorder:
+    known = Reorder(10, 77, None)
+    known.place(1, last)
+    return known
+
+
+@pytest.mark.parametrize(
+    ("prev", "kind", "last"),
+    [
+        (Prev(10, 77, 20), LinkKind.ENDS, 20),
+        (Prev(10, 77, 25), LinkKind.ENDS, 25),
+        (Prev(10, 77, 19), LinkKind.FORK, 0),
+        (Prev(10, 78, 20), LinkKind.FORK, 0),
+        (Prev(9, 77, 20), LinkKind.FORK, 0),
+        (None, LinkKind.FORK, 0),
+        (Prev(11, 1, 1), LinkKind.UNKNOWN, 0),
+    ],
+)
+def test_links(prev: Prev | None, kind: LinkKind, last: int) -> None:
+    found = link(known_up_to(20), Reorder(12, 5, prev))
+    assert (found.kind, found.last) == (kind, last)
+    assert bool(found.reason) == (kind is LinkKind.FORK)
+
+
+def test_without_a_later_epoch_the_end_is_open() -> None:
+    assert link(known_up_to(20), None).kind is LinkKind.OPEN
+
+
+def test_history_is_bounded() -> None:
+    history = History()
+    for epoch in range(1, MAX_FINISHED + 11):
+        history.add(epoch, epoch * 3, 5)
+    assert len(history.finished) == MAX_FINISHED
+    assert history.floor == 10
+    assert history.find(10) is None
+    found = history.find(11)
+    assert found is not None
+    assert (found.incarnation, found.last) == (33, 5)
+    assert history.find(MAX_FINISHED + 11) is None
+
+
+def test_superseded_data_is_new_once() -> None:
+    history = History()
+    assert history.supersede(3, 1, 10) == [(1, 10)]
+    assert history.supersede(3, 5, 12) == [(11, 12)]
+    for epoch in range(4, MAX_SUPERSEDED + 10):
+        history.supersede(epoch, 1, 1)
+    assert len(history.superseded) == MAX_SUPERSEDED
+    assert history.floor >= 3

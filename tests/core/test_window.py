@@ -1,0 +1,308 @@
+"""One site's window: what is sent when, what is sent again, and what a refusal holds up."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from reliamsg.core.window import DROPS, PARK_MAX_S, PARK_MIN_S, LaneState, SiteLimits, SiteWindow
+from tests.core.sending_tools import LIMITS, FakeRow, FakeSite, site
+
+
+class TestWindow:
+    def test_nothing_is_sent_before_the_connection_stands(self) -> None:
+        found = FakeSite(SiteWindow("dc1", LIMITS, 1), [FakeRow(1)])
+        assert found.pull() == []
+        found.window.connect(None)
+        assert found.pull() == [1]
+
+    def test_at_most_so_many_rows_in_flight(self) -> None:
+        found = site(*[1] * 20)
+        assert found.pull() == list(range(1, 9))
+        assert found.pull() == []
+        found.confirm(1, 2)
+        assert found.pull() == [9, 10]
+
+    def test_at_most_so_many_bytes_in_flight(self) -> None:
+        found = site(*[1] * 20, limits=SiteLimits(100, 35, 30.0))
+        assert found.pull() == [1, 2, 3]
+        found.confirm(1)
+        assert found.pull() == [4]
+
+    def test_a_row_larger_than_the_window_goes_alone(self) -> None:
+        found = site(1, 1, limits=SiteLimits(100, 35, 30.0))
+        found.rows = [FakeRow(1, size=500), FakeRow(2)]
+        assert found.pull() == [1]
+        assert found.pull() == []
+        found.confirm(1)
+        assert found.pull() == [2]
+
+    def test_the_brokers_own_limit_lowers_the_count_while_the_connection_lasts(self) -> None:
+        found = site(*[1] * 20)
+        found.window.disconnect(0.0, asked=False)
+        found.window.connect(2)
+        assert found.pull() == [1, 2]
+        found.window.disconnect(0.0, asked=False)
+        found.window.connect(None)
+        assert len(found.pull()) == 8
+
+    def test_a_blocked_site_is_sent_nothing(self) -> None:
+        found = site(1, 1)
+        found.window.block("low on memory", 0.0)
+        assert found.pull() == []
+        assert not found.window.up
+        found.window.block(None, 0.0)
+        assert found.pull() == [1, 2]
+
+    def test_where_it_went_on_last_time(self) -> None:
+        found = site(*[1] * 6, cursor=4)
+        assert found.pull() == [4, 5, 6]
+
+
+class TestConfirms:
+    def test_out_of_order(self) -> None:
+        found = site(*[1] * 5)
+        found.pull()
+        found.confirm(3, 1, 5)
+        assert found.window.main.cursor == 2
+        assert list(found.window.confirmed) == [(1, 1), (3, 3), (5, 5)]
+        found.confirm(2, 4)
+        assert found.window.main.cursor == 6
+
+    def test_one_that_is_not_in_flight_means_nothing(self) -> None:
+        found = site(1, 1)
+        assert found.confirm(1) == []
+        found.pull()
+        assert len(found.confirm(1, 1, 99)) == 1
+        assert found.window.bytes == 10
+
+    def test_after_a_disconnect_the_unconfirmed_go_again_in_order(self) -> None:
+        found = site(*[1] * 6)
+        found.pull()
+        found.confirm(1, 3)
+        found.window.disconnect(0.0, asked=False)
+        assert found.window.flights == {}
+        assert found.window.bytes == 0
+        assert found.pull() == []
+        found.window.connect(None)
+        assert found.pull() == [2, 4, 5, 6]
+
+
+class TestTimeOuts:
+    def test_only_what_is_in_flight_can_be_late(self) -> None:
+        found = site(1, 1)
+        assert found.window.deadline() is None
+        found.pull(now=5.0)
+        assert found.window.deadline() == 35.0
+        assert not found.window.overdue(34.9)
+        assert found.window.overdue(35.0)
+        found.confirm(1, 2)
+        assert not found.window.overdue(1_000.0)
+
+    def test_the_clock_of_what_is_sent_again_starts_anew(self) -> None:
+        found = site(1)
+        found.pull(now=0.0)
+        found.window.disconnect(40.0, asked=True)
+        found.window.connect(None)
+        found.pull(now=50.0)
+        assert not found.window.overdue(79.0)
+
+    def test_no_confirm_is_late_while_the_site_reads_nothing(self) -> None:
+        found = site(1)
+        found.pull(now=0.0)
+        found.window.block("low on memory", 1.0)
+        assert not found.window.overdue(1_000.0)
+        assert found.window.deadline() is None
+        found.window.block(None, 1_000.0)
+        assert not found.window.overdue(1_029.0)
+        assert found.window.overdue(1_030.0)
+
+    def test_each_row_has_its_own_time(self) -> None:
+        """Over a slow line a full window takes longer than the time-out, though every row gets there."""
+        found = site(1, 1, 1, 1)
+        found.pull(now=0.0)
+        found.confirm(1, now=29.0)
+        assert found.window.deadline() == 59.0
+        found.confirm(2, now=58.0)
+        assert not found.window.overdue(87.0)
+        assert found.window.overdue(88.0)
+
+    def test_one_row_that_others_overtake_is_late_all_the_same(self) -> None:
+        found = site(1, 2, 2)
+        found.pull(now=0.0)
+        found.confirm(2, 3, now=29.0)
+        assert found.window.overdue(30.0)
+
+    def test_a_row_that_takes_longer_than_the_time_out_gets_there(self) -> None:
+        found = site(1, 1)
+        waits = []
+        now = 0.0
+        for _ in range(6):
+            found.pull(now=now)
+            due = found.window.deadline()
+            assert due is not None
+            waits.append(due - now)
+            found.window.give_up(due)
+            found.window.disconnect(due, asked=True)
+            found.window.connect(None)
+            now = due
+        assert waits == [30.0, 60.0, 120.0, 240.0, 240.0, 240.0]
+        found.pull(now=now)
+        found.confirm(1, now=now + 200.0)
+        assert found.window.deadline() == now + 440.0
+        found.confirm(2, now=now + 201.0)
+        found.rows += [FakeRow(3)]
+        found.pull(now=now + 300.0)
+        assert found.window.deadline() == now + 330.0
+
+
+class TestParking:
+    def test_a_refused_stream_holds_up_no_other(self) -> None:
+        found = site(1, 2, 1, 2, 1, 2)
+        found.pull()
+        found.window.refuse(1, "returned: no queue", now=0.0)
+        found.confirm(2, 4, 6)
+        assert found.window.main.cursor == 7
+        assert found.window.lanes[1].cursor == 1
+        assert found.window.lanes[1].reason == "returned: no queue"
+
+    def test_it_is_tried_again_alone_and_the_rest_follows_in_order(self) -> None:
+        found = site(1, 1, 1, 2)
+        found.pull()
+        for number in (1, 2, 3):
+            found.window.refuse(number, "returned", now=0.0)
+        found.confirm(4)
+        assert found.pull(now=PARK_MIN_S * 0.9) == []
+        late = found.window.lanes[1].retry_at
+        assert found.pull(now=late) == [1]
+        assert found.pull(now=late) == []
+        found.confirm(1)
+        assert found.pull(now=late) == [2, 3]
+        found.confirm(2, 3)
+        found.pull(now=late)
+        assert found.window.lanes == {}
+
+    def test_the_pause_doubles_up_to_a_limit(self) -> None:
+        found = site(1)
+        found.pull()
+        found.window.refuse(1, "nacked", now=0.0)
+        lane, now, pauses = found.window.lanes[1], 0.0, []
+        for _ in range(12):
+            pauses.append(lane.retry_at - now)
+            now = lane.retry_at
+            assert found.pull(now=now) == [1]
+            found.window.refuse(1, "nacked", now=now)
+        assert pauses[:4] == [PARK_MIN_S, 2 * PARK_MIN_S, 4 * PARK_MIN_S, 8 * PARK_MIN_S]
+        assert pauses[-1] == PARK_MAX_S
+
+    def test_what_was_in_flight_already_costs_no_longer_pause(self) -> None:
+        found = site(*[1] * 8)
+        found.pull()
+        for number in range(1, 9):
+            found.window.refuse(number, "nacked", now=0.0)
+        assert found.window.lanes[1].retry_at == PARK_MIN_S
+        assert found.pull(now=PARK_MIN_S) == [1]
+
+    def test_new_rows_of_a_parked_stream_wait_for_it(self) -> None:
+        found = site(1)
+        found.pull()
+        found.window.refuse(1, "nacked", now=0.0)
+        found.rows += [FakeRow(2, 1), FakeRow(3, 2)]
+        assert found.pull(now=0.1) == [3]
+        assert found.window.lanes[1].cursor == 1
+
+    def test_it_stays_parked_over_a_disconnect(self) -> None:
+        found = site(1, 2)
+        found.pull()
+        found.window.refuse(1, "nacked", now=0.0)
+        found.confirm(2)
+        found.window.disconnect(0.0, asked=False)
+        found.window.connect(None)
+        assert found.pull(now=0.1) == []
+        assert found.pull(now=PARK_MIN_S) == [1]
+
+    def test_a_restored_lane_is_tried_at_once(self) -> None:
+        found = site(1, 2, 1, cursor=4)
+        found.window.confirmed.remove(1, 1)
+        found.window.confirmed.remove(3, 3)
+        found.window.restore_lane(1, 1, 5, "returned")
+        assert found.pull(now=0.0) == [1]
+        found.confirm(1)
+        assert found.pull() == [3]
+        found.confirm(3)
+        found.pull()
+        assert found.window.lanes == {}
+
+
+class TestDroppedConnections:
+    def drop(self, found: FakeSite, times: int) -> None:
+        for _ in range(times):
+            found.pull(now=0.0)
+            found.window.disconnect(0.0, asked=False)
+            found.window.connect(None)
+
+    def test_after_three_drops_the_first_row_goes_alone(self) -> None:
+        found = site(1, 2, 1)
+        self.drop(found, DROPS)
+        assert found.pull() == [1]
+        found.confirm(1)
+        assert found.pull() == [2, 3]
+
+    def test_dropped_once_more_its_stream_is_parked(self) -> None:
+        found = site(1, 2, 1)
+        self.drop(found, DROPS + 1)
+        assert found.window.lanes[1].state is LaneState.PARKED
+        assert found.window.lanes[1].reason == "connection dropped"
+        assert found.pull(now=0.1) == [2]
+
+    def test_drops_over_different_rows_say_nothing(self) -> None:
+        found = site(*[1] * 10)
+        for number in range(1, 8):
+            self.drop(found, 1)
+            found.pull()
+            found.confirm(number)
+        assert found.window.lanes == {}
+        assert not found.window.alone
+
+    def test_what_we_ended_ourselves_says_nothing(self) -> None:
+        found = site(1, 2)
+        for _ in range(10):
+            found.pull()
+            found.window.disconnect(0.0, asked=True)
+            found.window.connect(None)
+        assert not found.window.alone
+
+
+@pytest.mark.parametrize("attempt", range(20))
+def test_random_sites(attempt: int) -> None:
+    """Whatever a site does, in the end it has confirmed every row, and nothing is left in flight or parked."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    found = site(*(rng.randrange(3) for _ in range(60)))
+    taken: list[int] = []
+    now = 0.0
+    for _ in range(400):
+        now += rng.random()
+        found.pull(now)
+        for number in [n for n in found.window.flights if rng.random() < 0.5]:
+            if rng.random() < 0.15:
+                found.window.refuse(number, "nacked", now)
+            else:
+                found.confirm(number)
+                taken.append(number)
+        if rng.random() < 0.05:
+            found.window.disconnect(now, asked=rng.random() < 0.5)
+            found.window.connect(rng.choice([None, 2]))
+    for _ in range(200):
+        now += PARK_MAX_S
+        found.pull(now)
+        for number in list(found.window.flights):
+            found.confirm(number)
+            taken.append(number)
+    assert sorted(taken) == list(range(1, 61))
+    assert list(found.window.confirmed) == [(1, 60)]
+    assert found.window.main.cursor == 61
+    assert found.window.bytes == 0
+    assert found.window.lanes == {}

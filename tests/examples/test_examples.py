@@ -1,0 +1,129 @@
+"""The examples run as their users run them, against real brokers."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from reliamsg.lab import Mosquitto, RabbitNode
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts an example in a directory of its own; ended with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_one(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, str(EXAMPLES / name), *arguments],
+            cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start_one
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def output_of(process: subprocess.Popen[bytes], stdin: bytes = b"", timeout: float = 100) -> str:
+    """What it printed; it ended with 0."""
+    output, errors = process.communicate(stdin, timeout=timeout)
+    assert process.returncode == 0, (process.returncode, output.decode(), errors.decode())
+    return output.decode()
+
+
+@pytest.mark.timeout(200)
+def test_producer_and_consumer(
+    start: Callable[..., subprocess.Popen[bytes]],
+    rabbit: RabbitNode,
+    shared_mosquitto: Mosquitto,
+    unique: str,
+) -> None:
+    sites = [f"dc1={rabbit.url}", f"dc2={shared_mosquitto.url}"]
+    consumer = start("consumer.py", unique, unique, *sites)
+    text = output_of(start("producer.py", unique, *sites, "--group", unique), b"one\ntwo\n")
+    assert text.count("durable here: example/") == 2
+    assert text.endswith("confirmed by all sites\n")
+    assert consumer.stdout is not None
+    lines = [consumer.stdout.readline().decode() for _ in range(2)]
+    assert [line.split(": ")[1] for line in lines] == ["one\n", "two\n"]
+    consumer.send_signal(signal.SIGTERM)
+    assert output_of(consumer) == ""
+
+
+@pytest.mark.timeout(200)
+def test_producer_without_sites_says_what_is_open(
+    start: Callable[..., subprocess.Popen[bytes]], free_port: int
+) -> None:
+    process = start("producer.py", "t", f"dc1=mqtt://127.0.0.1:{free_port}", "--timeout", "0.5")
+    output, errors = process.communicate(b"one\n", timeout=60)
+    assert process.returncode == 1
+    assert output.startswith(b"durable here: ")
+    assert errors.startswith(b"not confirmed by all sites yet: ")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lab", ["mosquitto", "mixed"])
+def test_resume_test_in_the_lab(start: Callable[..., subprocess.Popen[bytes]], lab: str) -> None:
+    plain, ours = output_of(start("resume_test.py", "--lab", lab), timeout=200).splitlines()
+    assert plain.endswith(": A"), "the fault did not matter: the plain client lost nothing"
+    assert ours.endswith(": A B C D E")
+
+
+@pytest.mark.timeout(200)
+def test_resume_test_with_an_operator(
+    start: Callable[..., subprocess.Popen[bytes]],
+    make_mosquitto: Callable[..., Mosquitto],
+) -> None:
+    dc1, dc2 = make_mosquitto(), make_mosquitto()
+    process = start("resume_test.py", f"dc1={dc1.url}", f"dc2={dc2.url}")
+    assert process.stdin is not None
+    answer(process, "kill the broker of dc1", dc1.kill)
+    answer(process, "start the broker of dc1", dc1.start)
+    assert output_of(process, timeout=100).endswith("subscriber with two sites: A B C D E\n")
+
+
+def answer(process: subprocess.Popen[bytes], question: str, act: Callable[[], object]) -> None:
+    """Do what the example asks for, and press Enter."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    asked = b""
+    while question.encode() not in asked or not asked.endswith(b": "):
+        byte = process.stdout.read(1)
+        assert byte, (asked, process.communicate())
+        asked += byte
+    act()
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("lab", ["mosquitto", "mixed"])
+def test_two_accounts_in_the_lab(start: Callable[..., subprocess.Popen[bytes]], lab: str) -> None:
+    text = output_of(start("two_accounts.py", "--lab", lab, "--messages", "3000"), timeout=200)
+    assert text.count("in order: True") == 4
+    first, *_, last = text.splitlines()
+    assert first.startswith("dc1 is gone; not handled yet: ")
+    assert last.startswith("plain paho at one Mosquitto: ")
+    assert not last.endswith(" 0 confirmed messages lost"), "the fault did not matter"
+
+
+@pytest.mark.timeout(200)
+def test_two_accounts_with_an_operator(
+    start: Callable[..., subprocess.Popen[bytes]],
+    make_mosquitto: Callable[..., Mosquitto],
+) -> None:
+    dc1, dc2 = make_mosquitto(), make_mosquitto()
+    process = start("two_accounts.py", "--messages", "1000", f"dc1={dc1.url}", f"dc2={dc2.url}")
+    answer(process, "kill the broker of dc1", dc1.kill)
+    answer(process, "start the broker of dc1", dc1.start)
+    assert output_of(process).count("in order: True") == 4

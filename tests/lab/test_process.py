@@ -1,0 +1,103 @@
+"""Children end with us, however we end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
+
+PARENT = """
+import os, signal, sys
+from pathlib import Path
+from reliamsg.lab.process import Child
+child = Child("sleeper", ["sleep", "1000"], output=Path(sys.argv[1]))
+print(child.pid, flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["ended", "killed"])
+def test_children_end_with_their_parent(tmp_path: Path, end: str) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "out"), end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == (0 if end == "ended" else -signal.SIGKILL), done.stderr
+    wait_until(lambda: not running(int(done.stdout)), 5, "the child is gone")
+
+
+def test_children_outlive_the_thread_that_started_them(tmp_path: Path) -> None:
+    started: list[Child] = []
+    thread = threading.Thread(
+        target=lambda: started.append(Child("sleeper", ["sleep", "1000"], output=tmp_path / "out"))
+    )
+    thread.start()
+    thread.join()
+    (child,) = started
+    wait_until(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "sleep\n", 10, "it sleeps", child)
+    assert child.alive
+    child.kill()
+    assert not child.alive
+    assert child.exit_code == -signal.SIGKILL
+    child.kill()
+
+
+def test_the_whole_group_ends(tmp_path: Path) -> None:
+    child = Child("shell", ["sh", "-c", "sleep 1000 & echo $!; wait"], output=tmp_path / "out")
+    wait_until(lambda: child.output_tail().endswith("\n"), 10, "the shell has started its own child", child)
+    grandchild = int(child.output_tail())
+    child.terminate(5)
+    wait_until(lambda: not running(grandchild), 5, "the grandchild is gone")
+
+
+def test_who_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    child = Child(
+        "stubborn", ["sh", "-c", "trap '' TERM; echo on; while :; do sleep 1; done"], output=tmp_path / "o"
+    )
+    wait_until(lambda: "on" in child.output_tail(), 10, "it is stubborn", child)
+    child.terminate(0.2)
+    assert child.exit_code == -signal.SIGKILL
+
+
+def test_waiting_tells_what_went_wrong(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"not within 0.1 s: hens have teeth"):
+        wait_until(lambda: False, 0.1, "hens have teeth")
+    child = Child("short", ["sh", "-c", "echo no luck; exit 3"], output=tmp_path / "out")
+    with pytest.raises(LabError, match=r"short ended \(3\) before it is up:\nno luck"):
+        wait_until(lambda: False, 10, "it is up", child)
+    with pytest.raises(LabError, match="apt-get install something"):
+        program("no-such-program", "something")
+
+
+def test_ports_are_free_and_given_once() -> None:
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    ports = [free_port() for _ in range(50)]
+    assert len(set(ports)) == 50
+    assert not any(low <= port <= high for port in ports)
+
+
+def test_a_forked_process_leaves_its_parents_children_alone(tmp_path: Path) -> None:
+    child = Child("sleeper", ["sleep", "1000"], output=tmp_path / "out")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            child.kill()
+        except LabError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert child.alive
+    child.kill()

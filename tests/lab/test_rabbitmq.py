@@ -1,0 +1,121 @@
+"""A RabbitMQ node as the lab runs it: life, death and what is left of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+
+from reliamsg.lab import LabError, RabbitNode, wait_until
+from tests.lab.clients import client
+from tests.lab.test_mosquitto import write_certificates
+
+
+@contextlib.contextmanager
+def channel_to(url: str, tls: ssl.SSLContext | None = None) -> Iterator[BlockingChannel]:
+    parameters = pika.URLParameters(url)
+    if tls is not None:
+        parameters.ssl_options = pika.SSLOptions(tls, "127.0.0.1")
+    connection = pika.BlockingConnection(parameters)
+    try:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        yield channel
+    finally:
+        with contextlib.suppress(pika.exceptions.AMQPError):
+            connection.close()
+
+
+def put(url: str, queue: str, kind: str, count: int) -> None:
+    with channel_to(url) as channel:
+        channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind})
+        for number in range(count):
+            channel.basic_publish("", queue, b"%d" % number, pika.BasicProperties(delivery_mode=2))
+
+
+def processes_of(node: RabbitNode) -> list[int]:
+    """All processes that were started with the node's directory in their environment or arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                text = (entry / "environ").read_bytes() + (entry / "cmdline").read_bytes()
+                if str(node.directory).encode() in text:
+                    found.append(int(entry.name))
+    return found
+
+
+def test_shared_node_tells_its_queues(rabbit: RabbitNode, unique: str) -> None:
+    put(rabbit.url, unique, "quorum", 3)
+    wait_until(lambda: rabbit.queue_depth(unique) == 3, 10, "the queue holds three messages")
+    wait_until(lambda: rabbit.queues().get(unique) == 3, 20, "rabbitmqctl says so too", poll=0.5)
+    with pytest.raises(LabError, match="no queue"):
+        rabbit.queue_depth(unique + "-other")
+    with pytest.raises(LabError, match="no_such_command"):
+        rabbit.ctl("no_such_command")
+
+
+def test_sigkill_keeps_durable_messages_and_leaves_no_process(make_rabbit: Callable[..., RabbitNode]) -> None:
+    node = make_rabbit()
+    for kind in ("quorum", "classic"):
+        put(node.url, kind, kind, 10)
+    node.sync()
+    assert processes_of(node)
+    node.kill()
+    assert not node.alive
+    wait_until(lambda: not processes_of(node), 5, "the node's helpers are gone")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", node.port))
+
+    node.start()
+    for kind in ("quorum", "classic"):
+        wait_until(lambda kind=kind: node.queue_depth(kind) == 10, 20, f"the {kind} queue is back")  # type: ignore[misc]
+
+    with pytest.raises(LabError, match="before wiping"):
+        node.wipe()
+    node.stop()
+    wait_until(lambda: not processes_of(node), 5, "the node's helpers are gone")
+    node.wipe()
+    node.start()
+    assert node.queues() == {}
+
+
+def test_mqtt_plugin_tls_and_pause(make_rabbit: Callable[..., RabbitNode], tmp_path: Path) -> None:
+    files = write_certificates(tmp_path)
+    node = make_rabbit(plugins=["rabbitmq_mqtt"], tls=files, config=["heartbeat = 7"])
+    with client(node.mqtt_url) as subscriber, client(node.mqtt_url) as publisher:
+        subscriber.subscribe("t")
+        publisher.publish("t", [b"over MQTT"])
+        assert subscriber.receive(1) == [b"over MQTT"]
+        node.pause()
+        info = publisher.paho.publish("t", b"later", 1)
+        with socket.create_connection(("127.0.0.1", node.port), timeout=0.5) as silent:
+            silent.sendall(b"AMQP\x00\x00\x09\x01")
+            with pytest.raises(TimeoutError):
+                silent.recv(1)
+        assert info.mid not in publisher.puback
+        node.resume()
+        assert subscriber.receive(2)[1] == b"later"
+    context = ssl.create_default_context(cafile=str(files.authority))
+    with channel_to(node.tls_url, context) as channel:
+        assert channel.connection.is_open
+
+
+def test_two_nodes_of_one_name_side_by_side(
+    make_rabbit: Callable[..., RabbitNode], rabbit: RabbitNode
+) -> None:
+    other = make_rabbit(name=rabbit.name)
+    put(other.url, "only-here", "classic", 1)
+    assert "only-here" in other.queues()
+    assert "only-here" not in rabbit.queues()
+    with pytest.raises(LabError, match="without tls"):
+        _ = other.tls_url
+    with pytest.raises(LabError, match="rabbitmq_mqtt"):
+        _ = other.mqtt_url

@@ -1,0 +1,132 @@
+"""What a consumer's journal proves without anybody's log, also after unclean stops; and in which order it says it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from reliamsg.core.consumer import Rules
+from reliamsg.errors import StoreCorrupt
+from reliamsg.lab import Mosquitto
+from reliamsg.receiving.engine import GapItem
+from reliamsg.receiving.lane import Chunk
+from reliamsg.store.database import open_readonly
+from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.verify import check_directory
+from tests.receiving.tools import Bench, send, seqs
+from tests.runs.harness import SiteSpec, run_in, wait_for
+
+
+def rows(path: Path, *kinds: str) -> list[JournalRow]:
+    try:
+        with closing(open_readonly(path)) as connection:
+            return [row for row in read_journal(connection) if row.kind in kinds]
+    except StoreCorrupt:  # it is just being made
+        return []
+
+
+def test_journals_alone_are_complete_after_a_kill(
+    tmp_path: Path, unique: str, make_mosquitto: Callable[..., Mosquitto]
+) -> None:
+    sites: list[SiteSpec] = [(name, make_mosquitto(name=name).url, {}) for name in ("dc1", "dc2")]
+    with run_in(tmp_path / "run") as run:
+        consumer = run.consumer("auditors", sites, [unique], batch=10, delay=0.0005).start()
+        inbox = run.directory / "auditors.inbox.db"
+        # From then on the sites keep messages for the group.
+        wait_for(lambda: {row.site for row in rows(inbox, "connected")} == {"dc1", "dc2"}, 30, "connected")
+        producer = run.producer("till", sites, unique, ["auditors"], 6_000, rate=2_000, chunk=20).start()
+        delivered = run.delivered(consumer)
+        for goal in (500, 1_500, 3_000):
+            wait_for(lambda goal=goal: delivered() >= goal, 30, f"{goal} messages are handed out")
+            consumer.kill()
+            consumer.start()
+        producer.ended(60)
+        wait_for(lambda: set(range(1, 6_001)) <= set(run.outcome(consumer)["till"]), 60, "all are handed out")
+        consumer.stop()
+        journals = tmp_path / "journals"
+        journals.mkdir()
+        for path in run.directory.glob("*.db"):
+            shutil.copy(path, journals / path.name)
+    report = check_directory(journals)
+    assert report.logs == 0
+    assert report.verdict == "complete", report.text()
+    assert report.messages.delivered == {"auditors": 6_000}
+
+
+def test_redelivered_rows_end_where_the_journal_ended(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "inbox.db")
+    send(bench.network["dc1"], 1, 100)
+    bench.settle()
+    got = bench.take(30, ack=False)
+    for message in got[:20]:
+        message.ack()
+    bench.settle(0.3)  # 1 to 30 are journalled by now
+    more = bench.engine.take(1, 256)
+    assert isinstance(more, Chunk)
+    while more.next() is not None:
+        pass
+    bench.reopen()
+    again = bench.take()
+    assert seqs(again) == list(range(21, 101))
+    bench.close()
+    found = [(r.kind, r.first, r.last, r.reason) for r in rows(bench.path, "delivered", "redelivered")]
+    assert found == [
+        ("delivered", 1, 30, ""), ("redelivered", 21, 30, ""), ("redelivered", 31, 100, "unjournalled")
+    ]  # fmt: skip
+
+
+def test_a_gap_is_journalled_after_everything_before_it(tmp_path: Path) -> None:
+    """The second half of an accepted gap is passed while messages before it are still being given out."""
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0)
+    send(bench.network["dc1"], 1, 10)
+    send(bench.network["dc1"], 21, 30)
+    bench.settle()
+    assert seqs(bench.take()) == list(range(1, 11))
+    bench.settle(6.0)
+    item = bench.engine.take(1, 10)
+    assert isinstance(item, GapItem)
+    send(bench.network["dc2"], 14, 16)
+    bench.settle()
+    assert bench.engine.accept(item.gap)  # 11 to 13 at once, 17 to 20 when their turn comes
+    bench.settle()
+    chunk = bench.engine.take(1, 10)
+    assert isinstance(chunk, Chunk)
+    bench.settle(0.5)
+    for expected in (14, 15, 16):
+        message = chunk.next()
+        assert message is not None
+        assert message.seq == expected
+        message.ack()
+    bench.settle(0.5)
+    bench.engine.release(chunk)
+    assert seqs(bench.take()) == list(range(21, 31))
+    bench.close()
+    found = [(r.kind, r.first, r.last) for r in rows(bench.path, "delivered", "declared")]
+    assert found == [
+        ("delivered", 1, 10), ("declared", 11, 13), ("delivered", 14, 16), ("declared", 17, 20),
+        ("delivered", 21, 30),
+    ]  # fmt: skip
+    for row in rows(bench.path, "declared"):
+        assert row.reason == "expired"
+        assert row.detail is not None
+        assert 5.0 <= row.detail["elapsed"] < 6.0
+
+
+def test_the_journal_says_how_gaps_are_treated(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, skip_gaps=True)
+    send(bench.network["dc1"], 1, 10)
+    send(bench.network["dc1"], 21, 30)
+    bench.settle()
+    bench.take()
+    bench.settle(6.0)
+    assert seqs(bench.take()) == list(range(21, 31))
+    bench.close()
+    (opened,) = rows(bench.path, "opened")
+    assert opened.detail is not None
+    assert opened.detail["gap_timeout"] == 5.0
+    assert (opened.detail["begin"], opened.detail["on_gap"]) == (Rules().begin, "raise")
+    report = check_directory(tmp_path)
+    assert not report.of_kind("gap_closed_early")
+    assert not report.of_kind("gap_closed_late")

@@ -1,0 +1,137 @@
+"""Bridges between two brokers that deliver everything, in the wrong order and more than once."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import paho.mqtt.client as mqtt
+import pika
+from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from reliamsg.wire.address import EXCHANGE
+
+SHUFFLED = 16
+"""So many messages are gathered and shuffled."""
+FLUSH_S = 0.1
+
+
+def disorder(messages: list[Any], rng: random.Random) -> list[Any]:
+    """Each once or several times, in any order."""
+    found = [message for message in messages for _ in range(rng.choice((1, 1, 2, 3)))]
+    rng.shuffle(found)
+    return found
+
+
+class AmqpBridge(threading.Thread):
+    """From the exchange of one virtual host to that of another."""
+
+    def __init__(self, source: str, target: str, topic: str, rng: random.Random) -> None:
+        super().__init__(daemon=True)
+        self.topic, self.rng = topic, rng
+        self.passed = 0
+        self._finish = threading.Event()
+        self._source, self._target = (
+            pika.BlockingConnection(pika.URLParameters(url)) for url in (source, target)
+        )
+        self._in, self._out = self._source.channel(), self._target.channel()
+        for channel in (self._in, self._out):
+            channel.exchange_declare(EXCHANGE, "topic", durable=True)
+        self._queue = self._in.queue_declare("", exclusive=True).method.queue
+        self._in.queue_bind(self._queue, EXCHANGE, topic)
+        self._out.confirm_delivery()
+
+    def run(self) -> None:
+        waiting: list[tuple[Any, bytes]] = []
+        tag = 0
+        for method, properties, body in self._in.consume(self._queue, inactivity_timeout=FLUSH_S):
+            if method is not None:
+                waiting.append((properties, body))
+                tag = method.delivery_tag
+            if waiting and (method is None or len(waiting) >= SHUFFLED):
+                for old_properties, old_body in disorder(waiting, self.rng):
+                    self._out.basic_publish(EXCHANGE, self.topic, old_body, old_properties)
+                    self.passed += 1
+                self._in.basic_ack(tag, multiple=True)
+                waiting.clear()
+            if self._finish.is_set():
+                break
+        for connection in (self._source, self._target):
+            connection.close()
+
+    def finish(self) -> None:
+        self._finish.set()
+        self.join(10)
+
+
+class MqttBridge:
+    """From one MQTT broker to another."""
+
+    def __init__(self, source: int, target: int, topic: str, rng: random.Random) -> None:
+        self.topic, self.rng = topic, rng
+        self.passed = 0
+        self._waiting: list[mqtt.MQTTMessage] = []
+        self._lock = threading.Lock()
+        self._finish = threading.Event()
+        self._subscribed = threading.Event()
+        self._out = self._client(target)
+        self._in = self._client(source)
+        self._in.on_message = self._message
+        self._in.on_subscribe = lambda *_: self._subscribed.set()
+        self._in.subscribe(topic, qos=1)
+        if not self._subscribed.wait(10):
+            raise TimeoutError("the bridge could not subscribe")
+        self._flusher = threading.Thread(target=self._flush_by_and_by, daemon=True)
+        self._flusher.start()
+
+    @staticmethod
+    def _client(port: int) -> mqtt.Client:
+        client = mqtt.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        return client
+
+    def _message(self, client: mqtt.Client, userdata: object, message: mqtt.MQTTMessage) -> None:
+        with self._lock:
+            self._waiting.append(message)
+            if len(self._waiting) >= SHUFFLED:
+                self._flush()
+
+    def _flush(self) -> None:
+        for message in disorder(self._waiting, self.rng):
+            properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+            properties.ContentType = message.properties.ContentType  # type: ignore[union-attr]
+            self._out.publish(self.topic, message.payload, qos=1, properties=properties)
+            self.passed += 1
+        self._waiting.clear()
+
+    def _flush_by_and_by(self) -> None:
+        while not self._finish.wait(FLUSH_S):
+            with self._lock:
+                self._flush()
+
+    def finish(self) -> None:
+        self._finish.set()
+        self._flusher.join(10)
+        for client in (self._in, self._out):
+            client.disconnect()
+            client.loop_stop()
+
+
+@contextlib.contextmanager
+def bridges(
+    amqp: tuple[str, str], mqtt_ports: tuple[int, int], topic: str, rng: random.Random
+) -> Iterator[list[AmqpBridge | MqttBridge]]:
+    """One bridge of each kind, from the first to the second."""
+    with contextlib.ExitStack() as stack:
+        one = AmqpBridge(*amqp, topic, rng)
+        stack.callback(one.finish)
+        two = MqttBridge(*mqtt_ports, topic, random.Random(rng.random()))
+        stack.callback(two.finish)
+        one.start()
+        yield [one, two]

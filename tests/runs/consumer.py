@@ -1,0 +1,49 @@
+"""The consuming application of the runs, in a process of its own: ``python -m tests.runs.consumer CONFIG``.
+
+Every message goes to a log of its own, fsynced before the handler returns, and so before it is acknowledged.
+`delay` is what a message costs, in seconds. Ends on SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from typing import Any
+
+from reliamsg import Consumer, Message, Site
+from reliamsg.verify.applog import AppLog
+from tests.runs.failpoint import Failpoint
+
+
+def main(config: dict[str, Any]) -> None:
+    sites = [Site(name, url, **options) for name, url, options in config["sites"]]
+    topics, group = config["topics"], config["group"]
+    log = AppLog(config["log"], group=group, topics=topics, sync_every=0)
+    probe = Failpoint(*config["probe"]) if config.get("probe") else None
+    consumer = Consumer(
+        group,
+        sites,
+        topics=topics,
+        inbox=config["inbox"],
+        probe=probe,
+        on_late=log.late,
+        **config.get("options", {}),
+    )
+    signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+    delay = config.get("delay", 0.0)
+
+    def handle(messages: list[Message]) -> None:
+        for message in messages:
+            log.delivered(message)
+        log.flush()
+        time.sleep(delay * len(messages))
+
+    with log:
+        consumer.run(handle, batch=config.get("batch", 50), workers=config.get("workers", 4))
+        consumer.close()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,289 @@
+"""Brokers that stop, run out of memory, lose queues, and drop what they have confirmed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pika
+import pytest
+
+from reliamsg import Consumer, Producer, Site
+from reliamsg.errors import GapError
+from reliamsg.lab import Mosquitto, RabbitNode
+from reliamsg.store.journal import JournalRow
+from reliamsg.verify import check_directory
+from reliamsg.wire.address import EXCHANGE, group_queue
+from tests.runs.harness import assert_complete, run_in, wait_for, wait_until_reading
+from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic, wait_until_it_reads
+
+T = TypeVar("T")
+Size = Callable[[T, T], T]
+
+
+@pytest.fixture
+def paths(rabbit: RabbitNode, shared_mosquitto: Mosquitto) -> Iterator[Paths]:
+    with paths_to(rabbit, shared_mosquitto) as found:
+        yield found
+
+
+def test_brokers_stopped(
+    tmp_path: Path,
+    make_rabbit: Callable[..., RabbitNode],
+    make_mosquitto: Callable[..., Mosquitto],
+    unique: str,
+    size: Callable[[Any, Any], Any],
+) -> None:
+    """SIGSTOP of both brokers (at full size of either, too) longer than confirm_timeout and heartbeat; then SIGCONT."""
+    rabbit, mosquitto = make_rabbit(name="dc1"), make_mosquitto(name="dc2")
+    with paths_to(rabbit, mosquitto) as paths, run_in(tmp_path / "run") as run:
+        t = traffic(run, paths, unique, size(6_000, 60_000))
+        for stopped in size([(rabbit, mosquitto)], [(rabbit,), (mosquitto,), (rabbit, mosquitto)]):
+            t.flows(300)
+            for broker in stopped:
+                broker.pause()
+            t.accepts(3_500)  # longer than confirm_timeout and three heartbeats
+            for broker in stopped:
+                assert t.unconfirmed(broker.name) > 2_000, "the fault did not matter"
+                broker.resume()
+            for broker in stopped:
+                wait_for(lambda s=broker.name: t.unconfirmed(s) < 1_000, 30, f"{broker.name} catches up")
+        t.drained()
+        for app in (t.producer, t.consumer):
+            assert {row.site for row in t.rows(app, "disconnected")} == {"dc1", "dc2"}
+
+
+def test_out_of_memory(
+    tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, paths: Paths, unique: str
+) -> None:
+    """A memory alarm blocks publishers: status says so, the other site goes on, and all of it comes afterwards."""
+    sites = [Site(name, url, **options) for name, url, options in paths.sites(paths.producer)]
+    with run_in(tmp_path / "run") as run:
+        consumer = run.consumer(unique, paths.sites(paths.consumer), [unique]).start()
+        with Producer("till", sites, outbox=run.directory / "till.outbox.db", groups={unique: [unique]}) as p:
+            t = Traffic(run, run.producer("till", [], unique, [], 0), consumer, 0)
+            wait_until_it_reads(t)
+            p.publish(unique, b"before").wait(timeout=20)
+            rabbit.ctl("set_vm_memory_high_watermark", "0.0001")
+            try:
+                receipts = [p.publish(unique, b"%d" % number) for number in range(50)]
+                wait_for(lambda: p.status().sites["dc1"].state == "blocked", 20, "dc1 is blocked")
+                assert "memory" in p.status().sites["dc1"].error
+                receipts += [p.publish(unique, b"%d" % number) for number in range(50, 100)]
+                wait_for(lambda: t.delivered() >= 101, 20, "the other site goes on")
+                deadline = time.monotonic() + 3 * IMPATIENT["confirm_timeout"]
+                while time.monotonic() < deadline:
+                    assert p.status().sites["dc1"].state == "blocked", p.status().sites["dc1"]
+                    time.sleep(0.1)
+                assert not receipts[-1].done
+            finally:
+                rabbit.ctl("set_vm_memory_high_watermark", "0.4")
+            for receipt in receipts:
+                receipt.wait(timeout=20)
+            assert p.status().sites["dc1"].state == "connected"
+            lost = [row for row in t.rows(t.producer, "disconnected") if row.site == "dc1"]
+            assert not lost, "a blocked connection is no broken one"
+        consumer.stop()
+        assert_complete(run.check())
+
+
+def test_queue_deleted_and_unbound(
+    tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
+) -> None:
+    """Somebody deletes the group's queue with messages in it, and later takes its binding away."""
+    queue = group_queue(unique, 0, unique)
+    with run_in(tmp_path / "run") as run, contextlib.ExitStack() as stack:
+        consumer = run.consumer(unique, paths.sites(paths.consumer, prefetch=4), [unique], delay=0.001, batch=20,
+                                options={"max_inbox_bytes": 1 << 15})  # fmt: skip
+        producer = run.producer(
+            "till", paths.sites(paths.producer), unique, [unique], 1_000_000, rate=1_200, chunk=20, size=200
+        )  # fmt: skip
+        t = Traffic(run, producer, consumer, 0)
+        consumer.start()
+        wait_until_it_reads(t)
+        producer.start()
+        connection = pika.BlockingConnection(pika.URLParameters(rabbit.url))
+        stack.callback(connection.close)
+        for _ in range(2):
+            deleted = wait_for(lambda: rabbit.queue_depth(queue), 30, "messages are queued at dc1")
+            lost = len(dropped(t))
+            connection.channel().queue_delete(queue)
+            print(f"{deleted} batches were in the queue")
+            wait_for(lambda n=lost: len(dropped(t)) > n, 20, "the consumer notices that its queue is gone")
+            t.flows(300)
+        returned = len(t.rows(producer, "returned"))
+        connection.channel().queue_unbind(queue, EXCHANGE, unique)
+        wait_for(lambda: len(t.rows(producer, "returned")) > returned, 20, "batches are returned")
+        t.flows(300)
+        producer.stop()
+        t.drained()
+
+
+def dropped(t: Traffic) -> list[JournalRow]:
+    """When the consumer lost its connection to dc1."""
+    return [row for row in t.rows(t.consumer, "disconnected") if row.site == "dc1"]
+
+
+POLICIES = {
+    "drop-head": {"max-length": 5, "overflow": "drop-head"},
+    "time-to-live": {"message-ttl": 300},
+    "reject-publish": {"max-length": 5, "overflow": "reject-publish"},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_queue_that_drops(
+    policy: str, tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
+) -> None:
+    """An operator's policy drops, or refuses, at one site while the consumer is away; the other has it all."""
+    messages, queue = size(4_000, 40_000), group_queue(unique, 0, unique)
+    # Before there is anything: what came without a time to live would stay in front of what has one.
+    rabbit.ctl("set_policy", unique, f"^{queue}$", json.dumps(POLICIES[policy]), "--apply-to", "queues")
+    with contextlib.ExitStack() as stack, run_in(tmp_path / "run") as run:
+        stack.callback(rabbit.ctl, "clear_policy", unique)
+        t = traffic(run, paths, unique, messages, producing={"rate": 2_000, "chunk": 20})
+        t.flows(200)
+        t.consumer.stop()
+        if policy == "reject-publish":
+            wait_for(lambda: t.rows(t.producer, "nacked"), 30, "batches are refused")
+            t.accepts(500)
+            assert t.unconfirmed("dc1") > 200, "nothing was refused"
+        else:
+            t.producer.ended(120)
+            assert t.unconfirmed("dc1") == 0, "it said that it has everything"
+            waiting = messages - t.delivered()
+            wait_for(lambda: rabbit.queue_depth(queue) * 20 < waiting / 4, 20, "most of it is dropped at dc1")
+        t.consumer.start()
+        t.drained(60)
+        from_dc2 = sum(r.last - r.first + 1 for r in t.rows(t.consumer, "received") if r.site == "dc2")
+        assert from_dc2 > 500, "the other site was not needed"
+
+
+def test_a_session_that_drops(
+    tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], unique: str, size: Size[int]
+) -> None:
+    """Mosquitto acknowledges, and silently drops what is beyond max_queued_messages; then it is the site that is up."""
+    messages = size(3_000, 30_000)
+    mosquitto = make_mosquitto(name="dc2", max_queued_messages=10)
+    with paths_to(rabbit, mosquitto) as paths, run_in(tmp_path / "run") as run:
+        t = traffic(run, paths, unique, messages, producing={"rate": 2_000, "chunk": 20})
+        t.flows(200)
+        t.consumer.stop()
+        t.producer.ended(120)
+        assert t.unconfirmed("dc2") == 0, "it said that it has everything"
+        waiting = messages - t.delivered()
+        t.consumer.start()
+        t.drained()
+        got = sum(
+            row.last - row.first + 1
+            for kind in ("received", "duplicate")
+            for row in t.rows(t.consumer, kind)
+            if row.site == "dc2"
+        )
+        assert messages - got > waiting / 2, "nothing was dropped"
+
+
+def test_what_both_sites_lose_is_said(
+    tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], unique: str
+) -> None:
+    """Both brokers lose what they confirmed, a run in the middle and then all of an epoch: never silently."""
+    mosquitto = make_mosquitto(name="dc2")
+    sites = [Site("dc1", rabbit.url, **IMPATIENT), Site("dc2", mosquitto.url, **IMPATIENT)]
+
+    def publish(lost: int, kept: int) -> None:
+        with Producer("till", sites, outbox=tmp_path / "outbox.db", groups={unique: [unique]}) as producer:
+            for count in (lost, kept):
+                if count:
+                    producer.publish_many(unique, [b"%d" % n for n in range(count)]).wait(timeout=20)
+                if lost and count == lost:
+                    forget()
+
+    def forget() -> None:
+        with contextlib.closing(pika.BlockingConnection(pika.URLParameters(rabbit.url))) as connection:
+            connection.channel().queue_purge(group_queue(unique, 0, unique))
+        mosquitto.kill()
+        mosquitto.start()
+
+    def arrive() -> Consumer:
+        return Consumer(unique, sites, topics=[unique], inbox=tmp_path / "inbox.db", gap_timeout=0.5)
+
+    def take(consumer: Consumer, count: int) -> None:
+        for number in range(count):
+            message = consumer.get(timeout=20)
+            assert message is not None
+            assert message.body == b"%d" % number
+            message.ack()
+
+    def pass_gap(consumer: Consumer) -> tuple[int, int | None, str]:
+        with pytest.raises(GapError) as raised:
+            consumer.get(timeout=20)
+        gap = raised.value.gap
+        assert consumer.accept(gap)
+        return gap.first, gap.last, gap.reason
+
+    with arrive() as consumer:
+        wait_until_reading(consumer)
+        publish(0, 5)
+        take(consumer, 5)
+    publish(10, 20)
+    with arrive() as consumer:
+        assert pass_gap(consumer) == (1, 10, "expired")
+        take(consumer, 20)
+    publish(7, 0)
+    publish(0, 3)
+    with arrive() as consumer:
+        assert pass_gap(consumer)[1:] == (None, "extent unknown")
+        take(consumer, 3)
+    report = check_directory(tmp_path)
+    counts = report.as_dict()["messages"]
+    assert (report.verdict, counts["declared_gaps"], counts["lost"]) == ("lost", 17, 0), report.text()
+
+
+def test_nobody_but_the_groups_knows_their_queues(
+    tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
+) -> None:
+    """The producer names no groups. One queue's binding is taken away while the other's stays, then the exchange."""
+    messages, groups = size(4_000, 30_000), [f"{unique}-1", f"{unique}-2"]
+    with run_in(tmp_path / "run") as run, contextlib.ExitStack() as stack:
+        producer = run.producer("till", paths.sites(paths.producer), unique, [], messages, rate=600, chunk=20)
+        both = [
+            Traffic(run, producer, run.consumer(group, paths.sites(paths.consumer), [unique]), messages)
+            for group in groups
+        ]
+        for t in both:
+            t.consumer.start()
+            wait_until_it_reads(t)
+        producer.start()
+        for t in both:
+            t.flows(200)
+        connection = pika.BlockingConnection(pika.URLParameters(rabbit.url))
+        stack.callback(connection.close)
+
+        def from_dc1(t: Traffic) -> int:
+            rows = t.rows(t.consumer, "received") + t.rows(t.consumer, "duplicate")
+            return sum(row.last - row.first + 1 for row in rows if row.site == "dc1")
+
+        def comes_back(what: str) -> None:
+            for t in both:
+                before = from_dc1(t)
+                wait_for(lambda t=t, b=before: from_dc1(t) > b + 100, 10, f"{what}: dc1 delivers again")
+
+        connection.channel().queue_unbind(group_queue(unique, 0, groups[0]), EXCHANGE, unique)
+        comes_back("a binding was gone")
+        connection.channel().exchange_delete(EXCHANGE)
+        wait_for(
+            lambda: [row for row in t.rows(producer, "disconnected") if row.site == "dc1"],
+            20,
+            "it is noticed",
+        )
+        comes_back("the exchange was gone")
+        producer.ended(120)
+        for t in both:
+            wait_for(lambda t=t: t.delivered() >= messages, 30, "everything drains")
+            t.consumer.stop()
+        for t in both:
+            t.drained()

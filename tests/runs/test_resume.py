@@ -1,0 +1,86 @@
+"""A; the subscriber leaves; B, C; its broker is killed and forgets; the subscriber returns; D, E; the broker returns.
+
+The run that the project began with. One plain broker gives the subscriber A alone; two sites give it A B C D E.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reliamsg import Consumer, Producer, Site
+from reliamsg.lab import Mosquitto, RabbitNode
+from tests.runs.harness import wait_until_reading
+from tests.runs.plain import PahoSubscriber, paho_publish
+
+TOPIC = "resume-test"
+
+
+def take(consumer: Consumer, count: int, seconds: float = 30.0) -> list[bytes]:
+    """The next messages, acknowledged durably."""
+    bodies = []
+    for _ in range(count):
+        message = consumer.get(timeout=seconds)
+        assert message is not None, f"only {bodies} came"
+        bodies.append(message.body)
+        message.ack(durable=True)
+    return bodies
+
+
+@pytest.mark.parametrize("second", ["mosquitto", "rabbitmq"])
+def test_nothing_is_lost_when_a_site_forgets(
+    second: str,
+    tmp_path: Path,
+    make_mosquitto: Callable[..., Mosquitto],
+    rabbit: RabbitNode,
+) -> None:
+    dc1 = make_mosquitto(name="dc1")
+    other = make_mosquitto(name="dc2") if second == "mosquitto" else rabbit
+    topic = f"{TOPIC}-{second}"
+    sites = [Site("dc1", dc1.url, backoff_max=0.5), Site("dc2", other.url)]
+
+    def arrive() -> Consumer:
+        return Consumer(topic, sites, topics=[topic], inbox=tmp_path / "inbox.db")
+
+    with Producer("station", sites, outbox=tmp_path / "outbox.db", groups={topic: [topic]}) as producer:
+        with arrive() as consumer:
+            wait_until_reading(consumer)
+            producer.publish(topic, b"A").wait(timeout=20)
+            assert take(consumer, 1) == [b"A"]
+        for body in (b"B", b"C"):
+            producer.publish(topic, body).wait(timeout=20)
+        assert dc1.stored() >= 1, "nothing was at stake at dc1"
+        dc1.kill()
+        with arrive() as consumer:
+            receipts = [producer.publish(topic, body) for body in (b"D", b"E")]
+            assert not receipts[-1].done, "dc1 is down: not published yet"
+            assert take(consumer, 4) == [b"B", b"C", b"D", b"E"]
+            dc1.wipe()
+            dc1.start()
+            for receipt in receipts:
+                receipt.wait(timeout=30)
+            producer.publish(topic, b"F").wait(timeout=30)
+            assert take(consumer, 1) == [b"F"], "what dc1 delivers again is a duplicate"
+    assert control(make_mosquitto(name="control")) == ["A"], (
+        "the fault did not matter: the plain client lost nothing"
+    )
+
+
+def control(broker: Mosquitto) -> list[str]:
+    """What a plain QoS 1 subscriber with a persistent session gets in the same run on one broker."""
+    subscriber = PahoSubscriber(broker.url, TOPIC, "plain")
+    subscriber.arrive()
+    paho_publish(broker.url, TOPIC, "A")
+    subscriber.wait_for(1, 10)
+    subscriber.leave()
+    paho_publish(broker.url, TOPIC, "B", "C")
+    broker.kill()
+    broker.start()
+    paho_publish(broker.url, TOPIC, "D", "E")
+    subscriber.arrive()
+    paho_publish(broker.url, TOPIC, "end")
+    subscriber.wait_for(2, 10)
+    subscriber.leave()
+    return [body for body in subscriber.received if body != "end"]

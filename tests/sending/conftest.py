@@ -1,0 +1,38 @@
+"""Fixtures for producers in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reliamsg import Producer
+from reliamsg.testing import MemoryNetwork
+from tests.sending import tools
+
+
+@pytest.fixture
+def network() -> Iterator[MemoryNetwork]:
+    with MemoryNetwork("dc1", "dc2") as found:
+        yield found
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "outbox.db"
+
+
+@pytest.fixture
+def make(network: MemoryNetwork, path: Path) -> Iterator[Callable[..., Producer]]:
+    """Opens producers on one outbox, and closes what the test leaves open."""
+    made: list[Producer] = []
+
+    def open_one(**options: Any) -> Producer:
+        made.append(tools.producer(options.pop("network", network), options.pop("path", path), **options))
+        return made[-1]
+
+    yield open_one
+    for one in made:
+        one.close(0.0)

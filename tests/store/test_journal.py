@@ -1,0 +1,138 @@
+"""Journal rows: what makes one longer, what never does, and what an undone transaction leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reliamsg.message import Stream
+from reliamsg.store.database import Database
+from reliamsg.store.journal import Entry, Journal, JournalRow, read_journal
+
+ONE, TWO = Stream("p", "one"), Stream("p", "two")
+
+
+class Writer:
+    def __init__(self, path: Path) -> None:
+        self.db = Database(path, "outbox", "p")
+        self.journal = Journal("b" * 16)
+
+    def write(self, *entries: Entry, undo: bool = False, at: int = 0) -> None:
+        committed = False
+        try:
+            with self.db.transaction() as connection:
+                self.journal.write(connection, entries, 1_000 + at, at)
+                if undo:
+                    raise KeyError
+            committed = True
+        except KeyError:
+            pass
+        finally:
+            self.journal.settle(committed)
+
+    @property
+    def rows(self) -> list[JournalRow]:
+        return list(read_journal(self.db.connection))
+
+    @property
+    def spans(self) -> list[tuple[str, int, int]]:
+        return [(row.kind, row.first, row.last) for row in self.rows]
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[Writer]:
+    found = Writer(tmp_path / "outbox.db")
+    yield found
+    found.db.close()
+
+
+def enqueued(first: int, last: int, stream: Stream = ONE, epoch: int = 1, digest: int = 1) -> Entry:
+    return Entry("enqueued", stream, epoch, 7, first, last, digest=digest, latency={3: last - first + 1})
+
+
+def test_a_successor_makes_the_row_longer(writer: Writer) -> None:
+    writer.write(enqueued(1, 5, digest=2**64 - 1))
+    writer.write(enqueued(6, 9, digest=3), at=50)
+    (row,) = writer.rows
+    assert (row.first, row.last, row.digest, row.latency) == (1, 9, 2, {3: 9})
+    assert (row.wall_us, row.wall_last_us, row.mono_us) == (1_000, 1_050, 0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        enqueued(7, 9),
+        enqueued(5, 9),
+        enqueued(6, 9, epoch=2),
+        enqueued(6, 9, stream=TWO),
+        Entry("enqueued", ONE, 1, 8, 6, 9, digest=0),
+        Entry("confirmed", ONE, 1, 7, 6, 9, "dc1"),
+    ],
+    ids=["a hole", "an overlap", "epoch", "stream", "incarnation", "kind"],
+)
+def test_anything_else_is_a_row_of_its_own(writer: Writer, other: Entry) -> None:
+    writer.write(enqueued(1, 5), other)
+    assert len(writer.rows) == 2
+    assert writer.spans[0] == ("enqueued", 1, 5)
+
+
+def test_sites_and_streams_grow_side_by_side(writer: Writer) -> None:
+    for first in (1, 6, 11):
+        writer.write(
+            Entry("confirmed", ONE, 1, 7, first, first + 4, "dc1"),
+            Entry("confirmed", ONE, 1, 7, first, first + 4, "dc2"),
+            enqueued(first, first + 4, TWO),
+        )
+    assert [(row.site, row.last) for row in writer.rows] == [("dc1", 15), ("dc2", 15), ("", 15)]
+
+
+def test_what_happens_once_is_never_made_longer(writer: Writer) -> None:
+    writer.write(Entry("connected", site="dc1"), Entry("connected", site="dc1"))
+    writer.write(Entry("parked", ONE, 1, 7, 1, 1, "dc1"), Entry("parked", ONE, 1, 7, 2, 2, "dc1"))
+    assert len(writer.rows) == 4
+
+
+def test_an_undone_transaction_leaves_no_trace(writer: Writer) -> None:
+    writer.write(enqueued(1, 5))
+    writer.write(enqueued(6, 9), undo=True)
+    writer.write(enqueued(6, 7))
+    assert writer.spans == [("enqueued", 1, 7)]
+    assert writer.rows[0].digest == 2
+    assert [row.lsn for row in writer.rows] == [1]
+
+
+def test_what_was_exported_does_not_change(writer: Writer) -> None:
+    writer.write(enqueued(1, 5))
+    writer.journal.exported_lsn = 1
+    writer.write(enqueued(6, 9))
+    assert writer.spans == [("enqueued", 1, 5), ("enqueued", 6, 9)]
+
+
+def test_disorder_at_a_group_does_not_hide_in_a_row(writer: Writer) -> None:
+    def given(kind: str, first: int, last: int) -> Entry:
+        return Entry(kind, ONE, 1, 7, first, last, group="g", digest=0)
+
+    writer.write(given("delivered", 1, 5), given("redelivered", 3, 3), given("delivered", 6, 9))
+    assert writer.spans == [("delivered", 1, 5), ("redelivered", 3, 3), ("delivered", 6, 9)]
+
+
+def test_rows_are_read_back_as_written(writer: Writer) -> None:
+    writer.write(
+        Entry(
+            "returned", ONE, 9, 2**64 - 1, 4, 5, "dc1", "g", "no queue", digest=2**64 - 1,
+            latency={0: 1, 80: 2}, detail={"prev": [1, "00ff", 3]},
+        )
+    )  # fmt: skip
+    (row,) = writer.rows
+    assert (row.producer, row.topic, row.partition) == ("p", "one", 0)
+    assert (row.epoch, row.incarnation, row.first, row.last) == (9, 2**64 - 1, 4, 5)
+    assert (row.site, row.group, row.reason, row.digest) == ("dc1", "g", "no queue", 2**64 - 1)
+    assert (row.latency, row.detail) == ({0: 1, 80: 2}, {"prev": [1, "00ff", 3]})
+
+
+def test_reading_on_from_a_row(writer: Writer) -> None:
+    for number in range(1, 6):
+        writer.write(Entry("connected", site=f"dc{number}"))
+    assert [row.site for row in read_journal(writer.db.connection, after_lsn=3)] == ["dc4", "dc5"]

@@ -1,0 +1,176 @@
+"""Imports point one way. This reads them, and holds the rules of docs/explanation."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
+
+BASE = {"wire", "message", "config", "errors", "forks"}
+MIDDLE = {"core", "store", "transport"}
+UPPER = {"sending", "receiving"}
+TOP = {"cli", "aio", "testing", "lab"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": {"message"},  # for types only
+    "config": {"errors"},
+    "message": set(),
+    "forks": set(),
+    "wire": BASE,
+    "core": BASE,
+    "store": BASE,
+    "transport": BASE,
+    "sending": BASE | MIDDLE,
+    "receiving": BASE | MIDDLE,
+    "aio": BASE | MIDDLE | UPPER,
+    "testing": BASE | MIDDLE | UPPER | {"aio"},
+    "lab": {"config", "errors"},
+    "verify": {"wire", "message", "errors", "store.journal", "store.database"},
+    "audit": BASE,
+    "cli": BASE | MIDDLE | UPPER | {"lab", "testing", "verify"},
+    "__init__": BASE | UPPER,
+    "__main__": {"cli"},
+}
+"""By part, the parts of this project that it may import; a part may always import itself."""
+
+CORE_BANNED = {
+    "asyncio", "logging", "multiprocessing", "paho", "pika", "queue", "random", "secrets", "select", "socket",
+    "sqlite3", "threading", "time",
+}  # fmt: skip
+
+ONE_MODULE_EACH = {"pika": "transport/amqp", "paho": "transport/mqtt"}
+"""Broker clients, and how the name of the one module of the product that imports each begins. The lab is no
+part of the product: it looks at brokers from outside."""
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").as_posix()
+
+
+def part_of(path: Path) -> str:
+    return name_of(path).split("/")[0]
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full dotted name of everything that a module imports, wherever in it."""
+    package = ["reliamsg", *path.relative_to(SOURCE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+
+
+def own_imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """The same, of this project's modules, without ``reliamsg.``."""
+    for line, name in imports_of(path):
+        if name.split(".")[0] == "reliamsg":
+            yield line, name.removeprefix("reliamsg").removeprefix(".")
+
+
+def allowed(part: str, imported: str) -> bool:
+    top = imported.split(".", maxsplit=1)[0]
+    return top == part or any(
+        imported == permitted or imported.startswith(permitted + ".") for permitted in MAY_IMPORT[part]
+    )
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    part = part_of(path)
+    assert part in MAY_IMPORT, f"{part} has no rule: say here what it may import"
+    wrong = [
+        f"{path}:{line}: {part} imports {imported}"
+        for line, imported in own_imports_of(path)
+        if not allowed(part, imported)
+        and not (imported == "__version__" and part in TOP)  # from reliamsg import __version__
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_nobody_imports_the_audit_and_only_it_imports_spark(path: Path) -> None:
+    if part_of(path) == "audit":
+        return
+    for line, name in imports_of(path):
+        assert not name.startswith("reliamsg.audit"), f"{path}:{line}"
+        assert name.split(".")[0] != "pyspark", f"{path}:{line}"
+
+
+@pytest.mark.parametrize("path", [p for p in modules() if part_of(p) == "core"], ids=name_of)
+def test_the_core_is_pure(path: Path) -> None:
+    wrong = [f"{path}:{line}: {name}" for line, name in imports_of(path) if name.split(".")[0] in CORE_BANNED]
+    assert not wrong
+
+
+@pytest.mark.parametrize(("client", "module"), ONE_MODULE_EACH.items())
+def test_one_module_imports_each_broker_client(client: str, module: str) -> None:
+    importers = {
+        name_of(path)
+        for path in modules()
+        if part_of(path) != "lab" and any(name.split(".")[0] == client for _, name in imports_of(path))
+    }
+    assert len(importers) <= 1
+    assert all(importer.startswith(module) for importer in importers)
+
+
+def test_errors_import_messages_for_types_only() -> None:
+    tree = ast.parse((SOURCE / "errors.py").read_text())
+    runtime = [
+        node
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("reliamsg")
+    ]
+    assert not runtime
+
+
+def test_there_is_something_to_check() -> None:
+    assert len(modules()) > 10
+    assert any(part_of(path) == "core" for path in modules())
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys; {statement}; print(*sys.modules)"
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(found.stdout.split())
+
+
+def test_importing_the_package_loads_no_client_and_no_tool() -> None:
+    loaded = loaded_by("import reliamsg; [getattr(reliamsg, name) for name in reliamsg.__all__]")
+    heavy = {
+        "amqtt", "asyncio", "click", "paho", "pika", "plotly", "pyspark", "rich", "sqlite_utils", "zstandard",
+    }  # fmt: skip
+    assert not loaded & heavy
+    assert not {
+        name for name in loaded if name.startswith(("reliamsg.audit", "reliamsg.cli", "reliamsg.lab"))
+    }
+
+
+def test_importing_starts_no_thread_and_configures_no_logging() -> None:
+    code = (
+        "import logging, signal, threading\n"
+        "before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
+        "import reliamsg, reliamsg.transport.factory\n"
+        "assert threading.active_count() == 1\n"
+        "assert not logging.getLogger().handlers\n"
+        "assert logging.getLogger('reliamsg').level == logging.NOTSET\n"
+        "assert all(type(h) is logging.NullHandler for h in logging.getLogger('reliamsg').handlers)\n"
+        "assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

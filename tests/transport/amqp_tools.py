@@ -1,0 +1,57 @@
+"""What the AMQP transport's tests share: connections that are recorded, and other clients."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pika
+
+from reliamsg.config import Site
+from reliamsg.transport.amqp import AmqpReceiver, AmqpSender
+from reliamsg.transport.base import Binding
+from tests.transport.tools import Receiving, Sending, running, wait_for
+
+
+def silent_port() -> int:
+    """A port at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def sending(
+    site: Site, bindings: Sequence[Binding], connect: bool = True
+) -> Iterator[tuple[AmqpSender, Sending]]:
+    events = Sending()
+    with running(AmqpSender(site, "p", bindings, events)) as sender:
+        if connect:
+            wait_for(lambda: events.up, f"the sender is connected; failed: {events.failed}")
+        yield sender, events
+    assert {window for _, window in events.up} <= {None}, "AMQP sets no window"
+
+
+@contextmanager
+def receiving(
+    site: Site, bindings: Sequence[Binding], connect: bool = True
+) -> Iterator[tuple[AmqpReceiver, Receiving]]:
+    events = Receiving()
+    with running(AmqpReceiver(site, bindings, events)) as receiver:
+        if connect:
+            wait_for(lambda: events.up, f"the receiver is connected; failed: {events.failed}")
+        yield receiver, events
+
+
+@contextmanager
+def plain_channel(port: int) -> Iterator[Any]:
+    """A channel of plain pika, as any other client would have it."""
+    connection = pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", port, credentials=pika.PlainCredentials("guest", "guest"))
+    )
+    try:
+        yield connection.channel()
+    finally:
+        connection.close()
