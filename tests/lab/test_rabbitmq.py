@@ -66,7 +66,8 @@ def test_sigkill_keeps_durable_messages_and_leaves_no_process(make_rabbit: Calla
     node = make_rabbit()
     for kind in ("quorum", "classic"):
         put(node.url, kind, kind, 10)
-    node.sync()
+    wait_until(lambda: node.has_recorded("quorum"), 10, "the quorum queue is on the disk")
+    assert not node.has_recorded("no such queue")
     assert processes_of(node)
     node.kill()
     assert not node.alive

@@ -1,7 +1,7 @@
 """The consuming application of the runs, in a process of its own: ``python -m tests.runs.consumer CONFIG``.
 
 Every message goes to a log of its own, fsynced before the handler returns, and so before it is acknowledged.
-`delay` is what a message costs, in seconds. Ends on SIGTERM.
+`delay` is what a message costs, in seconds, until the file `hurry` exists. Ends on SIGTERM.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from reliamsg import Consumer, Message, Site
@@ -32,13 +33,14 @@ def main(config: dict[str, Any]) -> None:
         **config.get("options", {}),
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-    delay = config.get("delay", 0.0)
+    delay, hurry = config.get("delay", 0.0), Path(config.get("hurry", "/nonexistent"))
 
     def handle(messages: list[Message]) -> None:
         for message in messages:
             log.delivered(message)
         log.flush()
-        time.sleep(delay * len(messages))
+        if delay and not hurry.exists():
+            time.sleep(delay * len(messages))
 
     with log:
         consumer.run(handle, batch=config.get("batch", 50), workers=config.get("workers", 4))

@@ -19,17 +19,17 @@ RETRY = (pika.exceptions.AMQPError, OSError)
 
 
 class PikaPublisher(threading.Thread):
-    """Publishes 1 to `count` to a durable queue; with `confirms`, each number again until it is confirmed."""
+    """Publishes 1, 2, … to a durable queue until it is told to finish; with `confirms`, each until confirmed."""
 
-    def __init__(self, url: str, queue: str, count: int, *, confirms: bool, rate: float) -> None:
+    def __init__(self, url: str, queue: str, *, confirms: bool, rate: float) -> None:
         super().__init__(daemon=True)
-        self.url, self.queue, self.count, self.confirms, self.rate = url, queue, count, confirms, rate
+        self.url, self.queue, self.confirms, self.rate = url, queue, confirms, rate
         self.accepted: list[int] = []
         self.finish = threading.Event()
 
     def run(self) -> None:
         number, started = 1, time.monotonic()
-        while number <= self.count and not self.finish.is_set():
+        while not self.finish.is_set():
             try:
                 parameters = pika.URLParameters(self.url)
                 parameters.socket_timeout = 2
@@ -42,7 +42,7 @@ class PikaPublisher(threading.Thread):
                 channel.queue_declare(self.queue, durable=True)
                 if self.confirms:
                     channel.confirm_delivery()
-                while number <= self.count and not self.finish.is_set():
+                while not self.finish.is_set():
                     channel.basic_publish(
                         "", self.queue, str(number).encode(), pika.BasicProperties(delivery_mode=2)
                     )
@@ -86,7 +86,8 @@ class PikaConsumer(threading.Thread):
             self.finish.wait(0.2)
 
     def drain(self, quiet: float, deadline: float) -> None:
-        """Wait until nothing came for `quiet` seconds, then end."""
+        """Work without delay until nothing came for `quiet` seconds, then end."""
+        self.delay = 0.0
         end = time.monotonic() + deadline
         while time.monotonic() < end and time.monotonic() - self.latest < quiet:
             self.finish.wait(0.1)

@@ -526,17 +526,6 @@ def test_closing_is_quick_and_final(site: Site, binding: Binding) -> None:
         sender.close(1.0)
 
 
-def _is_on_disk(node: RabbitNode, binding: Binding) -> bool:
-    """Whether the broker has written down that this quorum queue exists.
-
-    It does so half a second late, confirms all the same, and killed before that (3.10.8) never finds the
-    queue's messages again: published ones are then neither confirmed nor returned.
-    """
-    name = group_queue(binding.topic, 0, "g").encode()
-    files = (node.directory / "data").glob("*/quorum/*/names.dets")
-    return any(name in path.read_bytes() for path in files)
-
-
 def test_a_killed_broker_returns_with_what_it_confirmed(
     site: Site, node: RabbitNode, binding: Binding
 ) -> None:
@@ -544,7 +533,8 @@ def test_a_killed_broker_returns_with_what_it_confirmed(
         sent.queue += [message(n, binding.topic) for n in range(1, 301)]
         sender.wake()
         wait_for(lambda: len(sent.confirms) == 300, "confirmed")
-        wait_for(lambda: _is_on_disk(node, binding), "the queue itself is on the disk")
+        queue = group_queue(binding.topic, 0, "g")
+        wait_for(lambda: node.has_recorded(queue), "the queue itself is on the disk")
         node.kill()
         wait_for(lambda: sent.down and sent.failed, "noticed")
         node.start()
