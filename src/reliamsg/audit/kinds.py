@@ -1,0 +1,58 @@
+"""Every kind of finding: how bad it is, and what it means.
+
+The plain checker (``reliamsg.verify``) has such a table of its own, on purpose: a mistake in one must not be one in
+the other. Tests hold the two against each other.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+__all__ = ["KINDS", "PRECEDENCE", "Severity"]
+
+Severity = Literal["violated", "lost", "unknown"]
+PRECEDENCE: tuple[Severity, ...] = ("violated", "lost", "unknown")
+"""Worst first; the verdict is the worst there is, else ``complete``."""
+
+KINDS: dict[str, tuple[Severity, str]] = {
+    # What a group was given
+    "out_of_order": ("violated", "delivered after a later message of its stream"),
+    "duplicate": ("violated", "delivered again, without being flagged"),
+    "redelivered_after_ack": ("violated", "delivered again after its acknowledgement was durable"),
+    "acknowledged_twice": ("violated", "acknowledged more than once"),
+    "acknowledged_undelivered": ("violated", "acknowledged, yet never delivered"),
+    "not_redelivered": ("violated", "not acknowledged, and passed over after a restart"),
+    "undeclared_gap": ("violated", "passed over without being declared"),
+    "declared_late": ("violated", "declared as a gap only after later messages were delivered"),
+    "delivered_after_gap": ("violated", "delivered after its gap was declared"),
+    "false_gap": ("violated", "declared as a gap after it was delivered"),
+    "phantom_gap": ("violated", "declared as a gap, yet never published"),
+    "gap_closed_early": ("violated", "its gap expired before the gap timeout"),
+    "gap_closed_late": ("violated", "its gap expired too long after the gap timeout"),
+    "false_before_join": ("violated", "said to come from before the group joined, which it had by then"),
+    "false_replay": ("violated", "replayed, yet never dead-lettered"),
+    # What a producer did
+    "seq_reused": ("violated", "a sequence number used twice"),
+    "seq_skipped": ("violated", "a sequence number left out"),
+    "old_epoch": ("violated", "enqueued under an epoch that was over"),
+    "wrong_prev": ("violated", "an epoch entered with a wrong account of the one before"),
+    "confirmed_unknown": ("violated", "confirmed, yet never enqueued"),
+    "published_unconfirmed": ("violated", "counted as published before the confirm policy was met"),
+    # Both sides
+    "two_incarnations": ("violated", "one epoch with two histories"),
+    "phantom": ("violated", "delivered, yet never published"),
+    "corrupt": ("violated", "the content that was delivered is not what was published"),
+    "lost": ("lost", "published, and never delivered"),
+    "declared_gap": ("lost", "declared lost to the application"),
+    "removed": ("lost", "removed by its producer, and never delivered"),
+    # What is not known
+    "pending": ("unknown", "the confirm policy is not met"),
+    "undelivered": ("unknown", "not delivered, which is no proof that it won't be"),
+    "unacknowledged": ("unknown", "delivered, and not acknowledged"),
+    "never_joined": ("unknown", "a group reads the topic and never saw this stream"),
+    "unproven": ("unknown", "delivered, and its producer's journal has holes"),
+    "unverified": ("unknown", "no digest sum tells whether the content is what was published"),
+    "missing": ("unknown", "evidence is missing"),
+    "broken": ("unknown", "evidence is damaged"),
+    "unclosed": ("unknown", "a journal ends without being closed"),
+}
