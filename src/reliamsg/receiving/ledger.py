@@ -9,6 +9,7 @@ from reliamsg.store.journal import ORDERED, Entry
 
 __all__ = ["Ledger"]
 
+_ARRIVALS = frozenset({"received", "duplicate"})
 _MERGED = frozenset({"received", "duplicate", "delivered", "redelivered", "acknowledged", "buffered"})
 
 
@@ -18,9 +19,13 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._tips: dict[tuple[Any, ...], Entry] = {}
+        self._arrived: dict[tuple[Any, ...], tuple[int, int]] = {}
+        """By stream and site, the highest epoch and number that came from there."""
 
     def add(self, entry: Entry) -> None:
         """Append an entry, or extend the newest of its order if it is the direct predecessor."""
+        if entry.kind in _ARRIVALS:
+            self._name_arrival(entry)
         if entry.kind in ORDERED:
             order: tuple[Any, ...] = ("ordered", entry.stream)
         else:
@@ -43,6 +48,15 @@ class Ledger:
             return
         self._tips[order] = entry
         self._entries.append(entry)
+
+    def _name_arrival(self, entry: Entry) -> None:
+        """What goes on where a site had left off is ``received`` from it, also if another site was faster: of two
+        sites in step, now one is first and now the other, and there would be a row for each batch."""
+        key, start = (entry.stream, entry.site), (entry.epoch, entry.first)
+        epoch, last = self._arrived.get(key, (0, 0))
+        if start in ((epoch, last + 1), (max(epoch + 1, entry.epoch), 1)) and not entry.reason:
+            entry.kind = "received"
+        self._arrived[key] = max((epoch, last), (entry.epoch, entry.last))
 
     def take(self) -> list[Entry]:
         """Take all entries out; later ones do not extend them."""

@@ -122,7 +122,7 @@ class SiteReceiver:
 
     def drained(self) -> None:
         with self.shared.lock:
-            self.shared.note("drained", site=self.name)
+            self.shared.note("drained", site=self.name, detail={"count": 1})
 
     # -- Member -------------------------------------------------------------------------------------------
 

@@ -19,12 +19,14 @@ reason), ``parked``, ``resumed`` (site), ``published`` (confirm policy met; deta
 
 Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap),
 ``joined`` (first position of a stream), ``connected`` (site; detail: session_present), ``disconnected``,
-``received``, ``duplicate`` (site), ``buffered``, ``delivered`` (digest; latency received→delivered),
+``received`` (site; in its order, first there or not), ``duplicate`` (site; known, and not next in its order),
+``buffered``, ``delivered`` (digest; latency received→delivered),
 ``redelivered`` (the same, flagged; reason ``unjournalled`` where no row says that it had been handed out
 before: the process ended before a commit could), ``acknowledged``, ``gap_opened``, ``gap_closed`` (reason:
 filled, superseded…), ``declared`` (a gap was passed; reason; detail: elapsed, what its clock said, in
 seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``, ``rejected`` (site, reason;
-detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site), ``closed``.
+detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site: its queue was seen empty;
+detail: count, likewise), ``closed``.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ _EXTENDED = frozenset(
         "delivered", "redelivered", "acknowledged", "late",
     }
 )  # fmt: skip
+_COUNTED = frozenset({"rejected", "drained"})
+"""Kinds without a range, of which only the number in the newest row's detail rises."""
 _MASK = 2**64 - 1
 
 
@@ -81,7 +85,7 @@ class Entry:
         """Within which order the row must still be the newest."""
         if self.kind in ORDERED:
             return ("ordered", self.stream, self.group)
-        if self.kind == "rejected":
+        if self.kind in _COUNTED:
             return (self.kind, self.site, self.group, self.reason)
         return (self.kind, self.stream, self.site, self.group)
 
@@ -113,7 +117,7 @@ class Journal:
         for entry in entries:
             order = entry._order
             tip = self._staged.get(order) or self._tips.get(order)
-            if tip is not None and entry.kind == "rejected" and tip.lsn > self.exported_lsn:
+            if tip is not None and entry.kind in _COUNTED and tip.lsn > self.exported_lsn:
                 self._staged[order] = self._count(connection, tip, entry, wall_us)
             elif (
                 tip is not None

@@ -1,0 +1,110 @@
+"""Auditing ten million messages in order, as real clients journal them.
+
+Producer and consumer are real, over two sites in memory; their journals leave as segments. Then Spark starts, and only
+the audit is timed, writing its tables and the report included. The last line is ``{"name", "ours", "target", "met",
+…}``: seconds for the audit, and how many journal rows a million messages took.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from reliamsg import Consumer, JournalExport, Message, Producer
+from reliamsg.audit.job import audit
+from reliamsg.audit.session import make_session
+from reliamsg.testing import MemoryNetwork
+
+TARGET_SECONDS = 30.0
+CALL = 2_000
+TOPIC = "bench"
+
+
+def traffic(directory: Path, messages: int, interval: float) -> float:
+    """Publish and consume `messages`; returns how many seconds that took. Journals are below ``journals``."""
+    network = MemoryNetwork("dc1", "dc2")
+    sites = network.sites
+    journal = JournalExport(directory / "journals", interval=interval)
+    started = time.monotonic()
+    with (
+        Producer("producer", sites, outbox=directory / "outbox.db", groups={TOPIC: ["group"]}, journal=journal,
+                 retain_seconds=1.0, transports=network) as producer,
+        Consumer("group", sites, topics=[TOPIC], inbox=directory / "inbox.db", journal=journal,
+                 transports=network) as consumer,
+    ):  # fmt: skip
+        handled, done = 0, threading.Event()
+
+        def handle(batch: list[Message]) -> None:
+            nonlocal handled
+            handled += len(batch)
+            if handled >= messages:
+                done.set()
+
+        reader = threading.Thread(target=consumer.run, args=(handle,), kwargs={"batch": CALL})
+        reader.start()
+        for number in range(0, messages, CALL):
+            producer.publish_many(TOPIC, [b"%d" % n for n in range(number, min(number + CALL, messages))])
+        producer.flush(600.0)
+        if not done.wait(600.0):
+            raise SystemExit(f"only {handled} of {messages} messages were handled")
+        consumer.stop()
+        reader.join()
+    return time.monotonic() - started
+
+
+def measure(messages: int, interval: float, runs: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        took = traffic(directory, messages, interval)
+        started = time.monotonic()
+        spark = make_session("local[2]")
+        startup = time.monotonic() - started
+        seconds = []
+        for run in range(runs):
+            started = time.monotonic()
+            verdict = audit(spark, directory / "journals", out=directory / f"out{run}")
+            seconds.append(time.monotonic() - started)
+        spark.stop()
+        size = sum(path.stat().st_size for path in (directory / "journals").rglob("*.ndjson"))
+    if verdict["verdict"] != "complete" or verdict["messages"]["enqueued"] != messages:
+        raise SystemExit(f"the audit says {verdict['verdict']}: {json.dumps(verdict)[:2000]}")
+    return {
+        "name": "audit",
+        "ours": round(seconds[0], 1),
+        "target": TARGET_SECONDS,
+        "met": seconds[0] < TARGET_SECONDS,
+        "messages": messages,
+        "later_runs_s": [round(each, 1) for each in seconds[1:]],
+        "spark_start_s": round(startup, 1),
+        "rows": verdict["rows"],
+        "rows_per_million_messages": round(verdict["rows"] / messages * 1e6, 1),
+        "journal_bytes": size,
+        "traffic_s": round(took, 1),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=10_000_000)
+    parser.add_argument("--interval", type=float, default=5.0, help="seconds between segments")
+    parser.add_argument(
+        "--runs", type=int, default=2, help="audits of the same journals; the first one counts"
+    )
+    parser.add_argument("--json", action="store_true", help="nothing but the result, as one line of JSON")
+    options = parser.parse_args()
+    result = measure(options.messages, options.interval, options.runs)
+    if not options.json:
+        for key, value in result.items():
+            print(f"{key:28}{value}")
+    print(json.dumps(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
