@@ -43,7 +43,8 @@ class GroupFacts:
     received: dict[str, SpanMap] = field(default_factory=dict)
     """Per site, duplicates included."""
     joined: dict[Stream, Position] = field(default_factory=dict)
-    """Where each stream began for this group."""
+    """Where each stream began for this group: the lowest position that a ``joined`` row names; where none does, the
+    lowest with which a chain began."""
     reached: dict[Stream, Position] = field(default_factory=dict)
     """How far each stream got."""
     topics: set[str] = field(default_factory=set)
@@ -69,12 +70,14 @@ def gather_group(
     facts = GroupFacts(group)
     findings: list[Finding] = []
     readers: list[_Reader] = []
+    begun: dict[Stream, Position] = {}
     for chain in sorted(chains, key=lambda chain: chain.rows[0].wall_us if chain.rows else 0):
-        reader = _Reader(facts, findings, chain, gap_timeout, tolerance)
+        reader = _Reader(facts, findings, chain, gap_timeout, tolerance, begun)
         reader.read()
         readers.append(reader)
         facts.sound &= not chain.broken
         facts.finished &= chain.finished
+    facts.joined = begun | facts.joined
     for reader in readers:
         reader.finish()
     _check_acknowledged(facts, findings, readers)
@@ -113,12 +116,15 @@ class _Reader:
         chain: Chain,
         gap_timeout: float | None,
         tolerance: float,
+        begun: dict[Stream, Position],
     ) -> None:
         self.facts = facts
         self.findings = findings
         self.chain = chain
         self.gap_timeout = gap_timeout
         self.tolerance = tolerance
+        self.begun = begun
+        """Where each stream began, by its first row; shared by the group's chains."""
         self.streams: dict[Stream, _StreamState] = {}
         self.acknowledged: SpanMap = SpanMap()
         """By the boots before the current one: durable then."""
@@ -277,8 +283,8 @@ class _Reader:
             for piece in _at(state.skipped, row.epoch).lacking(expected, start - 1):
                 _at(state.holes, row.epoch).add(*piece)
         if state.cursor is None:
-            stream = stream_of(row)
-            self.facts.joined.setdefault(stream, (row.epoch, row.first))
+            stream, position = stream_of(row), (row.epoch, row.first)
+            self.begun[stream] = min(position, self.begun.get(stream, position))
         state.cursor = (row.epoch, last)
 
     def _check_owed(self, row: JournalRow, state: _StreamState, position: Position) -> None:

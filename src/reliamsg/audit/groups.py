@@ -1,0 +1,169 @@
+"""What a group's journals say of itself: order, repetition, acknowledgement and gaps.
+
+Order and repetition need the group's own chains alone. One history of every piece of numbers answers all that is
+about the same number told twice; what is about a stream as a whole comes from the order of its rows.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from reliamsg.audit.groups_gaps import clock, early_history, leaps
+from reliamsg.audit.groups_order import ACKNOWLEDGED, HANDED, REPLAYED, SKIPPED, joined, ordered, reached
+from reliamsg.audit.groups_pieces import histories
+from reliamsg.audit.ranges import EPOCH, STREAM, merged, size
+from reliamsg.audit.schema import FINDINGS, union
+
+__all__ = ["count", "counts", "findings", "instances", "joined", "leaps", "merge", "reached"]
+
+
+def findings(
+    rows: DataFrame, chains: DataFrame, *, gap_timeout: float | None = None, tolerance: float = 1.0
+) -> DataFrame:
+    """All findings about groups by themselves, as few ranges as can be.
+
+    `gap_timeout` (where None, what each journal says) and `tolerance` are in seconds.
+    """
+    return merge(instances(rows, chains, gap_timeout=gap_timeout, tolerance=tolerance))
+
+
+def counts(rows: DataFrame, chains: DataFrame) -> DataFrame:
+    """`grp`, `duplicates`, `out_of_order` in messages, a message once for each time; groups without any are absent."""
+    return count(instances(rows, chains))
+
+
+def instances(
+    rows: DataFrame, chains: DataFrame, *, gap_timeout: float | None = None, tolerance: float = 1.0
+) -> DataFrame:
+    """As :func:`findings`, but once for each time that it happened: what :func:`merge` and :func:`count` are given."""
+    order = ordered(rows)
+    return union([_by_piece(order, rows, chains), early_history(order), clock(rows, gap_timeout, tolerance)])
+
+
+def merge(instances: DataFrame) -> DataFrame:
+    """Findings of :func:`instances`, adjacent and repeated ones as one."""
+    return _shaped(merged(instances, ["kind", "grp", *EPOCH]))
+
+
+def count(instances: DataFrame) -> DataFrame:
+    """:func:`counts` of :func:`instances`."""
+    return instances.groupBy("grp").agg(
+        _messages("duplicate", "duplicates"), _messages("out_of_order", "out_of_order")
+    )
+
+
+def _messages(kind: str, name: str) -> Column:
+    return F.coalesce(F.sum(F.when(F.col("kind") == kind, size())), F.lit(0)).alias(name)
+
+
+def _shaped(frame: DataFrame) -> DataFrame:
+    return frame.select(
+        *(
+            (F.col(field.name) if field.name in frame.columns else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in FINDINGS.fields
+        )
+    )
+
+
+def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame:
+    found = F.explode(F.filter(F.array(*_given(), *_told(), *_acknowledged()), lambda each: each.isNotNull()))
+    wrong = (
+        histories(order, chains)
+        .select("grp", *EPOCH, found.alias("found"))
+        .select("grp", *EPOCH, "found.kind", "found.first", "found.last")
+    )
+    # What was leapt over epoch and all is declared, though no row names its numbers.
+    leapt = leaps(rows)
+    between = (F.col("wrong.kind") == "undeclared_gap") & (
+        (F.col("leapt.low") < F.col("wrong.epoch")) & (F.col("wrong.epoch") < F.col("leapt.high"))
+    )
+    for name in ("grp", *STREAM):
+        between &= F.col(f"wrong.{name}") == F.col(f"leapt.{name}")
+    return _shaped(wrong.alias("wrong").join(F.broadcast(leapt.alias("leapt")), between, how="left_anti"))
+
+
+def _found(kind: str, condition: Column, first: Column | None = None, last: Column | None = None) -> Column:
+    return F.when(
+        condition,
+        F.struct(
+            F.lit(kind).alias("kind"),
+            (F.col("first") if first is None else first).alias("first"),
+            (F.col("last") if last is None else last).alias("last"),
+        ),
+    )
+
+
+def _is(*kinds: str) -> Column:
+    return F.col("kind").isin(*kinds)
+
+
+def _before(label: str) -> Column:
+    """Whether an earlier row of the chain is of that label."""
+    return F.coalesce(F.col(f"first_{label}") < F.col("lsn"), F.lit(False))
+
+
+def _given() -> list[Column]:
+    """What is wrong with what the application was given."""
+    delivered = _is("delivered")
+    elsewhere = F.col("handed_rank") < F.col("rank")
+    durable = F.coalesce(F.col("acknowledged_boot") < F.col("boot_lsn"), F.lit(False))
+    begun = F.coalesce(F.col("acknowledged_start_boot") == F.col("boot_lsn"), F.lit(False))
+    return [
+        _found("duplicate", delivered & (_before("handed") | elsewhere)),
+        _found("delivered_after_gap", _is(*HANDED) & _before("skipped") & ~_before("handed")),
+        _found(
+            "out_of_order",
+            delivered & ~_before("handed") & ~_before("skipped") & (F.col("first") < F.col("start")),
+            last=F.least(F.col("last"), F.col("start") - 1),
+        ),
+        _found(
+            "redelivered_after_ack",
+            _is("redelivered") & ~_before("replayed") & (durable | begun),
+            # Of an acknowledgement that may have grown since, only the first number is known to be older.
+            last=F.when(durable, F.col("last")).otherwise(F.col("first")),
+        ),
+        _found("false_replay", _is(REPLAYED) & ~_before("dead")),
+        # A boot that gives something new owes what was given before it and was neither acknowledged nor
+        # dead-lettered by then: seen at the next row that gives the number again, or at the last one.
+        _found(
+            "not_redelivered",
+            _is(*HANDED)
+            & (
+                _passed(
+                    "previous_next_boot", "previous_next_pass", F.col("previous_next_pass") < F.col("lsn")
+                )
+                | _passed("next_boot", "next_pass", F.col("lsn") == F.col("last_handed"))
+            ),
+        ),
+    ]
+
+
+def _passed(boot: str, row: str, unmet: Column) -> Column:
+    owed = F.col("acknowledged_boot").isNull() | (F.col("acknowledged_boot") >= F.col(boot))
+    alive = F.col("first_dead").isNull() | (F.col("first_dead") > F.col(row))
+    return F.coalesce(F.col(row).isNotNull() & unmet & owed & alive, F.lit(False))
+
+
+def _told() -> list[Column]:
+    """What is wrong with what the application was told that it would not be given, or not told."""
+    # A hole is filled by a delivery that nothing else came before; it is out of order then, and no hole any more.
+    filled = _before("delivered") & (F.col("first_delivered") == F.col("first_handed"))
+    return [
+        _found("false_gap", _is(*SKIPPED) & _before("handed")),
+        _found("declared_late", _is(*SKIPPED) & _before("hole") & ~_before("skipped") & ~filled),
+        _found("undeclared_gap", _is("hole") & ~F.col("broken") & ~F.col("told")),
+    ]
+
+
+def _acknowledged() -> list[Column]:
+    """Acknowledged at most once, and only what was given."""
+    acknowledged = _is(ACKNOWLEDGED)
+    replayed = F.coalesce(F.col("replayed_boot") <= F.col("boot_lsn"), F.lit(False))
+    apart = F.coalesce(F.col("acknowledged_apart"), F.lit(False))
+    return [
+        _found("acknowledged_twice", acknowledged & ((_before("acknowledged") & ~replayed) | apart)),
+        _found("acknowledged_undelivered", acknowledged & F.col("sound") & ~F.col("settled")),
+    ]

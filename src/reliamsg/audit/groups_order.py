@@ -1,0 +1,163 @@
+"""A group's journals in the order in which they were written: where each stream began, and how far it had got.
+
+The cursor of a stream is the furthest position (epoch, number) of all rows that tell what the group was given or
+passed over. A row that does not begin beyond it is out of order; one that begins further beyond it leaves a hole.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from reliamsg.audit.ranges import EPOCH, LAST, STREAM
+
+__all__ = ["ACKNOWLEDGED", "DEAD", "HANDED", "REPLAYED", "SKIPPED", "joined", "ordered", "reached"]
+
+HANDED = ("delivered", "redelivered")
+"""The application was given it."""
+SKIPPED = ("declared", "before_join")
+"""The application was told that it would not be given it. An end below the start means: all the epoch still had."""
+DEAD = "dead_lettered"
+REPLAYED = "replayed"
+ACKNOWLEDGED = "acknowledged"
+
+_ADVANCING = (*HANDED, *SKIPPED, DEAD)
+"""What moves the cursor."""
+_ORDERED = (*_ADVANCING, "late", REPLAYED)
+_CHAIN = ("grp", "chain")
+
+
+def _end() -> Column:
+    """A row's last number."""
+    unknown = F.col("kind").isin(*SKIPPED) & (F.col("last") < F.col("first"))
+    return F.when(unknown, F.lit(LAST)).otherwise(F.least(F.col("last"), F.lit(LAST)))
+
+
+def _position(epoch: Column, number: Column) -> Column:
+    return F.struct(epoch.alias("epoch"), number.alias("number"))
+
+
+def _events(rows: DataFrame, *others: str) -> DataFrame:
+    """Rows of groups about a stream's progress, with `seed`: where a group that joins at what comes latest has its
+    cursor set, by the first that the chain says of the stream."""
+    of_groups = rows.where(F.col("role") == "group")
+    latest = of_groups.where(
+        (F.col("kind") == "opened")
+        & (F.col("lsn") == F.col("boot_lsn"))
+        & (F.get_json_object("detail", "$.begin") == "latest")
+    ).select(F.col("client").alias("grp"), "chain", "boot_lsn", F.lit(True).alias("latest"))
+    events = of_groups.where(F.col("kind").isin("joined", *_ORDERED, *others)).select(
+        F.col("client").alias("grp"),
+        "chain",
+        "boot_lsn",
+        "lsn",
+        "kind",
+        *EPOCH,
+        "first",
+        _end().alias("last"),
+    )
+    seed = F.when(
+        F.col("latest") & (F.col("kind") == "joined"),
+        _position(F.col("epoch"), F.greatest("first", F.lit(1)) - 1),
+    )
+    return events.join(F.broadcast(latest), [*_CHAIN, "boot_lsn"], how="left").select(
+        *events.columns, seed.alias("seed")
+    )
+
+
+def _advance() -> Column:
+    advances = F.col("kind").isin(*_ADVANCING) & (F.col("first") <= F.col("last"))
+    return F.when(advances, _position(F.col("epoch"), F.col("last")))
+
+
+def _counts_as_first() -> Column:
+    return F.col("kind").isin(*_ORDERED) | F.col("seed").isNotNull()
+
+
+def joined(rows: DataFrame) -> DataFrame:
+    """Where each stream began for each group: `grp`, STREAM, `epoch`, `first`.
+
+    It is the lowest position that a ``joined`` row names; where none does, the lowest with which a chain began.
+    """
+    said = F.when(F.col("kind") == "joined", _position(F.col("epoch"), F.greatest("first", F.lit(1))))
+    begun = F.when(_advance().isNotNull(), _position(F.col("epoch"), F.col("first")))
+    chains = (
+        _events(rows)
+        .groupBy(*_CHAIN, *STREAM)
+        .agg(
+            F.min(said).alias("said"),
+            F.min_by(begun, F.when(begun.isNotNull(), F.col("lsn"))).alias("begun"),
+        )
+    )
+    return (
+        chains.groupBy("grp", *STREAM)
+        .agg(F.coalesce(F.min("said"), F.min("begun")).alias("at"))
+        .where(F.col("at").isNotNull())
+        .select("grp", *STREAM, F.col("at.epoch").alias("epoch"), F.col("at.number").alias("first"))
+    )
+
+
+def reached(rows: DataFrame) -> DataFrame:
+    """How far each stream got for each group: `grp`, STREAM, `epoch`, `last`."""
+    opening = F.when(_counts_as_first(), F.struct("lsn", "seed"))
+    chains = (
+        _events(rows)
+        .groupBy(*_CHAIN, *STREAM)
+        .agg(F.max(_advance()).alias("furthest"), F.min(opening).alias("opening"))
+    )
+    return (
+        chains.groupBy("grp", *STREAM)
+        .agg(F.max(F.greatest("furthest", "opening.seed")).alias("at"))
+        .where(F.col("at").isNotNull())
+        .select("grp", *STREAM, F.col("at.epoch").alias("epoch"), F.col("at.number").alias("last"))
+    )
+
+
+def ordered(rows: DataFrame) -> DataFrame:
+    """What groups were given, passed over, dead-lettered, replayed and acknowledged, with what was so before.
+
+    Columns: `grp`, `chain`, `boot_lsn`, `lsn`, `kind`, EPOCH, `first`, `last`; `start`, the first number beyond the
+    cursor (one past `last` where none is); `hole_first` and `hole_last`, what the row leaves out before `start`;
+    `begin`, the lowest position the chain had given by then; `next_boot`, the next boot of the chain in which
+    something new of the stream was given, and `next_pass`, the lsn of the row in which it first was.
+    Rows without any number are left out.
+    """
+    along = Window.partitionBy(*_CHAIN, *STREAM).orderBy("lsn")
+    before = along.rowsBetween(Window.unboundedPreceding, -1)
+    handed = F.col("kind").isin(*HANDED) & (F.col("first") <= F.col("last"))
+    begun = F.when(handed, _position(F.col("epoch"), F.col("first")))
+    events = _events(rows, ACKNOWLEDGED).withColumn(
+        "earlier", F.coalesce(F.sum(F.when(_counts_as_first(), 1)).over(before), F.lit(0))
+    )
+    moved = F.coalesce(_advance(), F.when(F.col("earlier") == 0, F.col("seed")))
+    follows = F.col("cursor.epoch") == F.col("epoch")
+    start = (
+        F.when(F.col("cursor").isNull() | (F.col("epoch") > F.col("cursor.epoch")), F.col("first"))
+        .when(follows, F.least(F.greatest(F.col("first"), F.col("cursor.number") + 1), F.col("last") + 1))
+        .otherwise(F.col("last") + 1)
+    )
+    placed = (
+        events.select(
+            *_CHAIN, "boot_lsn", "lsn", "kind", *EPOCH, "first", "last",
+            F.max(moved).over(before).alias("cursor"),
+            F.min(begun).over(before).alias("begin"),
+        )
+        .where((F.col("first") <= F.col("last")) & (F.col("kind") != "joined"))
+        .withColumn("start", start)
+    )  # fmt: skip
+    advances = F.col("kind").isin(*_ADVANCING) & (F.col("start") <= F.col("last"))
+    expected = F.coalesce(F.when(follows, F.col("cursor.number") + 1), F.lit(1))
+    leaves = advances & (F.col("start") > expected)
+    passes = F.when(handed & advances, F.struct("boot_lsn", "lsn"))
+    later_boots = (
+        Window.partitionBy(*_CHAIN, *STREAM)
+        .orderBy(F.col("boot_lsn").desc())
+        .rangeBetween(Window.unboundedPreceding, -1)
+    )
+    return placed.withColumn("next", F.min(passes).over(later_boots)).select(
+        *_CHAIN, "boot_lsn", "lsn", "kind", *EPOCH, "first", "last", "start", "begin",
+        F.when(leaves, expected).alias("hole_first"),
+        F.when(leaves, F.col("start") - 1).alias("hole_last"),
+        F.col("next.boot_lsn").alias("next_boot"),
+        F.col("next.lsn").alias("next_pass"),
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""The history of every number within a group: which rows tell of it, in order.
+
+The numbers of a group's epoch are cut wherever a row begins or ends, so that each row is about whole pieces, and all
+numbers of a piece share their history. A row is matched with its pieces by counting cuts, never by trying them.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from reliamsg.audit.groups_order import ACKNOWLEDGED, DEAD, HANDED, REPLAYED, SKIPPED
+from reliamsg.audit.ranges import EPOCH
+
+__all__ = ["histories"]
+
+_HOLE = "hole"
+"""The kind of what a row left out: a mark of its own beside the row's."""
+_KEY = ("grp", *EPOCH)
+_MARK = (
+    "chain", "rank", "broken", "sound", "boot_lsn", "lsn", "kind",
+    "row_first", "start", "next_boot", "next_pass",
+)  # fmt: skip
+_WHOLE = (Window.unboundedPreceding, Window.unboundedFollowing)
+
+
+def histories(rows: DataFrame, chains: DataFrame) -> DataFrame:
+    """One row for each of the `rows` of :func:`~reliamsg.audit.groups_order.ordered`, or hole, and each of its pieces.
+
+    Columns: `grp`, EPOCH, `first` and `last` of the piece; of the row `chain`, `rank`, `broken`, `boot_lsn`, `lsn`,
+    `kind` (``hole`` for what it left out), `row_first`, `start`, `next_boot`, `next_pass`; `sound`: no chain of the
+    group is broken. Then what all rows about the piece say. In the row's own chain: `first_LABEL`, the lsn of the
+    first row that is handed, delivered, skipped, dead, replayed, acknowledged or a hole; `last_handed`, that of the
+    last one; `acknowledged_boot` and `replayed_boot`, the first boot that did; `acknowledged_start_boot`, that of
+    the newest earlier acknowledgement that begins with the piece; `previous_next_boot`
+    and `previous_next_pass`, those of the row before that handed it. In all chains: `handed_rank`, the lowest rank
+    of a chain that handed it; `told`: it was handed, skipped or dead-lettered; `settled`: handed or dead-lettered;
+    `acknowledged_apart`: acknowledged by more than one chain.
+    """
+    return _with_others(_pairs(_marks(rows, chains)))
+
+
+def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
+    """Rows and holes alike, as `mark_first` to `mark_last`, with what is known of their chains."""
+    group = Window.partitionBy("client").rowsBetween(*_WHOLE)
+    of_groups = chains.where(F.col("role") == "group").select(
+        F.col("client").alias("grp"), "chain", "rank", "broken", (~F.max("broken").over(group)).alias("sound")
+    )
+    own = F.struct("kind", "first", "last")
+    hole = F.struct(
+        F.lit(_HOLE).alias("kind"), F.col("hole_first").alias("first"), F.col("hole_last").alias("last")
+    )
+    marks = F.when(F.col("hole_first").isNull(), F.array(own)).otherwise(F.array(own, hole))
+    return (
+        rows.join(F.broadcast(of_groups), ["grp", "chain"], how="inner")
+        .select(
+            *_KEY, "chain", "rank", "broken", "sound", "boot_lsn", "lsn", F.explode(marks).alias("mark"),
+            F.col("first").alias("row_first"), "start", "next_boot", "next_pass",
+        )
+        .select(
+            "*",
+            F.col("mark.kind").alias("kind"),
+            F.col("mark.first").alias("mark_first"),
+            F.col("mark.last").alias("mark_last"),
+        )
+    )  # fmt: skip
+
+
+def _pairs(marks: DataFrame) -> DataFrame:
+    """Each mark with each of the pieces that it covers."""
+    ends = F.explode(F.array(F.col("mark_first"), F.col("mark_last") + 1))
+    along = Window.partitionBy(*_KEY).orderBy("at")
+    numbered = marks.select(*_KEY, *_MARK, ends.alias("at")).withColumn("cut", F.dense_rank().over(along))
+    cuts = numbered.groupBy(*_KEY, "at", "cut").agg(F.lit(None).cast("int").alias("unused")).drop("unused")
+    pieces = cuts.select(
+        *_KEY, "cut", F.col("at").alias("first"), (F.lead("at").over(along) - 1).alias("last")
+    )
+    spans = numbered.groupBy(*_KEY, *_MARK).agg(F.min("cut").alias("low"), F.max("cut").alias("high"))
+    covered = spans.select(*_KEY, *_MARK, F.explode(F.sequence(F.col("low"), F.col("high") - 1)).alias("cut"))
+    return covered.join(pieces, [*_KEY, "cut"], how="inner")
+
+
+def _with_others(pairs: DataFrame) -> DataFrame:
+    kind = F.col("kind")
+    labels = {
+        "handed": kind.isin(*HANDED),
+        "delivered": kind == HANDED[0],
+        "skipped": kind.isin(*SKIPPED),
+        "dead": kind == DEAD,
+        "replayed": kind == REPLAYED,
+        "acknowledged": kind == ACKNOWLEDGED,
+        "hole": kind == _HOLE,
+    }
+    handed, acknowledged = labels["handed"], labels["acknowledged"]
+    settled = handed | labels["dead"]
+    piece = (*_KEY, "cut")
+    # The order of these three lets one sort serve them all.
+    before = Window.partitionBy(*piece, "chain").orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
+    in_chain = Window.partitionBy(*piece, "chain").rowsBetween(*_WHOLE)
+    anywhere = Window.partitionBy(*piece).rowsBetween(*_WHOLE)
+    begins = acknowledged & (F.col("row_first") == F.col("first"))
+
+    def when_handed(column: str) -> Column:
+        return F.when(handed, F.struct(F.col(column).alias("value")))
+
+    return (
+        pairs.select(
+            "*",
+            F.max(F.when(begins, F.struct("lsn", "boot_lsn"))).over(before).alias("began"),
+            F.last(when_handed("next_boot"), ignorenulls=True).over(before).alias("previous_boot"),
+            F.last(when_handed("next_pass"), ignorenulls=True).over(before).alias("previous_pass"),
+        )
+        .select(
+            "*",
+            *(F.min(F.when(is_so, F.col("lsn"))).over(in_chain).alias(f"first_{label}")
+              for label, is_so in labels.items()),
+            F.max(F.when(handed, F.col("lsn"))).over(in_chain).alias("last_handed"),
+            F.min(F.when(acknowledged, F.col("boot_lsn"))).over(in_chain).alias("acknowledged_boot"),
+            F.min(F.when(labels["replayed"], F.col("boot_lsn"))).over(in_chain).alias("replayed_boot"),
+            F.col("began.boot_lsn").alias("acknowledged_start_boot"),
+            F.col("previous_boot.value").alias("previous_next_boot"),
+            F.col("previous_pass.value").alias("previous_next_pass"),
+        )
+        .select(
+            "*",
+            F.min(F.when(handed, F.col("rank"))).over(anywhere).alias("handed_rank"),
+            F.max(settled | labels["skipped"]).over(anywhere).alias("told"),
+            F.max(settled).over(anywhere).alias("settled"),
+            (
+                F.min(F.when(acknowledged, F.col("rank"))).over(anywhere)
+                < F.max(F.when(acknowledged, F.col("rank"))).over(anywhere)
+            ).alias("acknowledged_apart"),
+        )
+        .drop("began", "previous_boot", "previous_pass")
+    )  # fmt: skip
