@@ -5,6 +5,8 @@ Everything here is frozen and validated at construction, so that a mistake shows
 
 from __future__ import annotations
 
+import os
+import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,11 +24,15 @@ __all__ = [
     "Confirm",
     "Credentials",
     "Endpoint",
+    "JournalExport",
     "Quorum",
     "Site",
     "check_name",
     "check_sites",
     "confirm_policy",
+    "is_remote",
+    "journal_export",
+    "shown_target",
     "unsafe_characters",
 ]
 
@@ -294,3 +300,81 @@ def _parse_host(name: str, scheme: str, text: str) -> Endpoint:
     if not host or "@" in text:
         raise ConfigError(f"site {name}: the URL needs HOST or HOST:PORT, several separated by commas")
     return Endpoint(host, port if port is not None else _PORTS[scheme])
+
+
+@dataclass(frozen=True)
+class JournalExport:
+    """Where a client's journal goes, and what happens while it can't go there.
+
+    ``JournalExport("/var/spool/journals")``, or an fsspec URL: ``JournalExport("s3://bucket/prefix")`` (extra
+    ``remote``, and the package of the protocol). Several clients, and those of several hosts, may share one target.
+    Logins in a URL never show.
+    """
+
+    target: str | os.PathLike[str] = field(repr=False)
+    interval: float = field(default=60.0, kw_only=True)
+    """Seconds between two segments while there is something new."""
+    segment_rows: int = field(default=10_000, kw_only=True)
+    """A segment is cut at once when so many rows wait, and holds no more. 1 to 1,000,000."""
+    max_backlog_rows: int = field(default=100_000, kw_only=True)
+    """Rows that may wait in the client's file while the target is away; at least `segment_rows`. Beyond it
+    `when_full` decides."""
+    when_full: Literal["block", "truncate"] = field(default="block", kw_only=True)
+    """``"block"``: a producer takes no messages (:class:`~reliamsg.errors.JournalFull` after its
+    ``block_timeout``), a consumer hands none out, until the target takes segments again. ``"truncate"``: the oldest
+    rows are given up, and the journal says which: work goes on, and an audit finds evidence missing."""
+
+    def __post_init__(self) -> None:
+        target = self.target
+        if not isinstance(target, (str, os.PathLike)) or not isinstance(os.fspath(target), str):
+            raise ConfigError(f"journal: the target must be a path or URL, not {type(target).__name__}")
+        if not os.fspath(target):
+            raise ConfigError("journal: the target is empty")
+        if "\0" in os.fspath(target):
+            raise ConfigError("journal: the target contains '\\x00', which paths can't have")
+        if not isinstance(self.interval, (int, float)) or not 0 < self.interval < float("inf"):
+            raise ConfigError(f"journal: interval must be above 0 and finite, not {self.interval!r}")
+        for name, least, most in (
+            ("segment_rows", 1, 1_000_000),
+            ("max_backlog_rows", self.segment_rows, 2**53),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ConfigError(f"journal: {name} must be a number from {least} to {most}, not {value!r}")
+        if self.when_full not in ("block", "truncate"):
+            raise ConfigError(f"journal: when_full={self.when_full!r}: choose 'block' or 'truncate'")
+
+    @property
+    def shown_target(self) -> str:
+        """The target as it may be shown: without login and query."""
+        return shown_target(self.target)
+
+    def __repr__(self) -> str:
+        return (
+            f"JournalExport({self.shown_target!r}, interval={self.interval!r}, segment_rows={self.segment_rows!r},"
+            f" max_backlog_rows={self.max_backlog_rows!r}, when_full={self.when_full!r})"
+        )
+
+
+def journal_export(journal: str | os.PathLike[str] | JournalExport | None) -> JournalExport | None:
+    """What was given as `journal=`, as settings. Raises :class:`ConfigError`."""
+    return journal if journal is None or isinstance(journal, JournalExport) else JournalExport(journal)
+
+
+def is_remote(target: str | os.PathLike[str]) -> bool:
+    """Whether a journal's target is a URL. Path objects are directories."""
+    return isinstance(target, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*(://|::)", target) is not None
+
+
+def shown_target(target: str | os.PathLike[str]) -> str:
+    """A journal's target as it may be shown: a URL without login, query and fragment."""
+    text = os.fspath(target)
+    if not is_remote(target):
+        return text
+    parts = []
+    for part in text.split("::"):
+        scheme, sep, rest = part.partition("://")
+        rest = re.split(r"[?#]", rest, maxsplit=1)[0]
+        # A password may hold a slash that should have been escaped: what precedes the last @ is never shown.
+        parts.append(scheme + sep + rest.rpartition("@")[2])
+    return "::".join(parts)

@@ -6,6 +6,8 @@
     ├── TransientError            the same call may succeed later; the object lives on
     │   ├── ConfirmTimeout        Receipt.wait(): not confirmed in time; still in the outbox, still being sent
     │   ├── OutboxFull            publish(): no room within the time allowed; nothing was stored
+    │   │   └── JournalFull       the same: too much of the journal waits for its target
+    │   ├── JournalTargetError    a journal's target can't be reached, read or written
     │   ├── OutboxWriteError      publish(): the disk is full or read-only; nothing was stored
     │   ├── InboxWriteError       the inbox could not be written; reading stops until it can
     │   ├── TooManyStreams        on_error: messages of streams beyond max_streams are refused
@@ -51,6 +53,8 @@ __all__ = [
     "InboxIndeterminate",
     "InboxLocked",
     "InboxWriteError",
+    "JournalFull",
+    "JournalTargetError",
     "MessageTooLarge",
     "OutboxFull",
     "OutboxIndeterminate",
@@ -82,6 +86,15 @@ class ConfirmTimeout(TransientError, TimeoutError):
 
 class OutboxFull(TransientError):
     """The outbox holds ``max_bytes`` and no room came free within the time allowed. Nothing was stored."""
+
+
+class JournalFull(OutboxFull):
+    """So much of the journal waits for its target that nothing more may happen. Nothing was stored; publishing works
+    again once the target takes segments."""
+
+
+class JournalTargetError(TransientError):
+    """The target of a journal can't be reached, read or written, or holds something else under a segment's name."""
 
 
 class OutboxWriteError(TransientError):

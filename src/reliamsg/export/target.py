@@ -1,0 +1,273 @@
+"""Where segments go to and are read from: directories, and whatever fsspec has a package for.
+
+A segment's name holds the digest of its bytes, so a name is written once and never again: what is found there
+under the same name must be the same, and anything else is an error, not something to replace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from reliamsg.config import is_remote, shown_target
+from reliamsg.errors import ConfigError, JournalTargetError
+
+__all__ = ["DirectoryTarget", "RemoteTarget", "Target", "open_target"]
+
+SUFFIX = ".ndjson"
+
+_WHOLE_PUTS = frozenset(
+    {"memory", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "r2"}
+)
+"""Protocols whose files appear whole or not at all. Elsewhere a file is written aside and renamed."""
+_CREDENTIALS = re.compile(r"//[^/\s]*@")
+
+
+class Target(ABC):
+    """A place for segments. `shown` is its name for people, without passwords.
+
+    Methods raise :class:`JournalTargetError` when the place can't be reached, read or written. They may take as long as
+    the place takes to answer.
+    """
+
+    shown: str
+
+    @abstractmethod
+    def write(self, path: str, data: bytes) -> None:
+        """Put `data` at `path` (relative, parts separated by ``/``), durably and whole.
+
+        Where there is such a file already, it is compared: the same bytes are a success, others raise, and stay.
+        """
+
+    @abstractmethod
+    def paths(self) -> Iterator[str]:
+        """The relative paths of all files that end in ``.ndjson``, sorted; hidden files and those in hidden
+        directories are left out."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """The bytes of one file."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.shown}>"
+
+    def _damaged(self, path: str) -> JournalTargetError:
+        return JournalTargetError(
+            f"{self.shown}: {path} exists with other bytes than its name promises: it was damaged or edited."
+            " Move it away; nothing is overwritten"
+        )
+
+
+def open_target(target: str | os.PathLike[str]) -> Target:
+    """A target by its path or fsspec URL. Nothing is read or written yet.
+
+    Raises :class:`ConfigError` where fsspec, or the package that it needs for this protocol, is not installed.
+    """
+    text = os.fspath(target)
+    if not is_remote(target):
+        return DirectoryTarget(Path(text))
+    protocol = re.split(r"::|://", text, maxsplit=1)[0]
+    if protocol in ("file", "local") and "::" not in text:
+        parts = urlsplit(text)
+        return DirectoryTarget(Path(unquote(parts.netloc + parts.path)))
+    try:
+        import fsspec  # type: ignore[import-untyped]
+    except ImportError:
+        raise ConfigError(
+            f"{shown_target(target)}: a journal at a URL needs the extra: pip install 'reliamsg[remote]'"
+        ) from None
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        raise ConfigError(f"{shown_target(target)}: {protocol}:// needs another package: {error}") from None
+    except ValueError:
+        raise ConfigError(f"{shown_target(target)}: fsspec knows no protocol {protocol!r}") from None
+    return RemoteTarget(text, protocol)
+
+
+class DirectoryTarget(Target):
+    """A directory, made when the first segment is written."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.shown = str(root)
+
+    def write(self, path: str, data: bytes) -> None:
+        final = self._root / path
+        try:
+            if self._same(final, data, path):
+                self._sync(final)  # its writer may have ended before it came so far
+                self._sync_directories(final.parent)
+                return
+            final.parent.mkdir(parents=True, exist_ok=True)
+            aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
+            try:
+                self._write_aside(aside, data)
+                self._name(aside, final, data, path)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(aside)
+            self._sync_directories(final.parent)
+        except OSError as error:
+            raise self._failed("written", error) from error
+
+    def _same(self, final: Path, data: bytes, path: str) -> bool:
+        """Whether the file is there already; raises when it is another one."""
+        try:
+            found = final.read_bytes()
+        except FileNotFoundError:
+            return False
+        if found != data:
+            raise self._damaged(path)
+        return True
+
+    @staticmethod
+    def _write_aside(aside: Path, data: bytes) -> None:
+        with open(aside, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _name(self, aside: Path, final: Path, data: bytes, path: str) -> None:
+        """Give the file its name, unless somebody was faster."""
+        try:
+            os.link(aside, final)  # other than a rename, this never replaces anything
+        except FileExistsError:
+            if not self._same(final, data, path):
+                raise
+        except OSError:
+            # A file system without hard links: the name is still free as far as one can tell.
+            if not self._same(final, data, path):
+                os.rename(aside, final)
+
+    @staticmethod
+    def _sync(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _sync_directories(self, directory: Path) -> None:
+        """A new name is durable once its directory is, and so on up to the root's own name."""
+        top = self._root.parent
+        while True:
+            self._sync(directory)
+            if directory in (top, directory.parent):
+                return
+            directory = directory.parent
+
+    def paths(self) -> Iterator[str]:
+        found: list[str] = []
+        try:
+            if not self._root.is_dir():
+                raise NotADirectoryError(20, "there is no such directory")
+            for directory, names, files in os.walk(self._root, onerror=_reraise):
+                names[:] = [name for name in names if not name.startswith(".")]
+                base = Path(directory).relative_to(self._root)
+                found += [(base / name).as_posix() for name in files if _listed(name)]
+        except OSError as error:
+            raise self._failed("read", error) from error
+        yield from sorted(found)
+
+    def read(self, path: str) -> bytes:
+        try:
+            return (self._root / path).read_bytes()
+        except OSError as error:
+            raise self._failed("read", error) from error
+
+    def _failed(self, what: str, error: OSError) -> JournalTargetError:
+        where = f" ({error.filename})" if error.filename else ""
+        return JournalTargetError(f"{self.shown}: can't be {what}: {error.strerror or error}{where}")
+
+
+class RemoteTarget(Target):
+    """A place behind an fsspec URL. The connection is made by the first call."""
+
+    def __init__(self, url: str, protocol: str) -> None:
+        self._url = url
+        self._whole = protocol in _WHOLE_PUTS
+        self.shown = shown_target(url)
+        self._opened: tuple[Any, str] | None = None
+
+    def write(self, path: str, data: bytes) -> None:
+        with self._translated("written"):
+            files, root = self._open()
+            final = f"{root}/{path}"
+            if self._same(files, final, data, path):
+                return
+            if self._whole:
+                files.pipe_file(final, data)
+                return
+            directory, _, name = final.rpartition("/")
+            aside = f"{directory}/.{name}.{secrets.token_hex(4)}"
+            files.makedirs(directory, exist_ok=True)
+            try:
+                files.pipe_file(aside, data)
+                if not self._same(files, final, data, path):
+                    files.mv(aside, final)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    files.rm_file(aside)
+
+    def _same(self, files: Any, final: str, data: bytes, path: str) -> bool:
+        try:
+            found = files.cat_file(final)
+        except FileNotFoundError:
+            return False
+        if found != data:
+            raise self._damaged(path)
+        return True
+
+    def paths(self) -> Iterator[str]:
+        with self._translated("read"):
+            files, root = self._open()
+            files.invalidate_cache()
+            prefix = root.rstrip("/") + "/"
+            found = [str(name) for name in files.find(root)]
+        inside = [name.removeprefix(prefix) for name in found if name.startswith(prefix)]
+        yield from sorted(
+            name
+            for name in inside
+            if _listed(name.rpartition("/")[2]) and not any(part.startswith(".") for part in name.split("/"))
+        )
+
+    def read(self, path: str) -> bytes:
+        with self._translated("read"):
+            files, root = self._open()
+            found: bytes = files.cat_file(f"{root}/{path}")
+        return found
+
+    def _open(self) -> tuple[Any, str]:
+        if self._opened is None:
+            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
+            files, root = url_to_fs(self._url)
+            self._opened = files, str(root).rstrip("/")
+        return self._opened
+
+    @contextlib.contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        """Every package behind fsspec has errors of its own."""
+        try:
+            yield
+        except (JournalTargetError, ConfigError):
+            raise
+        except Exception as error:  # noqa: BLE001  (the packages have no common root)
+            text = _CREDENTIALS.sub("//", str(error).replace(self._url, self.shown)) or type(error).__name__
+            raise JournalTargetError(f"{self.shown}: can't be {what}: {' '.join(text.split())}") from None
+
+
+def _listed(name: str) -> bool:
+    return name.endswith(SUFFIX) and not name.startswith(".")
+
+
+def _reraise(error: OSError) -> None:
+    raise error
