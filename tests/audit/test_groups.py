@@ -1,0 +1,344 @@
+"""What a group's journals say of itself: every kind alone, and random journals, judged as the plain checker does.
+
+Each journal is another group's, so that one run of Spark judges hundreds of them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from reliamsg.audit import groups
+from reliamsg.audit.ranges import LAST
+from reliamsg.audit.schema import CHAINS, FINDINGS, ROWS
+from reliamsg.message import Stream
+from reliamsg.store.journal import JournalRow
+from reliamsg.verify.groups import GroupFacts, gather_group
+from reliamsg.verify.journals import Chain
+from reliamsg.verify.report import Finding
+from reliamsg.verify.spans import Spans
+
+STREAM = Stream("p", "t", 0)
+SECOND_US = 1_000_000
+
+Found = dict[tuple[str, str, Stream, int], list[tuple[int, int]]]
+"""By group, kind, stream and epoch: ranges."""
+
+
+@dataclass
+class Journal:
+    """A group's journal, written row by row."""
+
+    group: str = "g"
+    rows: list[JournalRow] = field(default_factory=list)
+    wall_us: int = 0
+    boots: int = 0
+    lsn: int = 0
+
+    def boot(self, **detail: object) -> Journal:
+        self.boots += 1
+        return self.add("opened", 0, 0, **detail)
+
+    def add(
+        self,
+        kind: str,
+        first: int,
+        last: int | None = None,
+        epoch: int = 1,
+        *,
+        stream: Stream = STREAM,
+        reason: str = "",
+        **detail: object,
+    ) -> Journal:
+        """A row of one second later; `lsn` counts on whatever becomes of the row."""
+        self.lsn += 1
+        self.wall_us += SECOND_US
+        bare = kind in ("opened", "closed")
+        self.rows.append(
+            JournalRow(
+                self.lsn, f"{self.boots:016x}", kind, self.wall_us, self.wall_us, self.wall_us,
+                "" if bare else stream.producer, "" if bare else stream.topic, 0 if bare else stream.partition,
+                0 if bare else epoch, 0, first, first if last is None else last, "", self.group, reason,
+                None, None, dict(detail) or None,
+            )
+        )  # fmt: skip
+        return self
+
+    def chain(self) -> Chain:
+        return Chain("group", self.group, f"{self.group}.db", self.rows)
+
+
+def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, DataFrame]:
+    """ROWS and CHAINS of groups' chains; their order in time is that of their first rows."""
+    rows: list[tuple[object, ...]] = []
+    known: list[tuple[object, ...]] = []
+    ranks: dict[str, int] = {}
+    for number, chain in enumerate(sorted(chains, key=lambda chain: chain.rows[0].wall_us)):
+        rank = ranks[chain.client] = ranks.get(chain.client, 0) + 1
+        known.append(("group", chain.client, f"c{number}", rank, bool(chain.broken), chain.finished))
+        for boot in chain.boots:
+            rows += [_as_tuple(chain.client, f"c{number}", boot.rows[0].lsn, row) for row in boot.rows]
+    return spark.createDataFrame(rows, ROWS), spark.createDataFrame(known, CHAINS)
+
+
+def _as_tuple(group: str, chain: str, boot_lsn: int, row: JournalRow) -> tuple[object, ...]:
+    return (
+        "group", group, chain, row.boot, boot_lsn, row.lsn, row.kind, row.wall_us, row.wall_last_us, row.mono_us,
+        row.producer, row.topic, row.partition, row.epoch, f"{row.incarnation:016x}", row.first, row.last,
+        row.site, group, row.reason, None, None, None if row.detail is None else json.dumps(row.detail),
+    )  # fmt: skip
+
+
+def gather(chains: Iterable[Chain]) -> dict[str, tuple[GroupFacts, list[Finding]]]:
+    """What the plain checker says, by group."""
+    by_group: dict[str, list[Chain]] = {}
+    for chain in chains:
+        by_group.setdefault(chain.client, []).append(chain)
+    return {name: gather_group(name, own, None, 1.0) for name, own in by_group.items()}
+
+
+def expected(plain: dict[str, tuple[GroupFacts, list[Finding]]]) -> Found:
+    spans: dict[tuple[str, str, Stream, int], Spans] = {}
+    for name, (_, found) in plain.items():
+        for each in found:
+            assert each.stream is not None
+            assert each.epoch is not None
+            assert each.first is not None
+            assert each.last is not None
+            key = (name, each.kind, each.stream, each.epoch)
+            spans.setdefault(key, Spans()).add(each.first, min(each.last, LAST))
+    return {key: list(ranges) for key, ranges in spans.items()}
+
+
+def observed(frame: DataFrame) -> Found:
+    assert [(f.name, f.dataType) for f in frame.schema.fields] == [
+        (f.name, f.dataType) for f in FINDINGS.fields
+    ]
+    found: Found = {}
+    for row in frame.orderBy("first").collect():
+        key = (row.grp, row.kind, Stream(row.producer, row.topic, row.part), row.epoch)
+        found.setdefault(key, []).append((row.first, row.last))
+    return found
+
+
+def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
+    """For each case a journal, and all that is wrong with it: kind, first, last."""
+    gaps = {"gap_timeout": 10.0}
+
+    def new(**detail: object) -> Journal:
+        return Journal().boot(**detail)
+
+    return {
+        "in order": (
+            new().add("joined", 1).add("delivered", 1, 5).add("acknowledged", 1, 3).boot()
+            .add("redelivered", 4, 5).add("delivered", 6, 9).add("acknowledged", 4, 9).add("delivered", 1, 2, 2),
+            [],
+        ),
+        "out_of_order": (
+            new().add("delivered", 1, 5).add("delivered", 8, 9).add("delivered", 6, 7),
+            [("out_of_order", 6, 7)],
+        ),
+        "duplicate": (new().add("delivered", 1, 5).add("delivered", 4, 7), [("duplicate", 4, 5)]),
+        "redelivered_after_ack": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 3).boot().add("redelivered", 2, 5),
+            [("redelivered_after_ack", 2, 3)],
+        ),
+        "redelivered after an acknowledgement that may have grown": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 3).add("redelivered", 1, 5),
+            [("redelivered_after_ack", 1, 1)],
+        ),
+        "acknowledged_twice": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 5).boot().add("acknowledged", 5, 5),
+            [("acknowledged_twice", 5, 5)],
+        ),
+        "acknowledged_undelivered": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 6),
+            [("acknowledged_undelivered", 6, 6)],
+        ),
+        "not_redelivered": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 3).boot().add("redelivered", 5, 5)
+            .add("delivered", 6, 6),
+            [("not_redelivered", 4, 4)],
+        ),
+        "dead-lettered instead of given again": (
+            new().add("delivered", 1, 5).boot().add("redelivered", 1, 4).add("dead_lettered", 5).add("delivered", 6),
+            [],
+        ),
+        "undeclared_gap": (new().add("delivered", 1, 5).add("delivered", 8, 9), [("undeclared_gap", 6, 7)]),
+        "undeclared_gap at the start of an epoch": (
+            new().add("delivered", 1, 5).add("delivered", 3, 9, 2),
+            [("undeclared_gap", 1, 2)],
+        ),
+        "declared by a leap over epochs": (
+            new().add("delivered", 1, 5).add("declared", 6, 0, until_epoch=4).add("delivered", 3, 9, 2),
+            [],
+        ),
+        "declared_late": (
+            new().add("delivered", 1, 5).add("delivered", 8, 9).add("declared", 6, 7),
+            [("declared_late", 6, 7)],
+        ),
+        "delivered_after_gap": (
+            new().add("delivered", 1, 5).add("declared", 6, 7).add("delivered", 8).add("delivered", 7),
+            [("delivered_after_gap", 7, 7)],
+        ),
+        "false_gap": (
+            new().add("delivered", 1, 5).add("declared", 4, 6).add("delivered", 7, 8),
+            [("false_gap", 4, 5)],
+        ),
+        "false_gap without an end": (new().add("delivered", 1, 5).add("declared", 5, 4), [("false_gap", 5, 5)]),
+        "gap_closed_early": (
+            new(**gaps).add("delivered", 1, 2).add("declared", 3, 4, reason="expired", elapsed=2.5),
+            [("gap_closed_early", 3, 4)],
+        ),
+        "gap_closed_early by no reading of its own": (
+            new(**gaps).add("delivered", 1, 2).add("gap_opened", 3, 4)
+            .add("declared", 3, 4, reason="expired").add("delivered", 5),
+            [("gap_closed_early", 3, 4)],
+        ),
+        "gap_closed_late": (
+            new(**gaps).add("delivered", 1, 2).add("declared", 3, 4, reason="expired", elapsed=12),
+            [("gap_closed_late", 3, 4)],
+        ),
+        "a gap in time": (
+            new(**gaps).add("delivered", 1, 2).add("declared", 3, 4, reason="expired", elapsed=10.5),
+            [],
+        ),
+        "false_before_join": (
+            new().add("joined", 3).add("before_join", 1, 2).add("delivered", 3, 4).add("before_join", 5, 6),
+            [("false_before_join", 5, 6)],
+        ),
+        "false_replay": (
+            new().add("delivered", 1, 3).add("dead_lettered", 2).add("replayed", 2, 3).add("delivered", 4),
+            [("false_replay", 3, 3)],
+        ),
+        "joined at the latest": (new(begin="latest").add("joined", 7).add("delivered", 7, 9), []),
+        "joined at the latest, and went back": (
+            new(begin="latest").add("joined", 7).add("delivered", 5, 9),
+            [("out_of_order", 5, 6)],
+        ),
+    }  # fmt: skip
+
+
+PLANTED = planted()
+
+
+@pytest.fixture(scope="module")
+def judged(spark: SparkSession) -> tuple[Found, Found]:
+    """All planted journals: as the job judges them, and as the plain checker does."""
+    chains = []
+    for name, (journal, _) in PLANTED.items():
+        journal.group = name
+        chains.append(journal.chain())
+    rows, known = frames(spark, chains)
+    return observed(groups.findings(rows, known)), expected(gather(chains))
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_each_kind_alone_is_found_and_nothing_else(case: str, judged: tuple[Found, Found]) -> None:
+    for found in judged:
+        of_case = [
+            (kind, first, last)
+            for (group, kind, _, _), ranges in found.items()
+            if group == case
+            for first, last in ranges
+        ]
+        assert of_case == PLANTED[case][1]
+
+
+def random_chains(seed: int) -> Iterator[Chain]:
+    """One to three chains of a group that keeps no rule, over a few numbers, so that much is told more than once."""
+    dice = random.Random(seed)
+    tame = dice.random() < 0.3
+    streams = [STREAM, Stream("p", "t", 1)][: dice.choice((1, 1, 2))]
+    for number in range(dice.choice((1, 1, 1, 2, 3))):
+        journal = Journal(f"g{seed}", wall_us=number * 1000 * SECOND_US)
+        kinds = ["delivered"] * 6 + ["acknowledged"] * 4 + ["redelivered"] * 3
+        if not tame:
+            kinds += ["declared", "declared", "before_join", "dead_lettered", "replayed", "late", "joined"]
+            kinds += ["gap_opened", "received"]
+        cursor = dict.fromkeys(streams, 0)
+        for _ in range(dice.randint(1, 4)):
+            opened: dict[str, object] = {"begin": dice.choice(("latest", "earliest"))}
+            if dice.random() < 0.6:
+                opened["gap_timeout"] = dice.choice((2, 3.5))
+            journal.boot(**opened)
+            for _ in range(dice.randint(0, 9)):
+                _random_row(dice, journal, dice.choice(kinds), dice.choice(streams), cursor)
+        chain = journal.chain()
+        if len(chain.rows) > 3 and dice.random() < 0.15:
+            del journal.rows[dice.randrange(1, len(journal.rows))]
+            chain = journal.chain()
+            assert chain.broken or chain.rows[-1].lsn < journal.lsn
+        yield chain
+
+
+def _random_row(
+    dice: random.Random, journal: Journal, kind: str, stream: Stream, cursor: dict[Stream, int]
+) -> None:
+    epoch = dice.choice((1, 1, 1, 1, 2, 2, 3))
+    first = dice.randint(1, 9)
+    if kind == "delivered" and dice.random() < 0.7:
+        first = cursor[stream] + 1 + (dice.randint(1, 2) if dice.random() < 0.2 else 0)
+    last = first + dice.choice((0, 0, 1, 2, 4))
+    if kind in ("delivered", "redelivered"):
+        cursor[stream] = max(cursor[stream], last)
+    detail: dict[str, object] = {}
+    reason = ""
+    if kind in ("declared", "before_join"):
+        if dice.random() < 0.1:
+            last = 0
+            if dice.random() < 0.5:
+                detail["until_epoch"] = epoch + dice.choice((0, 1, 2))
+        elif kind == "declared" and dice.random() < 0.6:
+            reason = "expired"
+            if dice.random() < 0.5:
+                detail["elapsed"] = dice.choice((0.5, 2, 2.5, 4.75))
+    journal.add(kind, first, last, epoch, stream=stream, reason=reason, **detail)
+
+
+@pytest.fixture(scope="module")
+def crowd() -> list[Chain]:
+    return [chain for seed in range(600) for chain in random_chains(seed)]
+
+
+def test_random_journals_are_judged_as_by_the_plain_checker(spark: SparkSession, crowd: list[Chain]) -> None:
+    rows, known = frames(spark, crowd)
+    plain = gather(crowd)
+    instances = groups.instances(rows, known).cache()
+    try:
+        found, wanted = observed(groups.merge(instances)), expected(plain)
+        counted = {row.grp: (row.duplicates, row.out_of_order) for row in groups.count(instances).collect()}
+    finally:
+        instances.unpersist()
+    wrong = {
+        key: (found.get(key), wanted.get(key)) for key in found | wanted if found.get(key) != wanted.get(key)
+    }
+    assert wrong == {}
+    kinds = {kind for _, kind, _, _ in wanted}
+    assert len(kinds) == 14, kinds  # the journals are wild enough
+    sums = {name: (facts.duplicates, facts.out_of_order) for name, (facts, _) in plain.items()}
+    assert {name: counted.get(name, (0, 0)) for name in sums} == sums
+
+
+def test_where_streams_began_and_how_far_they_got(spark: SparkSession, crowd: list[Chain]) -> None:
+    rows, _ = frames(spark, crowd)
+    began = {
+        (row.grp, Stream(row.producer, row.topic, row.part)): (row.epoch, row.first)
+        for row in groups.joined(rows).collect()
+    }
+    got = {
+        (row.grp, Stream(row.producer, row.topic, row.part)): (row.epoch, row.last)
+        for row in groups.reached(rows).collect()
+    }
+    facts = [facts for facts, _ in gather(crowd).values()]
+    assert began == {(each.group, stream): at for each in facts for stream, at in each.joined.items()}
+    assert got == {
+        (each.group, stream): (epoch, min(last, LAST))
+        for each in facts
+        for stream, (epoch, last) in each.reached.items()
+    }
