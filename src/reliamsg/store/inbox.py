@@ -16,6 +16,7 @@ import msgspec
 
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import PAGE_BYTES, Database
+from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Entry, Journal
 
 __all__ = [
@@ -169,6 +170,7 @@ class Inbox:
         self._ids: dict[Stream, int] = {}
         self._new_ids: dict[Stream, int] = {}
         try:
+            self.exported = Exported(self._database, self._journal)
             with self._database.transaction() as connection:
                 connection.execute(
                     "INSERT OR IGNORE INTO meta (name, value) VALUES ('inbox_id', ?)", (secrets.token_hex(8),)

@@ -27,6 +27,11 @@ filled, superseded…), ``declared`` (a gap was passed; reason; detail: elapsed,
 seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``, ``rejected`` (site, reason;
 detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site: its queue was seen empty;
 detail: count, likewise), ``closed``.
+
+Kinds of both: ``truncated``. With detail first_lsn and last_lsn: those rows were given up before they could be
+exported, since the journal's target was away for too long (``when_full="truncate"``); the same row tells of more
+while it is not exported itself. With detail rows: so many rows were given up before they were written, since the
+file could not be written for too long.
 """
 
 from __future__ import annotations
@@ -107,6 +112,10 @@ class Journal:
     def __init__(self, boot: str) -> None:
         self.boot = boot
         self.exported_lsn = 0
+        self.newest_lsn = 0
+        """The newest row that is committed."""
+        self.latest_written = 0
+        """The row that was appended last, committed or not."""
         self._tips: dict[tuple[Any, ...], _Tip] = {}
         self._staged: dict[tuple[Any, ...], _Tip] = {}
 
@@ -135,7 +144,18 @@ class Journal:
         """The transaction that held the latest writes was committed, or undone."""
         if committed:
             self._tips.update(self._staged)
+            self.newest_lsn = max(self.newest_lsn, self.latest_written)
+        else:
+            self.latest_written = self.newest_lsn
         self._staged.clear()
+
+    def amend(
+        self, connection: sqlite3.Connection, lsn: int, detail: Mapping[str, Any], wall_us: int
+    ) -> None:
+        """Change the detail of a row that is not exported. Call :meth:`settle` as after :meth:`write`."""
+        connection.execute(
+            "UPDATE journal SET wall_last_us = ?, detail = ? WHERE lsn = ?", (wall_us, _dump(detail), lsn)
+        )
 
     def _append(self, connection: sqlite3.Connection, entry: Entry, wall_us: int, mono_us: int) -> int:
         stream = entry.stream
@@ -154,6 +174,7 @@ class Journal:
         )  # fmt: skip
         lsn = cursor.lastrowid
         assert lsn is not None  # an INSERT that did not raise has a row id
+        self.latest_written = lsn
         return lsn
 
     def _extend(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:

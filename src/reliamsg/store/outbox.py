@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from reliamsg.errors import StoreCorrupt, StoreMismatch
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import PAGE_BYTES, Database, open_readonly
+from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Entry, Journal
 from reliamsg.wire.data import FrameError, open_frame
 
@@ -106,6 +107,7 @@ class Outbox:
             self.path = self._db.path
             self.producer = producer
             self.journal = Journal(boot)
+            self.exported = Exported(self._db, self.journal)
             self.incarnation = int.from_bytes(os.urandom(8), "big")
             with self._db.transaction() as connection:
                 stored = int(self._meta(connection, "epoch", "0"))
