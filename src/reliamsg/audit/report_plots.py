@@ -1,0 +1,327 @@
+"""The report's plots, as plotly figures in plain data, each with a sentence that says the same.
+
+Colours are names of the style sheet's (``--ink``), which the page's script resolves, so that plots follow its theme.
+Plotly reads HTML in texts: names that users chose are escaped for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from reliamsg.audit.report_words import duration, grouped, moment, times
+
+__all__ = ["plots"]
+
+_LINES = ("--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6")
+_DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+_EVENTS = {
+    "lost": ("lost or declared", "--lost"),
+    "duplicate": ("delivered again", "--violated"),
+    "out_of_order": ("out of order", "--line-6"),
+    "open": ("still open", "--unknown"),
+    "late": ("late", "--line-3"),
+}
+_HOPS = {
+    "publish_to_durable": "publish → durable",
+    "durable_to_confirmed": "durable → confirmed",
+    "received_to_delivered": "received → delivered",
+}
+_NAME_LENGTH = 40
+_MAX_SITES = 12
+
+
+def plots(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """`id`, `title`, `says` and `figure` of each plot for which there is something to show."""
+    found = [_flow(data), _completeness(data), _latency(data), _confirms(data), _saved(verdict)]
+    return [plot for plot in found if plot is not None]
+
+
+def _flow(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Published against delivered, and what went wrong, over time."""
+    if not data.get("bins"):
+        return None
+    starts = _times(data)
+    per, unit = _per(data["width_us"])
+    lines = [("published", data["published"], "--ink", "solid", 3.5)]
+    lines += [
+        (f"delivered: {_text(group)}", counts, _LINES[i], _DASHES[i], 1.75)
+        for i, (group, counts) in enumerate(data["delivered"].items())
+    ]
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": starts,
+            # The last step ends where its bin does.
+            "y": [_short(count * per) for count in (*counts, counts[-1])],
+            "name": name,
+            "line": {"shape": "hv", "color": color, "width": width, "dash": dash},
+            "opacity": 0.4 if width > 2 else 1,
+        }
+        for name, counts, color, dash, width in lines
+    ]
+    wrong = {what: data[what] for what in _EVENTS if sum(data[what])}
+    traces += [
+        {
+            "type": "bar",
+            "x": starts[:-1],
+            "y": [_short(count) for count in counts],
+            "name": _EVENTS[what][0],
+            "marker": {"color": _EVENTS[what][1]},
+            "yaxis": "y2",
+            "offset": 0,
+            "width": data["width_us"] / 1000,
+        }
+        for what, counts in wrong.items()
+    ]
+    layout: dict[str, Any] = {
+        "yaxis": {
+            "title": {"text": f"messages per {unit}"},
+            "domain": [0.36 if wrong else 0, 1],
+            "rangemode": "tozero",
+        },
+        "xaxis": {
+            "type": "date",
+            "anchor": "y2" if wrong else "y",
+            "ticks": "outside",
+            "tickcolor": "--paper",
+        },
+        "barmode": "stack",
+        "height": 460 if wrong else 340,
+    }
+    if wrong:
+        layout["yaxis2"] = {"title": {"text": "messages"}, "domain": [0, 0.26], "rangemode": "tozero"}
+    told = ", ".join(f"{grouped(round(sum(counts)))} {_EVENTS[what][0]}" for what, counts in wrong.items())
+    left = data.get("groups_left_out", 0)
+    step = data["width_us"] / 1e6
+    says = (
+        f"{grouped(round(sum(data['published'])))} messages published from {moment(data['start_us'])}"
+        f" within {duration(data['bins'] * step)}, shown in steps of {duration(step)}"
+        f" by the clients' own clocks. "
+        + (f"Below the lines: {told}." if told else "Nothing lost, repeated, disordered, open or late.")
+        + (f" {times(left, 'group')} more, with fewer messages, not drawn." if left > 0 else "")
+    )
+    return _plot("flow", "Published against delivered", says, traces, layout)
+
+
+def _completeness(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A stream in a line: how much of what was published in a bin is not missing at the group that lacks most."""
+    streams = data.get("streams") or []
+    if not streams:
+        return None
+    names = [f"{_text(each['producer'], 18)} / {_text(each['topic'], 18)}" for each in streams]
+    names = [
+        name + (f" ~{each['part']}" if each["part"] else "")
+        for name, each in zip(names, streams, strict=True)
+    ]
+    # Names that are cut short may be alike; a category of plotly's must not be.
+    names = [name + "\u200b" * names[:i].count(name) for i, name in enumerate(names)]
+    shares = [
+        [
+            _short(max(0.0, 1 - missing / published) * 100) if published else None
+            for published, missing in zip(each["published"], each["missing"], strict=True)
+        ]
+        for each in streams
+    ]
+    lacking = [each for each in streams if each["missing_total"]]
+    says = (
+        f"{times(len(lacking), 'stream')} of those shown"
+        f" {'lacks' if len(lacking) == 1 else 'lack'} messages; the worst comes first: "
+        f"{_plain(lacking[0]['producer'])} / {_plain(lacking[0]['topic'])},"
+        f" {grouped(lacking[0]['missing_total'])} missing."
+        if lacking
+        else f"Nothing is missing in the {times(len(streams), 'stream')} shown."
+    )
+    trace = {
+        "type": "heatmap",
+        "x": _times(data),
+        "y": names,
+        "z": shares,
+        "zmin": 0,
+        "zmax": 100,
+        "colorscale": [[0, "--lost"], [0.95, "--unknown"], [0.999, "--faint"], [1, "--heat"]],
+        "xgap": 1 if data["bins"] <= 60 else 0,
+        "ygap": 2,
+        "showscale": False,
+        "hovertemplate": "%{z:.2f} % arrived<br>%{x}<extra></extra>",
+    }
+    layout = {
+        "xaxis": {"type": "date"},
+        "yaxis": {"autorange": "reversed", "type": "category", "showgrid": False},
+        "height": 90 + 22 * len(streams),
+    }
+    return _plot("completeness", "Completeness of each stream", says, [trace], layout)
+
+
+def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How latencies of each hop are distributed."""
+    hops = {hop: buckets for hop in _HOPS if (buckets := _buckets(data.get("latency", {}).get(hop)))}
+    if not hops:
+        return None
+    traces, told = [], []
+    for i, (hop, buckets) in enumerate(hops.items()):
+        total = sum(buckets.values())
+        lowest, highest = min(buckets), max(buckets)
+        numbers = range(lowest, highest + 1)
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                # Bucket b goes from 2**(b/4) to 2**((b+1)/4) µs.
+                "x": [_milliseconds(lowest), *(_milliseconds(b) for b in (*numbers, highest + 1))],
+                "y": [0, *(_short(100 * buckets.get(b, 0) / total) for b in numbers), 0],
+                "name": _HOPS[hop],
+                "line": {"shape": "hv", "color": _LINES[i], "width": 1.75, "dash": _DASHES[i]},
+                "fill": "tozeroy",
+                "fillcolor": "transparent",
+                "hovertemplate": "%{y:.3g} % from %{x:.3g} ms<extra></extra>",
+            }
+        )
+        half, most = duration(_quantile(buckets, 0.5)), duration(_quantile(buckets, 0.99))
+        told.append(f"{_HOPS[hop]} half within {half}, 99 % within {most}")
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "milliseconds"}, "dtick": 1},
+        "yaxis": {"title": {"text": "share of messages, %"}, "rangemode": "tozero"},
+        "height": 320,
+    }
+    return _plot("latency", "Latency of each hop", f"{'; '.join(told)}.", traces, layout)
+
+
+def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
+    """How long each site takes to confirm."""
+    sites = {name: found for name, each in data.get("confirmed", {}).items() if (found := _buckets(each))}
+    if not sites:
+        return None
+    names = [_text(name) for name in sites]
+    points = {
+        label: [_quantile(buckets, q) * 1000 for buckets in sites.values()]
+        for label, q in (("half within", 0.5), ("95 % within", 0.95), ("99 % within", 0.99))
+    }
+    traces: list[dict[str, Any]] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": [points["half within"][i], points["99 % within"][i]],
+            "y": [name, name],
+            "line": {"color": "--rule", "width": 6},
+            "showlegend": False,
+            "hoverinfo": "skip",
+        }
+        for i, name in enumerate(names)
+    ]
+    traces += [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": values,
+            "y": names,
+            "name": label,
+            "marker": {"color": color, "size": 12, "symbol": symbol},
+            "hovertemplate": "%{x:.3g} ms<extra></extra>",
+        }
+        for (label, values), color, symbol in zip(
+            points.items(), ("--line-1", "--line-2", "--line-3"), ("circle", "square", "diamond"), strict=True
+        )
+    ]
+    says = "; ".join(
+        f"{_plain(name)} confirms half within {duration(_quantile(buckets, 0.5))}, 99 % within"
+        f" {duration(_quantile(buckets, 0.99))}"
+        for name, buckets in sites.items()
+    )
+    layout = {
+        "xaxis": {"type": "log", "title": {"text": "milliseconds"}, "dtick": 1},
+        "yaxis": {"type": "category", "autorange": "reversed"},
+        "height": 130 + 44 * len(names),
+    }
+    return _plot("confirms", "How long sites take to confirm", f"{says}.", traces, layout)
+
+
+def _saved(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What only one site delivered."""
+    sites = dict(sorted(verdict.get("sites", {}).items())[:_MAX_SITES])
+    if not any(each["saved_alone"] for each in sites.values()):
+        return None
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "x": [each["saved_alone"] for each in sites.values()],
+        "y": [_text(name) for name in sites],
+        "text": [grouped(each["saved_alone"]) for each in sites.values()],
+        "textposition": "auto",
+        "marker": {"color": "--line-1"},
+        "hoverinfo": "skip",
+    }
+    told = "; ".join(f"{_plain(name)}: {grouped(each['saved_alone'])}" for name, each in sites.items())
+    layout = {
+        "xaxis": {"title": {"text": "messages, once for each group"}, "rangemode": "tozero"},
+        "yaxis": {"type": "category", "autorange": "reversed"},
+        "height": 100 + 40 * len(sites),
+    }
+    says = f"Messages that a group received from no other site, so that this one alone saved them: {told}."
+    return _plot("saved", "Saved by one site alone", says, [trace], layout)
+
+
+def _plot(
+    name: str, title: str, says: str, traces: Sequence[Mapping[str, Any]], layout: Mapping[str, Any]
+) -> dict[str, Any]:
+    return {
+        "id": name,
+        "title": title,
+        "says": says,
+        "figure": {"data": list(traces), "layout": dict(layout)},
+    }
+
+
+def _times(data: Mapping[str, Any]) -> list[str]:
+    """The bounds of all bins, one more than there are bins."""
+    return [
+        datetime.fromtimestamp((data["start_us"] + i * data["width_us"]) / 1e6, UTC).strftime(
+            "%Y-%m-%d %H:%M:%S.%f"
+        )
+        for i in range(data["bins"] + 1)
+    ]
+
+
+def _per(width_us: int) -> tuple[float, str]:
+    """What makes a bin's count a rate, and per what."""
+    return (60e6 / width_us, "minute") if width_us >= 60e6 else (1e6 / width_us, "second")
+
+
+def _short(number: float) -> float:
+    return round(number, 3)
+
+
+def _buckets(histogram: Mapping[Any, int] | None) -> dict[int, int]:
+    """A histogram with numbers as keys, which JSON makes texts of, and without empty buckets."""
+    return {
+        int(bucket): count
+        for bucket, count in (histogram or {}).items()
+        if count > 0 and 0 <= int(bucket) < 256
+    }
+
+
+def _milliseconds(bucket: int) -> float:
+    return float(f"{2 ** (bucket / 4) / 1000:.4g}")
+
+
+def _quantile(buckets: Mapping[int, int], q: float) -> float:
+    """The upper bound of the bucket in which the quantile lies, in seconds."""
+    needed, seen = q * sum(buckets.values()), 0
+    for number in sorted(buckets):
+        seen += buckets[number]
+        if seen >= needed:
+            break
+    return float(2 ** ((number + 1) / 4) / 1e6)
+
+
+def _plain(name: str, length: int = _NAME_LENGTH) -> str:
+    """A name, cut where it is too long for a line."""
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
+def _text(name: str, length: int = _NAME_LENGTH) -> str:
+    """A name as plotly shows it: it would read tags and entities."""
+    plain = "".join(each if each.isprintable() else "\ufffd" for each in _plain(name, length))
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

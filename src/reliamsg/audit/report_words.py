@@ -1,0 +1,94 @@
+"""The report's words: what a verdict means, what is counted, and how numbers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+__all__ = ["counts", "duration", "grouped", "meaning", "moment", "times"]
+
+_COUNTS = (
+    ("enqueued", "enqueued", "published, so that they had to arrive", ""),
+    ("lost", "lost", "never delivered, and nobody was told", "lost"),
+    ("declared_gaps", "declared gaps", "not delivered, and the application was told", "lost"),
+    ("duplicates", "duplicates", "delivered again without being flagged", "violated"),
+    ("out_of_order", "out of order", "delivered after a later one of their stream", "violated"),
+    ("phantom", "phantom", "delivered, yet never published", "violated"),
+    ("pending", "pending", "still on their way, as far as the journals say", "unknown"),
+    ("late", "late", "arrived after their gap was closed, and not delivered", ""),
+    ("before_join", "before join", "older than the group's first look at the stream", ""),
+)
+
+
+def meaning(verdict: Mapping[str, Any]) -> dict[str, str]:
+    """The verdict's sentence, and what to do."""
+    m = verdict["messages"]
+    evidence = verdict["evidence"]
+    match verdict["verdict"]:
+        case "complete":
+            return {
+                "says": "Every message reached every group that reads its topic: once, in order, unchanged.",
+                "then": "Nothing is left open, and no evidence is missing.",
+            }
+        case "lost":
+            unsaid = f"{grouped(m['lost'])} lost without a word" if m["lost"] else "none of them silently"
+            return {
+                "says": "Messages are lost: published, and proven not to have reached a group.",
+                "then": f"{unsaid[0].upper()}{unsaid[1:]}; {grouped(m['declared_gaps'])} declared to the application"
+                " as gaps. The last hop that each range reached says where to look.",
+            }
+        case "violated":
+            return {
+                "says": "A promise was broken: the journals prove that something happened that never may.",
+                "then": "The findings below say what, where and for which messages. What was lost"
+                " besides, or is still open, is listed apart.",
+            }
+    lacking = len(evidence.get("missing", [])) + len(evidence.get("broken", []))
+    why = f"{times(lacking, 'piece')} of evidence missing or damaged" if lacking else "no evidence is missing"
+    return {
+        "says": "The journals do not show what became of every message.",
+        "then": f"No loss is proven, nor is there proof that there is none: {why},"
+        f" {times(m['pending'], 'message')} still open.",
+    }
+
+
+def counts(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Messages, by what became of them; `severity` is empty where there is nothing to worry about."""
+    return [
+        {
+            "label": label,
+            "count": verdict["messages"][name],
+            "means": means,
+            "severity": severity if verdict["messages"][name] else "",
+        }
+        for name, label, means, severity in _COUNTS
+    ]
+
+
+def grouped(number: float) -> str:
+    """A number with its thousands apart, and no more digits than it takes."""
+    return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:,.2g}"
+
+
+def times(number: int, noun: str) -> str:
+    """`number` of a regular noun."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """A duration in seconds with a unit in which it is easily read."""
+    for limit, factor, unit in (
+        (1e-3, 1e6, "µs"),
+        (1.0, 1e3, "ms"),
+        (120.0, 1.0, "s"),
+        (7200.0, 1 / 60, "min"),
+    ):
+        if seconds < limit:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds / 3600:,.3g} h"
+
+
+def moment(us: float) -> str:
+    """A time in µs since 1970 as UTC, to the second."""
+    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
