@@ -29,7 +29,6 @@ __all__ = ["Expect", "check", "check_directory"]
 
 _CLAIMED = frozenset({"rejected", "conflict"})
 """Kinds whose identity is what a frame claimed, not what the client took for true."""
-_CONTENT = frozenset({"delivered", "redelivered"})
 _PROGRESS = frozenset({"confirmed", "published", "delivered", "acknowledged"})
 
 
@@ -89,15 +88,7 @@ def check(
     clients = _gather(chains, expect)
     report = Report(list(clients.findings), clients=len(chains), rows=sum(len(c.rows) for c in chains))
     contested = _check_incarnations(chains, clients, report)
-    wrong, compared = compare_contents(
-        (row for chain in chains if chain.role == "producer" for row in chain.rows if row.kind == "enqueued"),
-        {
-            group: [row for c in chains if c.client == group and c.role == "group"
-                    for row in c.rows if row.kind in _CONTENT]
-            for group in clients.groups
-        },
-        contested,
-    )  # fmt: skip
+    wrong, compared = compare_contents(chains, contested)
     report.findings += wrong
     named = _named_groups(clients, expect)
     report.findings += _check_evidence(chains, clients, named, apps, expect)

@@ -1,17 +1,17 @@
 """Whether what was delivered is what was published, from the digest sums of ranges.
 
-A row with a digest sum says how far apart two points of a stream are: the sum of all digests up to its end,
-less the sum up to the number before its start. Rows cut the stream at different places, yet whenever some of
-them tile a range that others tile too, both must arrive at the same distance. A union-find structure whose
-links carry distances finds every such disagreement, in about one step for each row.
+What a client's chain says of a stream's epoch is a line; rows of a line that follow each other make a run, and along a
+run digest sums add up. Where a run of the producer's and one of a group's are both cut at the same two numbers, the
+sums between must be the same.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from reliamsg.store.journal import JournalRow
+from reliamsg.verify.journals import Chain
 from reliamsg.verify.producers import key_of
 from reliamsg.verify.report import KINDS, Finding
 from reliamsg.verify.spans import Key, SpanMap, Spans
@@ -19,122 +19,100 @@ from reliamsg.verify.spans import Key, SpanMap, Spans
 __all__ = ["compare_contents"]
 
 _MODULUS = 2**64
+_CONTENT = {"producer": frozenset({"enqueued"}), "group": frozenset({"delivered", "redelivered"})}
+"""By role, kinds whose digest sums are compared."""
+
+_Run = dict[int, int]
+"""Sum of all digests of the run up to a number, for each number at which a row of it ends, or its first one begins;
+in rising order."""
 
 
-class _Distances:
-    """Points joined by known distances."""
+@dataclass
+class _Line:
+    """What one chain says of a stream's epoch, while it is read."""
 
-    def __init__(self) -> None:
-        self._link: dict[int, tuple[int, int]] = {}
+    furthest: int = -1
+    tips: dict[bool, tuple[int, _Run]] = field(default_factory=dict)
+    """Last number and run of the newest row, apart for rows beyond all before them and for those that tell of
+    numbers again: neither a repetition in the middle nor one after a restart breaks a run."""
 
-    def copy(self) -> _Distances:
-        twin = _Distances()
-        twin._link = dict(self._link)
-        return twin
-
-    def join(self, start: int, end: int, distance: int) -> bool:
-        """Say that `end` lies `distance` beyond `start`. False when that contradicts what is known."""
-        root, from_root = self._root(start)
-        other, from_other = self._root(end)
-        if root == other:
-            return (from_other - from_root - distance) % _MODULUS == 0
-        self._link[other] = (root, (from_root + distance - from_other) % _MODULUS)
-        return True
-
-    def component(self, point: int) -> int:
-        """The same for all points that are joined."""
-        return self._root(point)[0]
-
-    def _root(self, point: int) -> tuple[int, int]:
-        """The point that stands for all that are joined to `point`, and the distance from there."""
-        path: list[tuple[int, int]] = []
-        while (link := self._link.get(point)) is not None:
-            path.append((point, link[1]))
-            point = link[0]
-        distance = 0
-        for passed, step in reversed(path):
-            distance = (distance + step) % _MODULUS
-            self._link[passed] = (point, distance)
-        return point, distance
+    def add(self, row: JournalRow) -> _Run | None:
+        """Put the row on its run. Returns the run if it is a new one."""
+        fresh = row.first > self.furthest
+        self.furthest = max(self.furthest, row.last)
+        last, run = self.tips.get(fresh, (-1, {}))
+        begins = not run or last + 1 != row.first
+        if begins:
+            run = {row.first - 1: 0}
+        run[row.last] = (run[row.first - 1] + (row.digest or 0)) % _MODULUS
+        self.tips[fresh] = (row.last, run)
+        return run if begins else None
 
 
 def compare_contents(
-    published: Iterable[JournalRow], delivered: dict[str, list[JournalRow]], contested: set[Key]
+    chains: Iterable[Chain], contested: set[Key]
 ) -> tuple[list[Finding], dict[str, SpanMap]]:
-    """Compare rows of all producers with those of each group, and the groups among each other.
+    """Compare what producers journalled with what each group did; without any of a producer's, with the first group's.
 
     Leaves out streams and epochs that are `contested`, and rows without a digest sum. Returns findings and, for
     each group, what could be compared with the producer's account.
     """
-    originals = _by_key(published, contested)
-    known: dict[Key, _Distances] = {}
-    for key, rows in originals.items():
-        known[key] = distances = _Distances()
-        for row in rows:
-            distances.join(row.first - 1, row.last, row.digest or 0)
-    together = {key: distances.copy() for key, distances in known.items()}
+    originals: dict[Key, list[_Run]] = {}
+    given: dict[str, dict[Key, list[_Run]]] = {}
+    for chain in chains:
+        _read(chain, contested, originals if chain.role == "producer" else given.setdefault(chain.client, {}))
+    references = {key: _by_cut(runs) for key, runs in originals.items()}
     findings: list[Finding] = []
     compared: dict[str, SpanMap] = {}
-    for group, all_rows in delivered.items():
+    for group in sorted(given):
         compared[group] = SpanMap()
-        for key, rows in _by_key(all_rows, contested).items():
-            compared[group][key] = _comparable(originals.get(key, []), rows)
-            wrong = _contradictions(known.get(key, _Distances()).copy(), rows)
-            if not wrong:
-                # Only what fits the producer's account is held against the other groups'.
-                wrong = _contradictions(together.setdefault(key, _Distances()), rows)
-            for first, last in _enclosing(wrong, originals.get(key, []), rows):
-                findings.append(
-                    Finding(
-                        "corrupt", KINDS["corrupt"][1], key[0], group, epoch=key[1], first=first, last=last
-                    )
-                )
+        for key, runs in given[group].items():
+            if key not in references:
+                references[key] = _by_cut(runs)
+                continue
+            same, wrong = _compare(runs, references[key])
+            if key in originals:
+                compared[group][key] = same | wrong
+            findings += [
+                Finding("corrupt", KINDS["corrupt"][1], key[0], group, epoch=key[1], first=first, last=last)
+                for first, last in wrong
+            ]
     return findings, compared
 
 
-def _by_key(rows: Iterable[JournalRow], contested: set[Key]) -> dict[Key, list[JournalRow]]:
-    found: dict[Key, list[JournalRow]] = {}
-    for row in rows:
-        if row.digest is not None and (key := key_of(row)) not in contested:
-            found.setdefault(key, []).append(row)
-    return found
+def _read(chain: Chain, contested: set[Key], runs: dict[Key, list[_Run]]) -> None:
+    """Put the runs of all lines of a chain to `runs`."""
+    lines: dict[Key, _Line] = {}
+    for row in chain.rows:
+        if row.kind not in _CONTENT[chain.role] or row.digest is None or row.last < row.first:
+            continue
+        key = key_of(row)
+        if key in contested:
+            continue
+        begun = lines.setdefault(key, _Line()).add(row)
+        if begun is not None:
+            runs.setdefault(key, []).append(begun)
 
 
-def _contradictions(distances: _Distances, rows: Iterable[JournalRow]) -> list[JournalRow]:
-    return [row for row in rows if not distances.join(row.first - 1, row.last, row.digest or 0)]
+def _by_cut(runs: list[_Run]) -> dict[int, list[tuple[int, int]]]:
+    """For each cut, the numbers of the runs that have it, and their sums there."""
+    cuts: dict[int, list[tuple[int, int]]] = {}
+    for number, run in enumerate(runs):
+        for at, total in run.items():
+            cuts.setdefault(at, []).append((number, total))
+    return cuts
 
 
-def _comparable(originals: list[JournalRow], rows: list[JournalRow]) -> Spans:
-    """What lies between two points that rows of both sides lead to and from without a break."""
-    ours, theirs = _Distances(), _Distances()
-    for row in rows:
-        ours.join(row.first - 1, row.last, 0)
-    for row in originals:
-        theirs.join(row.first - 1, row.last, 0)
-    reach: dict[tuple[int, int], tuple[int, int]] = {}
-    for cut in _cuts(originals) & _cuts(rows):
-        both = (ours.component(cut), theirs.component(cut))
-        low, high = reach.get(both, (cut, cut))
-        reach[both] = (min(low, cut), max(high, cut))
-    return Spans((low + 1, high) for low, high in sorted(reach.values()))
-
-
-def _enclosing(wrong: list[JournalRow], originals: list[JournalRow], rows: list[JournalRow]) -> Spans:
-    """Where the difference must lie: a contradiction shows at the last row of a stretch, whichever is wrong.
-
-    The stretch ends where both sides cut the stream.
-    """
-    found = Spans()
-    if not wrong:
-        return found
-    cuts = sorted(_cuts(originals) & _cuts(rows))
-    for row in wrong:
-        low = bisect_right(cuts, row.first - 1) - 1
-        high = bisect_left(cuts, row.last)
-        first = cuts[low] + 1 if low >= 0 else row.first
-        found.add(first, cuts[high] if high < len(cuts) else row.last)
-    return found
-
-
-def _cuts(rows: list[JournalRow]) -> set[int]:
-    return {row.first - 1 for row in rows} | {row.last for row in rows}
+def _compare(runs: list[_Run], reference: dict[int, list[tuple[int, int]]]) -> tuple[Spans, Spans]:
+    """What agrees with the reference, and what does not, between cuts that both have."""
+    same, wrong = Spans(), Spans()
+    for run in runs:
+        latest: dict[int, tuple[int, int, int]] = {}
+        for at, total in run.items():
+            for number, sum_there in reference.get(at, ()):
+                if number in latest:
+                    cut, total_then, sum_then = latest[number]
+                    agrees = (total - total_then - sum_there + sum_then) % _MODULUS == 0
+                    (same if agrees else wrong).add(cut + 1, at)
+                latest[number] = (at, total, sum_there)
+    return same, wrong
