@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from reliamsg.audit.groups_gaps import clock, early_history, leaps
+from reliamsg.audit.groups_gaps import clock, leaps
 from reliamsg.audit.groups_order import ACKNOWLEDGED, HANDED, REPLAYED, SKIPPED, joined, ordered, reached
 from reliamsg.audit.groups_pieces import histories
 from reliamsg.audit.ranges import EPOCH, STREAM, merged, size
@@ -36,14 +36,24 @@ def counts(rows: DataFrame, chains: DataFrame) -> DataFrame:
 def instances(
     rows: DataFrame, chains: DataFrame, *, gap_timeout: float | None = None, tolerance: float = 1.0
 ) -> DataFrame:
-    """As :func:`findings`, but once for each time that it happened: what :func:`merge` and :func:`count` are given."""
-    order = ordered(rows)
-    return union([_by_piece(order, rows, chains), early_history(order), clock(rows, gap_timeout, tolerance)])
+    """Findings, once for each time that it happened: what :func:`merge` and :func:`count` are given.
+
+    Columns: `kind`, `grp`, EPOCH, `first`, `last`.
+    """
+    return union([_by_piece(ordered(rows), rows, chains), clock(rows, gap_timeout, tolerance)])
 
 
 def merge(instances: DataFrame) -> DataFrame:
     """Findings of :func:`instances`, adjacent and repeated ones as one."""
-    return _shaped(merged(instances, ["kind", "grp", *EPOCH]))
+    ranges = merged(instances, ["kind", "grp", *EPOCH])
+    return ranges.select(
+        *(
+            (F.col(field.name) if field.name in ranges.columns else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in FINDINGS.fields
+        )
+    )
 
 
 def count(instances: DataFrame) -> DataFrame:
@@ -57,23 +67,12 @@ def _messages(kind: str, name: str) -> Column:
     return F.coalesce(F.sum(F.when(F.col("kind") == kind, size())), F.lit(0)).alias(name)
 
 
-def _shaped(frame: DataFrame) -> DataFrame:
-    return frame.select(
-        *(
-            (F.col(field.name) if field.name in frame.columns else F.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
-            for field in FINDINGS.fields
-        )
-    )
-
-
 def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame:
     found = F.explode(F.filter(F.array(*_given(), *_told(), *_acknowledged()), lambda each: each.isNotNull()))
     wrong = (
         histories(order, chains)
         .select("grp", *EPOCH, found.alias("found"))
-        .select("grp", *EPOCH, "found.kind", "found.first", "found.last")
+        .select("found.kind", "grp", *EPOCH, "found.first", "found.last")
     )
     # What was leapt over epoch and all is declared, though no row names its numbers.
     leapt = leaps(rows)
@@ -82,7 +81,7 @@ def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame
     )
     for name in ("grp", *STREAM):
         between &= F.col(f"wrong.{name}") == F.col(f"leapt.{name}")
-    return _shaped(wrong.alias("wrong").join(F.broadcast(leapt.alias("leapt")), between, how="left_anti"))
+    return wrong.alias("wrong").join(F.broadcast(leapt.alias("leapt")), between, how="left_anti")
 
 
 def _found(kind: str, condition: Column, first: Column | None = None, last: Column | None = None) -> Column:
@@ -154,6 +153,8 @@ def _told() -> list[Column]:
     return [
         _found("false_gap", _is(*SKIPPED) & _before("handed")),
         _found("declared_late", _is(*SKIPPED) & _before("hole") & ~_before("skipped") & ~filled),
+        # What comes from before the place of joining may arrive at any time; nothing beyond it may be called so.
+        _found("false_before_join", _is("before_join") & (F.col("begin") <= F.col("first"))),
         _found("undeclared_gap", _is("hole") & ~F.col("broken") & ~F.col("told")),
     ]
 

@@ -1,4 +1,4 @@
-"""What a group's journals say of gaps: when they were closed, and what was said to be older than the group."""
+"""What a group's journals say of gaps: how long they stood open, and which epochs were given up altogether."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from reliamsg.audit.ranges import EPOCH, STREAM
-from reliamsg.audit.schema import findings, union
 
-__all__ = ["clock", "early_history", "leaps"]
+__all__ = ["clock", "leaps"]
 
 _BOOT = ("grp", "chain", "boot_lsn")
 
@@ -26,21 +25,12 @@ def leaps(rows: DataFrame) -> DataFrame:
     )
 
 
-def early_history(ordered: DataFrame) -> DataFrame:
-    """``false_before_join``: what arrives from before the place of joining; nothing beyond it may be called so."""
-    begin = F.col("begin.epoch"), F.col("begin.number")
-    first = F.when(F.col("epoch") > begin[0], F.col("first")).otherwise(F.greatest("first", begin[1]))
-    wrong = ordered.where(
-        (F.col("kind") == "before_join") & (F.col("epoch") >= begin[0]) & (first <= F.col("last"))
-    )
-    return findings(wrong, "false_before_join", first=first)
-
-
 def clock(rows: DataFrame, gap_timeout: float | None, tolerance: float) -> DataFrame:
     """``gap_closed_early`` and ``gap_closed_late``: a gap expires no sooner than its clock could have run out.
 
     The clock may have stood still for any time, so only a row that gives the clock's reading shows one that ran too
-    long. `gap_timeout`, where None the one that the boot was opened with, and `tolerance` are in seconds.
+    long. Columns: `kind`, `grp`, EPOCH, `first`, `last`. `tolerance` and `gap_timeout`, where None what the boot was
+    opened with, are in seconds.
     """
     of_groups = rows.where(F.col("role") == "group").withColumn("grp", F.col("client"))
     said = _number("gap_timeout")
@@ -55,8 +45,6 @@ def clock(rows: DataFrame, gap_timeout: float | None, tolerance: float) -> DataF
         .withColumn("timeout", timeout)
         .where(F.col("timeout").isNotNull())
     )
-    low, high = F.col("timeout") - tolerance, F.col("timeout") + tolerance
-    unread = expired.where(F.col("elapsed").isNull())
     gaps = of_groups.where(F.col("kind") == "gap_opened").select(
         *_BOOT, *EPOCH,
         F.col("lsn").alias("gap_lsn"),
@@ -64,21 +52,26 @@ def clock(rows: DataFrame, gap_timeout: float | None, tolerance: float) -> DataF
         F.greatest("first", "last").alias("gap_last"),
         F.col("mono_us").alias("gap_mono_us"),
     )  # fmt: skip
-    own = (F.col("gap_lsn") < F.col("lsn")) & (F.col("gap_first") <= F.col("last"))
-    clocked = (
-        unread.join(gaps, [*_BOOT, *EPOCH], how="inner")
-        .where(own & (F.col("first") <= F.col("gap_last")))
-        .groupBy(*_BOOT, *EPOCH, "lsn", "first", "last", "mono_us", "timeout")
-        .agg(F.min("gap_mono_us").alias("gap_mono_us"))
+    same_gap = (
+        F.col("expired.elapsed").isNull()
+        & (F.col("gap_lsn") < F.col("lsn"))
+        & (F.col("gap_first") <= F.col("last"))
+        & (F.col("first") <= F.col("gap_last"))
     )
-    seconds = (F.col("mono_us") - F.col("gap_mono_us")) / F.lit(1e6)
-    return union(
-        [
-            findings(expired.where(F.col("elapsed") < low), "gap_closed_early"),
-            findings(expired.where(F.col("elapsed") > high), "gap_closed_late"),
-            findings(clocked.where(seconds < low), "gap_closed_early"),
-        ]
+    for name in (*_BOOT, *EPOCH):
+        same_gap &= F.col(f"expired.{name}") == F.col(f"gaps.{name}")
+    row = [F.col(f"expired.{name}") for name in expired.columns]
+    at_most = (F.col("mono_us") - F.min("gap_mono_us")) / F.lit(1e6)
+    timed = (
+        expired.alias("expired")
+        .join(gaps.alias("gaps"), same_gap, how="left")
+        .groupBy(*row)
+        .agg(at_most.alias("at_most"))
     )
+    early = F.coalesce("elapsed", "at_most") < F.col("timeout") - tolerance
+    late = F.col("elapsed") > F.col("timeout") + tolerance
+    kind = F.when(early, "gap_closed_early").when(late, "gap_closed_late")
+    return timed.select(kind.alias("kind"), "grp", *EPOCH, "first", "last").where(F.col("kind").isNotNull())
 
 
 def _number(name: str) -> Column:

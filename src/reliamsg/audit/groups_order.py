@@ -118,7 +118,8 @@ def ordered(rows: DataFrame) -> DataFrame:
 
     Columns: `grp`, `chain`, `boot_lsn`, `lsn`, `kind`, EPOCH, `first`, `last`; `start`, the first number beyond the
     cursor (one past `last` where none is); `hole_first` and `hole_last`, what the row leaves out before `start`;
-    `begin`, the lowest position the chain had given by then; `next_boot`, the next boot of the chain in which
+    `begin`, the number with which the chain had begun to give messages by then (1 in epochs after that one, NULL in
+    those before it, and where it had not begun); `next_boot`, the next boot of the chain in which
     something new of the stream was given, and `next_pass`, the lsn of the row in which it first was.
     Rows without any number are left out.
     """
@@ -148,6 +149,9 @@ def ordered(rows: DataFrame) -> DataFrame:
     advances = F.col("kind").isin(*_ADVANCING) & (F.col("start") <= F.col("last"))
     expected = F.coalesce(F.when(follows, F.col("cursor.number") + 1), F.lit(1))
     leaves = advances & (F.col("start") > expected)
+    begin = F.when(F.col("begin.epoch") == F.col("epoch"), F.col("begin.number")).when(
+        F.col("begin.epoch") < F.col("epoch"), F.lit(1)
+    )
     passes = F.when(handed & advances, F.struct("boot_lsn", "lsn"))
     later_boots = (
         Window.partitionBy(*_CHAIN, *STREAM)
@@ -155,7 +159,7 @@ def ordered(rows: DataFrame) -> DataFrame:
         .rangeBetween(Window.unboundedPreceding, -1)
     )
     return placed.withColumn("next", F.min(passes).over(later_boots)).select(
-        *_CHAIN, "boot_lsn", "lsn", "kind", *EPOCH, "first", "last", "start", "begin",
+        *_CHAIN, "boot_lsn", "lsn", "kind", *EPOCH, "first", "last", "start", begin.alias("begin"),
         F.when(leaves, expected).alias("hole_first"),
         F.when(leaves, F.col("start") - 1).alias("hole_last"),
         F.col("next.boot_lsn").alias("next_boot"),

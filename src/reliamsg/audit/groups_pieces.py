@@ -19,7 +19,7 @@ _HOLE = "hole"
 _KEY = ("grp", *EPOCH)
 _MARK = (
     "chain", "rank", "broken", "sound", "boot_lsn", "lsn", "kind",
-    "row_first", "start", "next_boot", "next_pass",
+    "row_first", "start", "begin", "next_boot", "next_pass",
 )  # fmt: skip
 _WHOLE = (Window.unboundedPreceding, Window.unboundedFollowing)
 
@@ -27,15 +27,17 @@ _WHOLE = (Window.unboundedPreceding, Window.unboundedFollowing)
 def histories(rows: DataFrame, chains: DataFrame) -> DataFrame:
     """One row for each of the `rows` of :func:`~reliamsg.audit.groups_order.ordered`, or hole, and each of its pieces.
 
-    Columns: `grp`, EPOCH, `first` and `last` of the piece; of the row `chain`, `rank`, `broken`, `boot_lsn`, `lsn`,
-    `kind` (``hole`` for what it left out), `row_first`, `start`, `next_boot`, `next_pass`; `sound`: no chain of the
-    group is broken. Then what all rows about the piece say. In the row's own chain: `first_LABEL`, the lsn of the
-    first row that is handed, delivered, skipped, dead, replayed, acknowledged or a hole; `last_handed`, that of the
-    last one; `acknowledged_boot` and `replayed_boot`, the first boot that did; `acknowledged_start_boot`, that of
-    the newest earlier acknowledgement that begins with the piece; `previous_next_boot`
-    and `previous_next_pass`, those of the row before that handed it. In all chains: `handed_rank`, the lowest rank
-    of a chain that handed it; `told`: it was handed, skipped or dead-lettered; `settled`: handed or dead-lettered;
-    `acknowledged_apart`: acknowledged by more than one chain.
+    Columns: `grp`, EPOCH, `first` and `last` of the piece. Of the row: `chain`, `rank`, `broken`, `boot_lsn`, `lsn`,
+    `kind` (``hole`` for what it left out), `row_first`, `start`, `begin`, `next_boot`, `next_pass`; and `sound`, that
+    no chain of the group is broken. Then what all rows about the piece say.
+
+    In the row's own chain: `first_LABEL`, the lsn of the first row that is handed, delivered, skipped, dead, replayed,
+    acknowledged or a hole; `last_handed`, that of the last one; `acknowledged_boot` and `replayed_boot`, the first boot
+    that did; `acknowledged_start_boot`, that of the newest earlier acknowledgement that begins with the piece;
+    `previous_next_boot` and `previous_next_pass`, those of the row before that handed it.
+
+    In all chains: `handed_rank`, the lowest rank of one that handed it; `told`: it was handed, skipped or
+    dead-lettered; `settled`: handed or dead-lettered; `acknowledged_apart`: acknowledged by more than one chain.
     """
     return _with_others(_pairs(_marks(rows, chains)))
 
@@ -55,7 +57,7 @@ def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
         rows.join(F.broadcast(of_groups), ["grp", "chain"], how="inner")
         .select(
             *_KEY, "chain", "rank", "broken", "sound", "boot_lsn", "lsn", F.explode(marks).alias("mark"),
-            F.col("first").alias("row_first"), "start", "next_boot", "next_pass",
+            F.col("first").alias("row_first"), "start", "begin", "next_boot", "next_pass",
         )
         .select(
             "*",
@@ -69,15 +71,30 @@ def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
 def _pairs(marks: DataFrame) -> DataFrame:
     """Each mark with each of the pieces that it covers."""
     ends = F.explode(F.array(F.col("mark_first"), F.col("mark_last") + 1))
-    along = Window.partitionBy(*_KEY).orderBy("at")
-    numbered = marks.select(*_KEY, *_MARK, ends.alias("at")).withColumn("cut", F.dense_rank().over(along))
-    cuts = numbered.groupBy(*_KEY, "at", "cut").agg(F.lit(None).cast("int").alias("unused")).drop("unused")
-    pieces = cuts.select(
-        *_KEY, "cut", F.col("at").alias("first"), (F.lead("at").over(along) - 1).alias("last")
+    numbered = marks.select(*_KEY, *_MARK, ends.alias("at")).withColumn(
+        "cut", F.dense_rank().over(Window.partitionBy(*_KEY).orderBy("at"))
     )
-    spans = numbered.groupBy(*_KEY, *_MARK).agg(F.min("cut").alias("low"), F.max("cut").alias("high"))
-    covered = spans.select(*_KEY, *_MARK, F.explode(F.sequence(F.col("low"), F.col("high") - 1)).alias("cut"))
-    return covered.join(pieces, [*_KEY, "cut"], how="inner")
+    # What was numbered with others of its key can be grouped, spread and windowed without being moved again.
+    spread = (
+        numbered.groupBy(*_KEY, *_MARK)
+        .agg(
+            F.min("cut").alias("low"),
+            F.max("cut").alias("high"),
+            F.min("at").alias("from"),
+            F.max("at").alias("until"),
+        )
+        .select("*", F.explode(F.sequence("low", "high")).alias("cut"))
+    )
+    # Some mark begins or ends at each cut, and so knows the number.
+    known = F.when(F.col("cut") == F.col("low"), F.col("from")).when(
+        F.col("cut") == F.col("high"), F.col("until")
+    )
+    along = Window.partitionBy(*_KEY).orderBy("cut")
+    return spread.select(
+        *_KEY, *_MARK, "cut", "high",
+        F.max(known).over(along.rangeBetween(0, 0)).alias("first"),
+        (F.max(known).over(along.rangeBetween(1, 1)) - 1).alias("last"),
+    ).where(F.col("cut") < F.col("high"))  # fmt: skip
 
 
 def _with_others(pairs: DataFrame) -> DataFrame:
