@@ -167,10 +167,10 @@ def test_a_site_delayed_beyond_the_gap_timeout(
         for site in paths.urls:
             paths.consumer[site].delay(2 * gap_timeout, "from_broker")
             t.flows(1_500)
+            late = run.queued(site, t.consumer.config["group"])
+            assert late > 500, f"only {late} messages of {site} are late"
             paths.consumer[site].heal()
         t.drained()
-        late = sum(row.last - row.first + 1 for row in t.rows(t.consumer, "duplicate"))
-        assert late > 1_000, "nothing came late"
         assert not t.rows(t.consumer, "declared")
 
 
