@@ -182,7 +182,7 @@ def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
         half, most = duration(_quantile(buckets, 0.5)), duration(_quantile(buckets, 0.99))
         told.append(f"{_HOPS[hop]} half within {half}, 99 % within {most}")
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "milliseconds"}, "dtick": 1},
+        "xaxis": {"type": "log", "title": {"text": "milliseconds"}, "dtick": "D2"},
         "yaxis": {"title": {"text": "share of messages, %"}, "rangemode": "tozero"},
         "height": 320,
     }
@@ -231,8 +231,8 @@ def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
         for name, buckets in sites.items()
     )
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "milliseconds"}, "dtick": 1},
-        "yaxis": {"type": "category", "autorange": "reversed"},
+        "xaxis": {"type": "log", "title": {"text": "milliseconds"}, "dtick": "D2"},
+        "yaxis": {"type": "category", "range": [len(names) - 0.5, -0.5]},
         "height": 130 + 44 * len(names),
     }
     return _plot("confirms", "How long sites take to confirm", f"{says}.", traces, layout)
@@ -250,6 +250,7 @@ def _saved(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
         "y": [_text(name) for name in sites],
         "text": [grouped(each["saved_alone"]) for each in sites.values()],
         "textposition": "auto",
+        "textangle": 0,
         "marker": {"color": "--line-1"},
         "hoverinfo": "skip",
     }

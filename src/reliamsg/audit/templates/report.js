@@ -32,7 +32,7 @@
       Plotly.react(name, data, {
         autosize: true, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", dragmode: false, bargap: 0.4,
         font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: style.getPropertyValue("--ink").trim() },
-        margin: { l: 8, r: 8, t: 36, b: 8 }, hovermode: "closest",
+        margin: { l: 8, r: 8, t: data.filter((each) => each.name).length > 1 ? 36 : 8, b: 8 }, hovermode: "closest",
         legend: { orientation: "h", x: 0, y: 1, yanchor: "bottom", xanchor: "left", traceorder: "normal" },
         ...layout,
       }, { displayModeBar: false, responsive: true, scrollZoom: false, doubleClick: false, showTips: false });
