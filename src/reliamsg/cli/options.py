@@ -13,8 +13,8 @@ from reliamsg.config import Confirm, Quorum, Site, check_name, check_sites
 from reliamsg.errors import ConfigError
 
 __all__ = [
-    "ConfirmType", "NameType", "SiteType", "build_sites", "json_option", "print_json", "site_options",
-    "timeout_option",
+    "ConfirmType", "NameType", "SiteType", "build_sites", "journal_option", "json_option", "print_json",
+    "site_options", "timeout_option",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -98,6 +98,15 @@ def build_sites(given: tuple[tuple[str, str], ...], cafile: str | None) -> tuple
             for (name, url), site in zip(given, sites, strict=True)
         ]
     return check_sites(sites)
+
+
+def journal_option(command: F) -> F:
+    """``--journal``; the command gets it as `journal`."""
+    return click.option(
+        "--journal",
+        metavar="TARGET",
+        help="Send the journal to this directory or fsspec URL, for an audit; it stays in the file unless given.",
+    )(command)
 
 
 def json_option(command: F) -> F:

@@ -11,6 +11,7 @@ from reliamsg.cli.options import (
     ConfirmType,
     NameType,
     build_sites,
+    journal_option,
     json_option,
     print_json,
     site_options,
@@ -57,6 +58,7 @@ _LAST_WORDS_SECONDS = 5.0
     help="plain: one broker message for each message, readable for other clients.",
 )  # fmt: skip
 @timeout_option(60.0, "After the input ended: give up when nothing was confirmed for so long.")
+@journal_option
 @json_option
 def pub(
     topic: str,
@@ -69,6 +71,7 @@ def pub(
     confirm: Confirm,
     wire: Literal["batch", "plain"],
     timeout: float,
+    journal: str | None,
     as_json: bool,
 ) -> int:
     """Publish lines to TOPIC: each is a message, without its newline, byte for byte.
@@ -92,6 +95,7 @@ def pub(
             confirm=confirm,
             wire=wire,
             block_timeout=0.5,
+            journal=journal,
         )
         pending = 0
         try:

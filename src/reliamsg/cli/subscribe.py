@@ -14,6 +14,7 @@ import click
 from reliamsg.cli.options import (
     NameType,
     build_sites,
+    journal_option,
     json_option,
     site_options,
     timeout_option,
@@ -56,6 +57,7 @@ _CLOSE_SECONDS = 10.0
     "--on-gap", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
     help="When they did not come: stop, or say so and go on after the gap.",
 )  # fmt: skip
+@journal_option
 @json_option
 def sub(
     topic: str,
@@ -68,6 +70,7 @@ def sub(
     begin: Literal["earliest", "latest"],
     gap_timeout: float,
     on_gap: Literal["stop", "skip"],
+    journal: str | None,
     as_json: bool,
 ) -> int:
     """Write messages of TOPIC to standard output: each body and a newline, in order, once.
@@ -94,6 +97,7 @@ def sub(
             begin=begin,
             gap_timeout=gap_timeout,
             on_gap="raise" if on_gap == "stop" else _report_gap,
+            journal=journal,
         )
         try:
             writer = _Writer(sys.stdout.buffer, as_json)

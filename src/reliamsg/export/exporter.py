@@ -105,9 +105,7 @@ class Exporter:
         Raises what is fatal to the client's file; other errors of it are logged, and tried again.
         """
         try:
-            self._collect(now)
-            self._record(now)
-            self._start(now)
+            self._advance(now)
             self._bound(wall_us, mono_us)
         except FatalError:
             raise
@@ -115,6 +113,11 @@ class Exporter:
             log.warning("%s; the journal's export is tried again", error)
             self._retry_at = now + STORE_RETRY_S
         return self._deadline()
+
+    def _advance(self, now: float) -> None:
+        self._collect(now)
+        self._record(now)
+        self._start(now)
 
     def _deadline(self) -> float | None:
         if self._worker.busy:
@@ -212,13 +215,15 @@ class Exporter:
                 self._collect(clock())
             self._retry_at = clock()
             self.error = ""
-            while not self.error and self._exported.backlog:
-                self.step(clock())
+            self._advance(clock())
+            while self._exported.backlog and not self.error:
                 if self._worker.busy and not self._worker.wait(deadline - clock()):
                     self.error = "it did not answer in time"
+                    break
+                self._advance(clock())
         except ReliamsgError as error:
             self.error = str(error)
-        self._worker.end()
+        self.stop()
         left = self._exported.backlog
         if left:
             log.warning(
@@ -226,6 +231,10 @@ class Exporter:
                 " journal export'", self._client, left, os.fspath(self._path), self.error or "it can't be written",
             )  # fmt: skip
         return left
+
+    def stop(self) -> None:
+        """Export nothing more. What is being written goes on; called again, it does nothing."""
+        self._worker.end()
 
     # -- any thread -----------------------------------------------------------------------------------------
 
@@ -260,7 +269,7 @@ class _Worker:
     def __init__(self, name: str, work: Callable[[Cut], None], done: Callable[[], None]) -> None:
         self._name = name
         self._work = work
-        self._done = done
+        self._done = done  # must not block
         self._changed = threading.Condition()
         self._job: Cut | None = None
         self._outcome: tuple[Cut, Exception | None] | None = None
@@ -318,7 +327,8 @@ class _Worker:
             with self._changed:
                 self._outcome = job, error
                 self._changed.notify_all()
-            self._done()
+                if not self._ended:  # whoever would be woken may be gone
+                    self._done()
 
 
 class _Backoff:

@@ -11,7 +11,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Literal
 
 from reliamsg import forks
-from reliamsg.config import Site, check_name, check_sites
+from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.core.consumer import Rules
 from reliamsg.errors import ClosedError, ConfigError, ForkedError, GapError
 from reliamsg.message import Gap, Message
@@ -64,7 +64,10 @@ class Consumer:
     journalled and reported. `takeover_timeout`: another consumer that reads for the group for so long is the
     end of this one (:class:`GroupBusy`). `unsequenced`: messages of ordinary clients are refused (counted and
     set aside), or delivered in a stream of their own, whose producer is ``""``: numbered as they arrive, and,
-    since they have no identity, twice if they come twice.
+    since they have no identity, twice if they come twice. `journal`: a directory, fsspec URL or
+    :class:`~reliamsg.config.JournalExport` that the journal leaves for, in segments; without it the journal stays in
+    the inbox. While the target is away and the backlog is used up, nothing more is handed out, and ``status()`` says
+    so.
 
     Raises :class:`ConfigError`, :class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
     :class:`StoreTooNew` or :class:`InboxWriteError`.
@@ -75,7 +78,8 @@ class Consumer:
 
     `transports` and `probe` are for tests: where connections come from (a
     :class:`reliamsg.testing.MemoryNetwork`), and what is called at the points ``handled``, ``spill``,
-    ``spilled``, ``position`` and ``acknowledged``.
+    ``spilled``, ``position`` and ``acknowledged``, and those of the
+    :class:`~reliamsg.export.exporter.Exporter`.
     """
 
     def __init__(
@@ -97,6 +101,7 @@ class Consumer:
         takeover_timeout: float = 30.0,
         on_dead_letter: Literal["continue", "halt"] = "continue",
         unsequenced: Literal["refuse", "deliver"] = "refuse",
+        journal: str | os.PathLike[str] | JournalExport | None = None,
         transports: ReceiverFactory | ModuleType | None = None,
         probe: Probe | None = None,
     ) -> None:
@@ -132,9 +137,12 @@ class Consumer:
             group, names, on_late is not None, unsequenced == "deliver", max_inbox_bytes, takeover_timeout,
             on_gap if isinstance(on_gap, str) else "callable",
         )  # fmt: skip
+        export = journal_export(journal)
         store = Inbox(inbox, group)
         try:
-            self._engine = ReceivingEngine(settings, rules, sites, store, transports or factory, probe=probe)
+            self._engine = ReceivingEngine(
+                settings, rules, sites, store, transports or factory, probe=probe, journal=export
+            )
         except BaseException:
             store.close()
             raise
@@ -328,7 +336,8 @@ class Consumer:
         """Commit what was acknowledged, disconnect, and give the inbox up; say what remains.
 
         Handlers that :meth:`run` has called are waited for, within `timeout` seconds; it may be called in one of
-        them. Called again, it does nothing more. What was handed out and not acknowledged comes again, flagged
+        them. The journal's last segment goes out if its target answers within what is left of that time (or half a
+        second). Called again, it does nothing more. What was handed out and not acknowledged comes again, flagged
         ``redelivered``, when the inbox is opened again.
         """
         if self._generation != forks.generation:

@@ -13,17 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from reliamsg.config import Site
+from reliamsg.config import JournalExport, Site
 from reliamsg.core.consumer import ConsumerCore, Offer, Rules
 from reliamsg.core.histogram import bucket
 from reliamsg.errors import (
     ClosedError,
     DeadLetterHalt,
+    FatalError,
     GroupBusy,
     InboxWriteError,
     ProducerConflict,
     StoreCorrupt,
 )
+from reliamsg.export.exporter import Exporter
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
 from reliamsg.receiving.commits import Committer, Probe
@@ -97,6 +99,7 @@ class ReceivingEngine:
         probe: Probe | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        journal: JournalExport | None = None,
     ) -> None:
         self.settings = settings
         self.probe = probe
@@ -116,6 +119,11 @@ class ReceivingEngine:
         self.shared.membership.begin(locking, [s for s in self.sites.values() if s not in locking])
         self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, probe)
         self.aside = Aside(self.shared)
+        self.exporter = None if journal is None else Exporter(
+            journal, "group", settings.group, inbox.path, inbox.exported,
+            wake=lambda: self.shared.wake(),  # noqa: PLW0108  (it is set later)
+            now=clock(), probe=probe,
+        )  # fmt: skip
         self._restore()
 
     def _restore(self) -> None:
@@ -164,17 +172,38 @@ class ReceivingEngine:
         self._committer.page_in(PAGE_BYTES)
         if self.settings.keep_late:
             self.aside.load_late()
+        exporting = self._export(now)
         with shared.lock:
             now = shared.clock()
             # From here on acknowledgements wake us: those before are seen below.
             shared.wakes_at = float("inf")
-            timers = [self._tick(now), self._committer.deadline(now), self._busy_deadline()]
+            timers = [self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting]
             if shared.pages or (shared.sync_wanted > self._committer.synced and shared.write_error is None):
                 timers.append(now)
             shared.after_core()
             known = [at for at in timers if at is not None]
             deadline = min(known) if known else None
             shared.wakes_at = float("inf") if deadline is None else deadline
+        return deadline
+
+    def _export(self, now: float) -> float | None:
+        """Have the journal go on its way; returns when there will be more."""
+        exporter, shared = self.exporter, self.shared
+        if exporter is None or shared.fatal is not None:
+            return None
+        try:
+            deadline = exporter.step(now, shared.wall_us(), int(now * 1e6))
+        except FatalError as error:
+            with shared.lock:
+                shared.fail(error)
+            return None
+        if exporter.full != shared.journal_full:
+            with shared.lock:
+                shared.journal_full = exporter.full
+                for state in shared.core.streams.values():
+                    shared.core.touch(state)
+                shared.after_core()
+                shared.changed.notify_all()
         return deadline
 
     def _tick(self, now: float) -> float | None:
@@ -224,7 +253,7 @@ class ReceivingEngine:
         with shared.lock:
             if shared.fatal is not None:
                 raise shared.fatal
-            if shared.write_error is not None or shared.membership.barred:
+            if shared.write_error is not None or shared.journal_full or shared.membership.barred:
                 return None
             now = shared.clock()
             shared.drain_acks(now)
@@ -254,7 +283,7 @@ class ReceivingEngine:
         with shared.lock:
             if shared.fatal is not None or shared.write_error is not None or chunk.abandoned:
                 return None
-            if shared.membership.barred:
+            if shared.journal_full or shared.membership.barred:
                 return None
             shared.report_chunk(chunk)
             more = self._chunk(chunk.lane, unit, limit, shared.clock())
@@ -432,6 +461,13 @@ class ReceivingEngine:
             plan = self._committer.plan(now, closing)
         if plan is not None:
             self._committer.commit(plan, now)
+
+    def finish_export(self, deadline: float) -> None:
+        """Export what is left, until `deadline`. The last that is done before the inbox is closed."""
+        if self.exporter is not None:
+            if self.shared.may_write:
+                self.exporter.finish(deadline, self.shared.clock)
+            self.exporter.stop()
 
     def take_errors(self) -> list[BaseException]:
         """What ``on_error`` is to be told, once."""

@@ -13,6 +13,8 @@ from reliamsg.transport.network import Waker
 
 __all__ = ["Runner"]
 
+CLOSING_EXPORT_S = 0.5
+"""A target of the journal gets so long for the last segment, also where closing has no time left."""
 IDLE_S = 1.0
 """The engine is looked at so often even if nothing happens."""
 
@@ -102,6 +104,7 @@ class Runner:
                     site.transport.close(max(0.5, deadline - time.monotonic()))
                 site.state = "closed"
             engine.flush(shared.clock(), closing=True)
+            engine.finish_export(max(deadline, time.monotonic() + CLOSING_EXPORT_S))
         except ReliamsgError as error:
             log.error("%s", error)
         self.report_errors()

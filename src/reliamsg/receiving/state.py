@@ -115,6 +115,8 @@ class Shared:
         self.write_error: InboxWriteError | None = None
         self.spill_error: InboxWriteError | None = None
         """Why messages can't be taken into the inbox, although smaller commits may go on."""
+        self.journal_full = False
+        """So much of the journal waits for its target that nothing is handed out."""
         self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
         """For ``on_error``; told outside the lock."""
         self.refusing = False
@@ -222,7 +224,7 @@ class Shared:
     @property
     def may_hand_out(self) -> bool:
         """Whether asking for something to hand out is worth while, under the lock."""
-        return bool(self.ready) and self.write_error is None
+        return bool(self.ready) and self.write_error is None and not self.journal_full
 
     @property
     def may_write(self) -> bool:

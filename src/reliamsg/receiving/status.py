@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from reliamsg.core.stream import StreamState
+from reliamsg.export.exporter import JournalStatus
 from reliamsg.message import Gap, Stream
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.sites import SiteReceiver, SiteState
@@ -62,7 +63,10 @@ class ConsumerStatus:
     """Messages in the inbox, in bytes."""
     dead_letters: int
     error: str
-    """Why the consumer has stopped, or can't write its inbox; empty while all is well."""
+    """Why the consumer has stopped, can't write its inbox, or hands nothing out since its journal is full; empty while
+    all is well."""
+    journal: JournalStatus | None = None
+    """The journal's export; None where it stays in the inbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,10 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
     with shared.lock:
         shared.drain_acks(shared.clock())
         error = shared.fatal or shared.write_error or shared.spill_error
+        exporter = engine.exporter
+        text = "" if error is None else str(error)
+        if not text and exporter is not None and exporter.full:
+            text = exporter.why_full
         return ConsumerStatus(
             engine.settings.group,
             shared.inbox.id,
@@ -90,7 +98,8 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
             {stream: _stream(state) for stream, state in shared.core.streams.items()},
             shared.inbox.held_bytes,
             shared.inbox.dead_letter_count + len(shared.pending.dead),
-            "" if error is None else str(error),
+            text,
+            None if exporter is None else exporter.status(),
         )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reliamsg import forks
-from reliamsg.config import Confirm, Site
+from reliamsg.config import Confirm, JournalExport, Site
 from reliamsg.core.producer import ProducerCore
 from reliamsg.core.window import Flight, Lane, LaneState, SiteLimits
 from reliamsg.errors import (
@@ -25,6 +25,7 @@ from reliamsg.errors import (
     OutboxWriteError,
     ReliamsgError,
 )
+from reliamsg.export.exporter import Exporter
 from reliamsg.message import Stream
 from reliamsg.sending.callbacks import Callbacks, Watch
 from reliamsg.sending.feed import PAGE_BYTES, Feed, Tail
@@ -40,7 +41,10 @@ from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox, Row, StreamRow
 from reliamsg.transport.base import Binding, Transports
 
-__all__ = ["Engine", "Settings"]
+__all__ = ["CLOSING_EXPORT_S", "Engine", "Settings"]
+
+CLOSING_EXPORT_S = 0.5
+"""A target gets so long for the last segment, also where closing has no time left."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,16 @@ class Engine:
         wall_us: Callable[[], int],
         probe: Callable[[str], None] | None,
         on_wake: Callable[[], None],
+        journal: JournalExport | None = None,
     ) -> None:
+        self.exporter = None if journal is None else Exporter(
+            journal, "producer", outbox.producer, outbox.path, outbox.exported,
+            wake=on_wake, now=clock(), probe=probe,
+        )  # fmt: skip
+        self.journal_left = 0
+        """Journal rows that did not reach their target before the outbox was closed."""
+        self.close_by: float | None = None
+        """Until when, by `clock`, the journal's last segment may take."""
         self.lock = threading.Lock()
         self.log = logging.getLogger("reliamsg.sending")
         self.generation = forks.generation
@@ -277,14 +290,16 @@ class Engine:
                 self.producer_id, self._outbox.epoch, self._outbox.incarnation, self._pending(),
                 self.retention.stored_bytes, age,
                 {name: link.status(self.core.top) for name, link in self.links.items()},
+                None if self.exporter is None else self.exporter.status(),
             )  # fmt: skip
 
     def remaining(self) -> Remaining:
         with self.lock:
             top = self.core.top
             return Remaining(
-                self._pending(), {name: link.status(top).behind for name, link in self.links.items()}
-            )
+                self._pending(), {name: link.status(top).behind for name, link in self.links.items()},
+                self.journal_left,
+            )  # fmt: skip
 
     # -- what site links call, with the lock held -------------------------------------------------------------
 
@@ -355,13 +370,33 @@ class Engine:
             self.housekeeping.run(now)
         except ReliamsgError as error:
             self._failed(error)
-        return self._deadline(now)
+        return self._deadline(now, self._export(now))
 
-    def _deadline(self, now: float) -> float | None:
+    def _export(self, now: float) -> float | None:
+        """Have the journal go on its way; returns when there will be more."""
+        exporter = self.exporter
+        if exporter is None or self.fatal is not None:
+            return None
+        was_full = exporter.full
+        try:
+            deadline = exporter.step(now, self.wall_us(), self.mono_us())
+        except FatalError as error:
+            self.die(error)
+            return None
+        if exporter.full != was_full:
+            self.intake.hold(exporter.full)
+        return deadline
+
+    def _deadline(self, now: float, exporting: float | None) -> float | None:
         with self.lock:
             if self._asked or not self.intake.empty:
                 return now
-            times = (self.core.deadline(), self.housekeeping.deadline(), self.retention.deadline(now))
+            times = (
+                self.core.deadline(),
+                self.housekeeping.deadline(),
+                self.retention.deadline(now),
+                exporting,
+            )
         return min((time for time in times if time is not None), default=None)
 
     def _commit(self) -> None:
@@ -460,11 +495,17 @@ class Engine:
                 with self.lock:
                     self.notes.add(Entry("closed", detail={"pending": self._pending()}))
                 self.housekeeping.store_progress()
+                if self.exporter is not None:
+                    now = self.clock()
+                    by = max(now + CLOSING_EXPORT_S, self.close_by or now)
+                    self.journal_left = self.exporter.finish(by, self.clock)
         except ReliamsgError as error:
             self._failed(error)
         finally:
             self.intake.fail(self.fatal or ClosedError("this producer was closed"))
             self.callbacks.stop()
+            if self.exporter is not None:
+                self.exporter.stop()
             self._outbox.close()
 
     def _stream_row(self, topic: str) -> StreamRow:

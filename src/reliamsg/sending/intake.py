@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from reliamsg.errors import FatalError, OutboxFull, ReliamsgError
+from reliamsg.errors import FatalError, JournalFull, OutboxFull, ReliamsgError
 from reliamsg.sending.receipt import Receipt
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ class Intake:
         """Why nothing is accepted any more."""
         self._engine = engine
         self._max_bytes = max_bytes
+        self._room_bytes = max_bytes
+        """What may be pending now: `max_bytes`, or nothing at all while the journal is full."""
         self._wall_us = wall_us
         self._wake = wake
         self._lock = threading.Lock()
@@ -121,7 +123,7 @@ class Intake:
                 waiting = group.bytes
                 if (
                     self.refusal is None
-                    and self._engine.pending_bytes + waiting + size <= self._max_bytes
+                    and self._engine.pending_bytes + waiting + size <= self._room_bytes
                     and (waiting + size <= QUEUE_BYTES or not waiting)
                 ):
                     receipt = Receipt(group, topic, 1)
@@ -170,7 +172,7 @@ class Intake:
 
     def _fits(self, size: int) -> bool:
         waiting = self._group.bytes
-        return self._engine.pending_bytes + waiting + size <= self._max_bytes and (
+        return self._engine.pending_bytes + waiting + size <= self._room_bytes and (
             waiting + size <= QUEUE_BYTES or not waiting
         )
 
@@ -191,6 +193,9 @@ class Intake:
                 self._waiting -= 1
         if self.refusal is not None:
             raise self.refusal
+        exporter = self._engine.exporter
+        if not room and exporter is not None and exporter.full:
+            raise JournalFull(exporter.why_full)
         if not room:
             raise OutboxFull(
                 f"{self._engine.pending_bytes + self._group.bytes} bytes wait for a site or for the disk;"
@@ -203,6 +208,11 @@ class Intake:
         if self._waiting:
             with self._room:
                 self._room.notify_all()
+
+    def hold(self, held: bool) -> None:
+        """Let nothing in, as if there were no room, or go on."""
+        self._room_bytes = -1 if held else self._max_bytes
+        self.made_room()
 
     def refuse(self, error: FatalError) -> None:
         """Accept nothing more; the first reason stays."""

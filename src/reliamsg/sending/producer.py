@@ -14,9 +14,18 @@ from types import TracebackType
 from typing import Literal, Self
 
 from reliamsg import forks
-from reliamsg.config import MAX_MESSAGE_BYTES, Confirm, Site, check_name, check_sites, confirm_policy
+from reliamsg.config import (
+    MAX_MESSAGE_BYTES,
+    Confirm,
+    JournalExport,
+    Site,
+    check_name,
+    check_sites,
+    confirm_policy,
+    journal_export,
+)
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError, ForkedError
-from reliamsg.sending.engine import Engine, Settings
+from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine, Settings
 from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.outbox import Outbox
@@ -63,6 +72,7 @@ class Producer:
         block_timeout: float = 30.0,
         max_batch_messages: int = 2048,
         max_batch_bytes: int = 256 * 1024,
+        journal: str | os.PathLike[str] | JournalExport | None = None,
         on_error: Callable[[BaseException], object] | None = None,
         transports: Transports = factory,
         probe: Callable[[str], None] | None = None,
@@ -84,10 +94,15 @@ class Producer:
         sites). `compression` of batches needs the extra ``zstd``. `max_batch_messages` and `max_batch_bytes`
         cut batches; a larger message goes alone.
 
+        `journal`: a directory, fsspec URL or :class:`~reliamsg.config.JournalExport` that the journal leaves for, in
+        segments; without it the journal stays in the outbox. While the target is away and the backlog is used up,
+        publishing waits as for room in the outbox, and raises :class:`JournalFull`.
+
         `on_error` is called with what happens in the background: a fatal error, which every later call raises
         as well, or an exception of a callback. `transports` replaces the brokers, as
         :class:`reliamsg.testing.MemoryNetwork` does. `probe` is for tests: called with the name of a point
-        that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``), on whichever thread passes it.
+        that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``, and the
+        :class:`~reliamsg.export.exporter.Exporter`'s), on whichever thread passes it.
         """
         check_name("producer id", producer_id)
         self._sites = check_sites(sites)
@@ -100,6 +115,7 @@ class Producer:
         if block_timeout < 0:
             raise ConfigError(f"block_timeout must not be negative: {block_timeout!r}")
         named = _check_groups(groups or {})
+        export = journal_export(journal)
         self._block = block_timeout if when_full == "block" else 0.0
         self._topics = set(named)
         self._generation = forks.generation
@@ -117,6 +133,7 @@ class Producer:
                 _wall_us,
                 probe,
                 self._wakeup.set,
+                export,
             )
         except BaseException:
             store.close()
@@ -153,8 +170,8 @@ class Producer:
         """Publish one message without waiting for the disk: it is durable once
         ``receipt.wait(until="durable")`` returns.
 
-        Raises :class:`OutboxFull` at once where there is no room, and otherwise as :meth:`publish`; what the
-        disk refuses is raised by the receipt.
+        Raises :class:`OutboxFull` (or :class:`JournalFull`) at once where there is no room, and otherwise as
+        :meth:`publish`; what the disk refuses is raised by the receipt.
         """
         if (
             key is None
@@ -238,6 +255,8 @@ class Producer:
     def close(self, timeout: float = 10.0) -> Remaining:
         """Accept nothing more, wait for confirms for at most `timeout` seconds, and close the outbox.
 
+        The journal's last segment goes out if its target answers within what is left of that time (or half a second).
+
         Returns what remains unconfirmed: it stays in the outbox, and is sent when that is opened again.
         Whoever waits for room or for a receipt gets :class:`ClosedError`. Closing twice is harmless. Does not
         raise what stopped the producer.
@@ -246,6 +265,7 @@ class Producer:
             raise ForkedError("this producer belongs to the parent process")
         if not self._closed:
             self._closed = True
+            self._engine.close_by = time.monotonic() + timeout
             self._engine.begin_close()
             with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
                 self._engine.flush(timeout)
@@ -302,6 +322,10 @@ class _Threads:
             link.transport.close(timeout)
         self._stop = True
         self._wakeup.set()
+        # The journal's last segment may take what is left of the time for closing.
+        by = self._engine.close_by
+        if self._engine.exporter is not None:
+            timeout += max(CLOSING_EXPORT_S, 0.0 if by is None else by - time.monotonic())
         self._writer.join(timeout)
 
     def _write(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reliamsg.export.exporter import JournalStatus
+
 __all__ = ["ParkedStream", "ProducerStatus", "Remaining", "SenderSite"]
 
 
@@ -58,6 +60,8 @@ class ProducerStatus:
     oldest_age_s: float | None
     """Age of the oldest message whose confirm policy is not met, in seconds."""
     sites: dict[str, SenderSite]
+    journal: JournalStatus | None = None
+    """The journal's export; None where it stays in the outbox."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Remaining:
     """Messages whose confirm policy is not met."""
     sites: dict[str, int]
     """Batches that each site has not confirmed."""
+    journal_rows: int = 0
+    """Journal rows that are not at their target, and follow then as well. No messages."""
 
     @property
     def nothing(self) -> bool:
