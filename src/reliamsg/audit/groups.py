@@ -68,10 +68,12 @@ def _messages(kind: str, name: str) -> Column:
 
 
 def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame:
-    found = F.explode(F.filter(F.array(*_given(), *_told(), *_acknowledged()), lambda each: each.isNotNull()))
+    found = [*_given(), *_told(), *_acknowledged()]
+    each = F.explode(F.filter(F.array(*found), lambda one: one.isNotNull()))
     wrong = (
         histories(order, chains)
-        .select("grp", *EPOCH, found.alias("found"))
+        .where(F.coalesce(*found).isNotNull())  # so that an array is made for few rows only
+        .select("grp", *EPOCH, each.alias("found"))
         .select("found.kind", "grp", *EPOCH, "found.first", "found.last")
     )
     # What was leapt over epoch and all is declared, though no row names its numbers.
