@@ -2,13 +2,13 @@
 
 import logging
 
-from reliamsg.config import Quorum, Site
+from reliamsg.config import JournalExport, Quorum, Site
 from reliamsg.message import Gap, Message, MessageId
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.sending.producer import Producer
 from reliamsg.sending.receipt import Receipt
 
 __version__ = "0.1.0"
-__all__ = ["Consumer", "Gap", "Message", "MessageId", "Producer", "Quorum", "Receipt", "Site"]
+__all__ = ["Consumer", "Gap", "JournalExport", "Message", "MessageId", "Producer", "Quorum", "Receipt", "Site"]
 
 logging.getLogger("reliamsg").addHandler(logging.NullHandler())
