@@ -349,3 +349,9 @@ def test_every_kind_has_its_place() -> None:
     for kind, (severity, meaning) in KINDS.items():
         assert f'<tr class="{severity}"><th scope="row">{kind.replace("_", " ")}</th>' in html
         assert meaning.replace("'", "&#39;") in html
+
+
+def test_every_kind_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "audit.md").read_text()
+    for kind, (severity, meaning) in KINDS.items():
+        assert f"| `{kind}` | {severity} | {meaning} |" in page

@@ -1,0 +1,43 @@
+"""Say what became of every message, from the journals that producers and consumers left.
+
+    python examples/audit.py JOURNALS [--out DIR] [--master local[2]]
+
+JOURNALS is the directory that clients were given as `journal=`. Needs Java 17 or 21, and `pip install 'reliamsg[audit]'`.
+`reliamsg audit` does the same, with more options. Ends with 0 if nothing is lost, wrong or unknown.
+"""
+
+import argparse
+import sys
+
+from reliamsg.audit.job import audit
+from reliamsg.audit.session import make_session
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("journals")
+    parser.add_argument("--out", help="where tables, verdict.json and report.html go")
+    parser.add_argument(
+        "--master", default="local[*]", help="Spark's master (default: all cores of this machine)"
+    )
+    arguments = parser.parse_args()
+
+    spark = make_session(arguments.master)
+    try:
+        verdict = audit(spark, arguments.journals, out=arguments.out)
+    finally:
+        spark.stop()
+
+    messages, evidence = verdict["messages"], verdict["evidence"]
+    print(f"{verdict['verdict']}: {messages['enqueued']:,} messages in {verdict['streams']:,} streams")
+    for group, delivered in messages["delivered"].items():
+        print(f"  delivered to {group}: {delivered:,}")
+    for lost in verdict["lost_ranges"][:10]:
+        print(f"  {lost['text']}; last hop: {lost['hop']} {', '.join(lost['sites'])}")
+    for line in [*evidence["missing"], *evidence["broken"]][:10]:
+        print(f"  {line}")
+    return 0 if verdict["verdict"] == "complete" else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
