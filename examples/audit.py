@@ -2,8 +2,8 @@
 
     python examples/audit.py JOURNALS [--out DIR] [--master local[2]]
 
-JOURNALS is the directory that clients were given as `journal=`. Needs Java 17 or 21, and `pip install 'reliamsg[audit]'`.
-`reliamsg audit` does the same, with more options. Ends with 0 if nothing is lost, wrong or unknown.
+JOURNALS is the directory that clients were given as `journal=`. Needs `pip install 'reliamsg[audit]'` and Java 17 or
+21. `reliamsg audit` does the same, with more options. Ends with 0 if nothing is lost, wrong or unknown.
 """
 
 import argparse

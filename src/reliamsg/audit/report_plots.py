@@ -182,7 +182,7 @@ def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
         half, most = duration(_quantile(buckets, 0.5)), duration(_quantile(buckets, 0.99))
         told.append(f"{_HOPS[hop]} half within {half}, 99 % within {most}")
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "milliseconds"}, "dtick": "D2"},
+        "xaxis": _log_axis(min(map(min, hops.values())), max(map(max, hops.values())) + 1),
         "yaxis": {"title": {"text": "share of messages, %"}, "rangemode": "tozero"},
         "height": 320,
     }
@@ -231,7 +231,7 @@ def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
         for name, buckets in sites.items()
     )
     layout = {
-        "xaxis": {"type": "log", "title": {"text": "milliseconds"}, "dtick": "D2"},
+        "xaxis": _log_axis(min(map(min, sites.values())), max(map(max, sites.values())) + 1),
         "yaxis": {"type": "category", "range": [len(names) - 0.5, -0.5]},
         "height": 130 + 44 * len(names),
     }
@@ -305,6 +305,17 @@ def _buckets(histogram: Mapping[Any, int] | None) -> dict[int, int]:
 
 def _milliseconds(bucket: int) -> float:
     return float(f"{2 ** (bucket / 4) / 1000:.4g}")
+
+
+def _log_axis(lowest: int, highest: int) -> dict[str, Any]:
+    """An axis of latencies in milliseconds, marked at 1 and 3 of each power of ten; given in buckets."""
+    marks = [
+        factor * 10.0**power
+        for power in range(-3, 12)
+        for factor in (1, 3)
+        if _milliseconds(lowest) / 3 <= factor * 10.0**power <= _milliseconds(highest) * 3
+    ]
+    return {"type": "log", "tickvals": marks, "ticktext": [duration(mark / 1000) for mark in marks]}
 
 
 def _quantile(buckets: Mapping[int, int], q: float) -> float:

@@ -32,11 +32,11 @@ def meaning(verdict: Mapping[str, Any]) -> dict[str, str]:
                 "then": "Nothing is left open, and no evidence is missing.",
             }
         case "lost":
-            unsaid = f"{grouped(m['lost'])} lost without a word" if m["lost"] else "none of them silently"
+            silent, told = grouped(m["lost"]), grouped(m["declared_gaps"])
             return {
                 "says": "Messages are lost: published, and proven not to have reached a group.",
-                "then": f"{unsaid[0].upper()}{unsaid[1:]}; {grouped(m['declared_gaps'])} declared to the application"
-                " as gaps. The last hop that each range reached says where to look.",
+                "then": f"{silent} without a word, {told} declared to the application as gaps. The last hop that a"
+                " range reached says where to look.",
             }
         case "violated":
             return {
