@@ -1,0 +1,290 @@
+"""What producers' journals say, and whether it can be true of clients that keep the rules."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from reliamsg.audit.ranges import EPOCH, STREAM, coverage, merged, tagged
+from reliamsg.audit.schema import FINDINGS, union
+from reliamsg.audit.schema import findings as as_findings
+
+__all__ = ["contested", "enqueued", "findings", "incarnations", "names_in", "opened", "soundness"]
+
+_CHAIN = ("client", "chain")
+_BOOT = (*_CHAIN, "boot_lsn")
+_CLAIMED = ("rejected", "conflict")
+"""Kinds whose identity is what a frame claimed, not what the client took for true."""
+_ANY = ""
+"""In the place of a site: whichever."""
+_NAMES = "array<string>"
+
+
+def findings(rows: DataFrame, chains: DataFrame) -> DataFrame:
+    """``seq_reused``, ``seq_skipped``, ``old_epoch``, ``wrong_prev``, ``confirmed_unknown`` and
+    ``published_unconfirmed``, with as few ranges as can be."""
+    of_producers = rows.where(F.col("role") == "producer")
+    replayed = _replayed(of_producers, chains)
+    ranged = union([_numbers(of_producers, chains), _steps(replayed), _unconfirmed(of_producers, chains)])
+    return union(
+        [
+            _shaped(merged(ranged, ["kind", "site", *EPOCH])),
+            _epochs_entered(replayed),
+        ]
+    )
+
+
+def contested(rows: DataFrame, chains: DataFrame) -> DataFrame:
+    """EPOCH: where contents can't be compared, since a number was used twice or the epoch has two histories."""
+    pieces = coverage(tagged(enqueued(rows), EPOCH, "enqueued"), EPOCH, ["enqueued"])
+    reused = pieces.where(F.col("enqueued") > 1).select(*EPOCH)
+    double = (
+        _identified(rows)
+        .select(*EPOCH)
+        .join(_double(rows).select("producer", "epoch"), ["producer", "epoch"], how="left_semi")
+        .select(*EPOCH)
+    )
+    return reused.unionByName(double).distinct()
+
+
+def incarnations(rows: DataFrame) -> DataFrame:
+    """``two_incarnations``: one epoch of a producer with two histories."""
+    text = F.concat(
+        F.col("producer"),
+        F.lit(" has incarnations "),
+        F.array_join("incarnations", ", "),
+        F.lit(" in epoch "),
+        F.col("epoch").cast("string"),
+    )
+    # About an epoch of all streams, so no stream is named.
+    return as_findings(_double(rows).select("epoch", text.alias("text")), "two_incarnations")
+
+
+def enqueued(rows: DataFrame) -> DataFrame:
+    """What producers enqueued, a row of clones once: `client`, `boot`, `lsn`, EPOCH, `first`, `last`, `wall_last_us`.
+
+    A clone's chain begins with the rows of its original; of two states of a row, the longer one counts.
+    """
+    longest = F.max(F.struct("last", "first", "wall_last_us", *EPOCH)).alias("row")
+    return (
+        rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued"))
+        .groupBy("client", "boot", "lsn")
+        .agg(longest)
+        .select(
+            "client", "boot", "lsn", *(f"row.{name}" for name in (*EPOCH, "first", "last", "wall_last_us"))
+        )
+    )
+
+
+def opened(rows: DataFrame) -> DataFrame:
+    """The ``opened`` rows with which boots began."""
+    return rows.where((F.col("kind") == "opened") & (F.col("lsn") == F.col("boot_lsn")))
+
+
+def names_in(json: Column) -> Column:
+    """Names from JSON text: a list of them, or an object whose keys they are."""
+    return F.coalesce(F.json_object_keys(json), F.from_json(json, _NAMES))
+
+
+def soundness(chains: DataFrame, role: str) -> DataFrame:
+    """Of each client of a role: `client`, `sound` (no row is missing, so that what was not journalled did not happen)
+    and `finished` (nothing can follow)."""
+    return (
+        chains.where(F.col("role") == role)
+        .groupBy("client")
+        .agg((~F.max("broken")).alias("sound"), F.min("finished").alias("finished"))
+    )
+
+
+def _shaped(frame: DataFrame) -> DataFrame:
+    """Ranges with `kind` and `site` as findings."""
+    fields = {"site": F.when(F.col("site") != _ANY, F.col("site"))}
+    return frame.select(
+        *(
+            fields.get(field.name, F.col(field.name) if field.name in frame.columns else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in FINDINGS.fields
+        )
+    )
+
+
+def _identified(rows: DataFrame) -> DataFrame:
+    return rows.where(
+        (F.col("epoch") != 0)
+        & (F.col("incarnation") != "0" * 16)
+        & (F.col("incarnation") != "")
+        & (F.col("topic") != "")
+        & ~F.col("kind").isin(*_CLAIMED)
+    )
+
+
+def _double(rows: DataFrame) -> DataFrame:
+    """`producer`, `epoch`, `incarnations`, where there are several."""
+    return (
+        _identified(rows)
+        .groupBy("producer", "epoch")
+        .agg(F.array_sort(F.collect_set("incarnation")).alias("incarnations"))
+        .where(F.size("incarnations") > 1)
+    )
+
+
+def _numbers(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
+    """What was enqueued twice, and what was confirmed without having been enqueued: `kind`, `site`, EPOCH, a range."""
+    confirmed = of_producers.where(F.col("kind") == "confirmed")
+    pieces = coverage(
+        [tagged(enqueued(of_producers), EPOCH, "enqueued"), tagged(confirmed, EPOCH, "confirmed")],
+        EPOCH,
+        ["enqueued", "confirmed"],
+    )
+    reused = pieces.where(F.col("enqueued") > 1)
+    unknown = (
+        pieces.where((F.col("enqueued") == 0) & (F.col("confirmed") > 0))
+        .join(
+            F.broadcast(soundness(chains, "producer").where("sound")),
+            F.col("producer") == F.col("client"),
+            how="left_semi",
+        )
+        .alias("piece")
+        .join(
+            confirmed.select(*EPOCH, "site", F.col("first").alias("from"), F.col("last").alias("to")),
+            list(EPOCH),
+            how="inner",
+        )
+        .where((F.col("from") <= F.col("first")) & (F.col("last") <= F.col("to")))
+    )
+    return union([_ranged(reused, "seq_reused"), _ranged(unknown, "confirmed_unknown", F.col("site"))])
+
+
+def _ranged(
+    frame: DataFrame,
+    kind: str,
+    site: Column | None = None,
+    first: Column | None = None,
+    last: Column | None = None,
+) -> DataFrame:
+    return frame.select(
+        F.lit(kind).alias("kind"),
+        (F.lit(_ANY) if site is None else site).alias("site"),
+        *EPOCH,
+        (F.col("first") if first is None else first).alias("first"),
+        (F.col("last") if last is None else last).alias("last"),
+    )
+
+
+def _replayed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
+    """Rows that enqueue or enter an epoch, with what their chain had before them.
+
+    Adds `broken`; `newest`, the newest epoch of any stream; `tip`, the furthest place of the row's stream.
+    """
+    place = F.struct("epoch", "last", (-F.col("lsn")).alias("age"), F.col("incarnation").alias("incarnation"))
+    chain = Window.partitionBy(*_CHAIN).orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
+    stream = Window.partitionBy(*_CHAIN, *STREAM).orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
+    known = chains.where(F.col("role") == "producer").select(*_CHAIN, "broken")
+    return (
+        of_producers.where(F.col("kind").isin("enqueued", "epoch"))
+        .select(*_CHAIN, "lsn", "kind", *EPOCH, "incarnation", "first", "last", "detail")
+        .withColumn("newest", F.coalesce(F.max("epoch").over(chain), F.lit(0)))
+        .withColumn("tip", F.max(F.when(F.col("kind") == "enqueued", place)).over(stream))
+        .join(F.broadcast(known), list(_CHAIN), how="inner")
+    )
+
+
+def _steps(replayed: DataFrame) -> DataFrame:
+    """What was enqueued under an epoch that was over, and what was left out."""
+    rows = replayed.where(F.col("kind") == "enqueued")
+    old = F.col("epoch") < F.col("newest")
+    follows = F.col("tip.epoch") == F.col("epoch")
+    expected = F.coalesce(F.when(follows, F.col("tip.last") + 1), F.lit(1))
+    skipped = rows.where(~old & ~F.col("broken") & (F.col("first") > expected))
+    return union(
+        [
+            _ranged(rows.where(old), "old_epoch"),
+            _ranged(skipped, "seq_skipped", first=expected, last=F.col("first") - 1),
+        ]
+    )
+
+
+def _epochs_entered(replayed: DataFrame) -> DataFrame:
+    """What an ``epoch`` row calls the previous epoch must be what its journal has."""
+    rows = replayed.where(F.col("kind") == "epoch")
+    of_stream = F.col("topic") != ""
+    old = rows.where(F.col("epoch") < F.col("newest"))
+    # An epoch that is entered again says what it said the first time.
+    again = F.coalesce(F.col("tip.epoch") >= F.col("epoch"), F.lit(False))
+    has = F.coalesce(F.array_contains(F.json_object_keys("detail"), "prev"), F.lit(False))
+    told = F.struct(F.col("tip.epoch"), F.col("tip.incarnation"), F.col("tip.last"))
+    wrong = (
+        rows.where(of_stream & ~F.col("broken") & has & ~again)
+        .withColumn("said", _prev(F.get_json_object("detail", "$.prev")))
+        .withColumn("told", F.when(F.col("tip").isNotNull(), told))
+        .where(~F.col("said").eqNullSafe(F.col("told")))
+    )
+    text = F.concat(F.lit("it names "), _place("said"), F.lit(", where the journal has "), _place("told"))
+    nothing = F.lit(None)
+    return union(
+        [
+            as_findings(
+                old.select(*EPOCH).distinct(),
+                "old_epoch",
+                **{name: F.when(of_stream, F.col(name)) for name in STREAM},
+            ),
+            as_findings(wrong, "wrong_prev", first=nothing, last=nothing, text=text),
+        ]
+    )
+
+
+def _prev(json: Column) -> Column:
+    """(epoch, incarnation, last), whose incarnation may be a number or hex digits in quotes; NULL if it is not that."""
+    parts = F.from_json(json, _NAMES)
+    incarnation = F.when(json.contains('"'), F.lower(F.get(parts, F.lit(1)))).otherwise(
+        F.lower(F.conv(F.get(parts, F.lit(1)), 10, 16))
+    )
+    return F.when(
+        F.size(parts) == 3,
+        F.struct(
+            F.get(parts, F.lit(0)).try_cast("long").alias("epoch"),
+            F.lpad(incarnation, 16, "0").alias("incarnation"),
+            F.get(parts, F.lit(2)).try_cast("long").alias("last"),
+        ),
+    )
+
+
+def _place(name: str) -> Column:
+    fields = (F.col(f"{name}.{field}").cast("string") for field in ("epoch", "incarnation", "last"))
+    return F.when(F.col(name).isNotNull(), F.concat_ws(":", *fields)).otherwise("nothing")
+
+
+def _unconfirmed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
+    """What counts as published was confirmed by then: by every site of the boot under ``all``, else by some site."""
+    site_names = F.when(
+        F.get_json_object("detail", "$.confirm") == "all", names_in(F.get_json_object("detail", "$.sites"))
+    )
+    needed = opened(of_producers).select(*_BOOT, site_names.alias("sites"))
+    whole = chains.where((F.col("role") == "producer") & ~F.col("broken")).select(*_CHAIN)
+    some = F.when(F.size("sites") > 0, F.col("sites")).otherwise(F.array(F.lit(_ANY)))
+    published = (
+        of_producers.where(F.col("kind") == "published")
+        .select(*_BOOT, *EPOCH, "first", "last")
+        .join(F.broadcast(whole), list(_CHAIN), how="left_semi")
+        .join(F.broadcast(needed), list(_BOOT), how="left")
+        .select(*_BOOT, *EPOCH, "first", "last", F.explode(some).alias("site"))
+    )
+    asked = published.select(*_BOOT, *EPOCH, "site").distinct()
+    confirmed = of_producers.where(F.col("kind") == "confirmed").select(
+        "client", *EPOCH, "first", "last",
+        F.col("chain").alias("by_chain"), F.col("boot_lsn").alias("by_boot"), F.col("site").alias("by_site"),
+    )  # fmt: skip
+    # Confirmed in this boot or before; when another chain of the client did so, nobody can say.
+    by_then = (F.col("by_chain") != F.col("chain")) | (F.col("by_boot") <= F.col("boot_lsn"))
+    covered = confirmed.join(asked, ["client", *EPOCH], how="inner").where(
+        by_then & F.col("site").isin(_ANY, F.col("by_site"))
+    )
+    keys = (*_BOOT, *EPOCH, "site")
+    pieces = coverage(
+        [tagged(published, keys, "published"), tagged(covered, keys, "confirmed")],
+        keys,
+        ["published", "confirmed"],
+    )
+    wrong = pieces.where((F.col("published") > 0) & (F.col("confirmed") == 0))
+    return _ranged(wrong, "published_unconfirmed", F.col("site"))

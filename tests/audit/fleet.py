@@ -1,0 +1,249 @@
+"""Many small journals for one run of Spark: each with clients and topics of its own, so that none knows another."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from reliamsg.audit.schema import CHAINS, ROWS
+from reliamsg.message import digest
+from reliamsg.store.journal import JournalRow
+from reliamsg.verify.journals import Chain, Role
+
+T = 1_700_000_000_000_000
+"""When the first row is written, in µs since 1970."""
+SECOND_US = 1_000_000
+
+
+def sum_of(seed: str, first: int, last: int) -> int:
+    return sum(digest(seq, f"{seed}/{seq}".encode(), None, None) for seq in range(first, last + 1)) % 2**64
+
+
+@dataclass
+class Writer:
+    """A client's journal, written row by row, a second apart."""
+
+    role: Role
+    client: str
+    rows: list[JournalRow] = field(default_factory=list)
+    wall_us: int = T
+    boot_name: str = ""
+
+    def boot(self, **detail: Any) -> Writer:
+        boots = len({row.boot for row in self.rows})
+        self.boot_name = f"{self.client}-{boots}"
+        return self.add("opened", **detail)
+
+    def add(
+        self,
+        kind: str,
+        first: int = 0,
+        last: int | None = None,
+        epoch: int = 0,
+        *,
+        stream: tuple[str, str] = ("", ""),
+        incarnation: int = 0,
+        site: str = "",
+        reason: str = "",
+        digest: int | None = None,
+        latency: dict[int, int] | None = None,
+        **detail: Any,
+    ) -> Writer:
+        self.wall_us += SECOND_US
+        self.rows.append(
+            JournalRow(
+                len(self.rows) + 1, self.boot_name, kind, self.wall_us, self.wall_us, self.wall_us - T,
+                *stream, 0, epoch, incarnation, first, first if last is None else last, site,
+                self.client if self.role == "group" else "", reason, digest, latency, detail or None,
+            )
+        )  # fmt: skip
+        return self
+
+    def chain(self) -> Chain:
+        return Chain(self.role, self.client, f"{self.client}.db", self.rows)
+
+
+def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, DataFrame]:
+    """ROWS and CHAINS; the order in time of a client's chains is that of their first rows."""
+    rows: list[tuple[object, ...]] = []
+    known: list[tuple[object, ...]] = []
+    ranks: dict[tuple[str, str], int] = {}
+    for number, chain in enumerate(sorted(chains, key=lambda c: c.rows[0].wall_us)):
+        rank = ranks[chain.role, chain.client] = ranks.get((chain.role, chain.client), 0) + 1
+        name = f"c{number}"
+        known.append((chain.role, chain.client, name, rank, bool(chain.broken), chain.finished))
+        for boot in chain.boots:
+            rows += [_as_tuple(chain, name, boot.rows[0].lsn, row) for row in boot.rows]
+    return spark.createDataFrame(rows, ROWS), spark.createDataFrame(known, CHAINS)
+
+
+def _as_tuple(chain: Chain, name: str, boot_lsn: int, row: JournalRow) -> tuple[object, ...]:
+    return (
+        chain.role, chain.client, name, row.boot, boot_lsn, row.lsn, row.kind, row.wall_us, row.wall_last_us,
+        row.mono_us, row.producer, row.topic, row.partition, row.epoch, f"{row.incarnation:016x}", row.first,
+        row.last, row.site, row.group, row.reason, None if row.digest is None else Decimal(row.digest),
+        row.latency, None if row.detail is None else json.dumps(row.detail),
+    )  # fmt: skip
+
+
+def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:
+    """The same journals of other clients: every client, group and topic has `suffix` behind its name."""
+    return [
+        Chain(c.role, c.client + suffix, c.source, [_renamed(row, suffix) for row in c.rows], list(c.broken))
+        for c in chains
+    ]
+
+
+def _renamed(row: JournalRow, suffix: str) -> JournalRow:
+    detail = row.detail
+    if detail and "topics" in detail:
+        detail = {**detail, "topics": [topic + suffix for topic in detail["topics"]]}
+    if detail and "groups" in detail:
+        groups = {
+            topic + suffix: [name + suffix for name in names] for topic, names in detail["groups"].items()
+        }
+        detail = {**detail, "groups": groups}
+    return replace(
+        row,
+        boot=row.boot + suffix,
+        producer=row.producer and row.producer + suffix,
+        topic=row.topic and row.topic + suffix,
+        group=row.group and row.group + suffix,
+        detail=detail,
+    )
+
+
+def soup(seed: int) -> list[Chain]:
+    """Journals in which nearly everything may be wrong, with few numbers so that rows meet often."""
+    rng = random.Random(seed)
+    topics = [f"t{seed}", f"u{seed}"][: rng.randint(1, 2)]
+    producers = [f"p{seed}", f"q{seed}"][: rng.randint(1, 2)]
+    groups = [f"g{seed}", f"h{seed}"][: rng.randint(1, 2)]
+    tidy = rng.random() < 0.6
+    chains = [_producer(rng, name, topics, groups, tidy) for name in producers[: rng.choice((1, 2, 2))]]
+    chains += [_group(rng, name, topics, producers, tidy) for name in groups]
+    if rng.random() < 0.1:
+        chains.append(_group(rng, groups[0], topics, producers, tidy))
+    if rng.random() < 0.1:
+        chains.append(_producer(rng, producers[0], topics, groups, tidy))
+    return chains
+
+
+def _end(rng: random.Random, writer: Writer) -> Chain:
+    if rng.random() < 0.6:
+        writer.add("closed")
+    if rng.random() < 0.1:
+        del writer.rows[rng.randrange(len(writer.rows))]
+    if not writer.rows:
+        writer.boot()
+    return writer.chain()
+
+
+def _sum(rng: random.Random, name: str, first: int, last: int, doubtful: float) -> int | None:
+    total = sum_of(name, first, last)
+    chance = rng.random()
+    return None if chance < doubtful else (total + 1) % 2**64 if chance < 2 * doubtful else total
+
+
+def _producer(rng: random.Random, name: str, topics: list[str], groups: list[str], tidy: bool) -> Chain:
+    writer = Writer("producer", name, wall_us=T + rng.randrange(9))
+    tips: dict[str, tuple[int, int, int]] = {}
+    boots = rng.randint(1, 2)
+    for epoch in range(1, boots + 1):
+        sites = rng.choice((["dc1", "dc2"], ["dc1"], []))
+        named = {topic: groups[: rng.randint(0, len(groups))] for topic in topics}
+        writer.boot(groups=named, sites=sites, confirm=rng.choice(("all", "all", "any")))
+        for topic in topics:
+            stream, incarnation = (name, topic), epoch + 40
+            if rng.random() < 0.8:
+                prev: Any = tips.get(topic)
+                if prev and rng.random() < 0.5:
+                    prev = (prev[0], f"{prev[1]:016x}", prev[2])
+                if rng.random() < 0.05:
+                    prev = (epoch - 1, 7, 3)
+                writer.add(
+                    "epoch", stream=stream, epoch=epoch, incarnation=incarnation, prev=prev and list(prev)
+                )
+            last = 0
+            for _ in range(rng.randint(0, 4)):
+                first = last + 1 if rng.random() < (0.95 if tidy else 0.6) else rng.randint(1, 9)
+                last = first + rng.randint(0, 3)
+                real = epoch if tidy or rng.random() < 0.9 else rng.randint(1, 2)
+                place: dict[str, Any] = {"epoch": real, "stream": stream}
+                total = _sum(rng, f"{name}{topic}", first, last, 0.01 if tidy else 0.1)
+                writer.add(
+                    "enqueued", first, last, incarnation=incarnation, digest=total, latency={9: 1}, **place
+                )
+                tips[topic] = max((tips.get(topic) or (0, 0, 0)), (real, incarnation, last))
+                for site in ("dc1", "dc2"):
+                    if rng.random() < 0.9:
+                        at = rng.choice((first, first, first + 1))
+                        writer.add("confirmed", at, last, site=site, latency={rng.randint(0, 40): 2}, **place)
+                if rng.random() < 0.8:
+                    writer.add("published", first, last + (rng.random() < 0.1), **place)
+            for _ in range(rng.choice((0, 0, 1))):
+                first = rng.randint(1, 9)
+                kind = rng.choice(("removed", "renumbered", "confirmed", "published", "enqueued"))
+                writer.add(
+                    kind, first, first + rng.randint(0, 3), rng.randint(1, 2), stream=stream, site="dc1"
+                )
+    return _end(rng, writer)
+
+
+_SAID = (
+    "acknowledged", "acknowledged", "declared", "before_join", "late", "dead_lettered", "replayed", "buffered", "joined",
+    "received", "duplicate", "delivered", "redelivered",
+)  # fmt: skip
+
+
+def _group(rng: random.Random, name: str, topics: list[str], producers: list[str], tidy: bool) -> Chain:
+    writer = Writer("group", name, wall_us=T + rng.randrange(9))
+    for _ in range(rng.randint(1, 2)):
+        writer.boot(
+            topics=topics[: rng.randint(0, len(topics))], begin=rng.choice(("earliest", "earliest", "latest"))
+        )
+        for producer in producers:
+            for topic in topics:
+                _read(rng, writer, (producer, topic), tidy)
+    return _end(rng, writer)
+
+
+def _read(rng: random.Random, writer: Writer, stream: tuple[str, str], tidy: bool) -> None:
+    for epoch in (1, 2)[: rng.randint(0, 2)]:
+        if rng.random() < 0.6:
+            writer.add("joined", rng.choice((0, 1, 1, 4)), epoch=epoch, stream=stream)
+        last = rng.choice((0, 0, 0, 3))
+        for _ in range(rng.randint(0, 4)):
+            first = last + 1 if rng.random() < (0.9 if tidy else 0.5) else rng.randint(1, 9)
+            last = first + rng.randint(0, 4)
+            place: dict[str, Any] = {"epoch": epoch, "stream": stream}
+            for site in ("dc1", "dc2"):
+                if rng.random() < 0.6:
+                    writer.add("received", first, last, site=site, **place)
+            kind = rng.choice(("delivered", "delivered", "delivered", "redelivered"))
+            if tidy or rng.random() < 0.8:
+                total = _sum(rng, "".join(stream), first, last, 0.02 if tidy else 0.1)
+                writer.add(kind, first, last, digest=total, latency={rng.randint(0, 60): 3}, **place)
+            if rng.random() < 0.7:
+                writer.add("acknowledged", first, last, **place)
+        for _ in range(rng.choice((0, 0, 1, 3)) if not tidy else rng.choice((0, 0, 0, 1))):
+            first = rng.randint(1, 12)
+            end = rng.choice((first, first + 2, first + 5))
+            detail: dict[str, Any] = {}
+            said = rng.choice(_SAID)
+            if said in ("declared", "before_join") and rng.random() < 0.2:
+                end = 0
+            if said == "declared" and rng.random() < 0.2:
+                detail["until_epoch"] = rng.randint(1, 3)
+            writer.add(
+                said, first, end, rng.choice((0, 1, 1, 2)) if said == "declared" else epoch, stream=stream,
+                site=rng.choice(("dc1", "dc2")) if said in ("received", "duplicate", "buffered") else "",
+                digest=sum_of("".join(stream), first, end) if said in ("delivered", "redelivered") else None,
+                **detail,
+            )  # fmt: skip
