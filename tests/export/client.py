@@ -1,0 +1,47 @@
+"""A client that is killed: ``python -m tests.export.client CONFIG``. Producer and group live in one process with the
+in-memory network, so that nothing but the files outlives it; only `role`'s journal is exported.
+
+Runs until it is killed, or until the file `stop` exists; then it closes. Prints a line once it is at work.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from reliamsg import JournalExport
+from reliamsg.testing import MemoryNetwork
+from tests.export.tools import TOPICS, consumer, producer
+from tests.runs.failpoint import Failpoint
+
+
+def main(config: dict[str, Any]) -> None:
+    stop = Path(config["stop"])
+    options: dict[str, Any] = {
+        "journal": JournalExport(
+            config["target"], interval=0.02, segment_rows=config.get("segment_rows", 20)
+        ),
+        "probe": Failpoint(*config["probe"]) if config.get("probe") else None,
+    }
+    sending, receiving = (options, {}) if config["role"] == "producer" else ({}, options)
+    with (
+        MemoryNetwork("dc1", "dc2") as network,
+        producer(network, Path(config["outbox"]), **sending) as sender,
+        consumer(network, Path(config["inbox"]), topics=TOPICS, **receiving) as reader,
+    ):
+        print("at work", flush=True)
+        number = 0
+        while not stop.exists():
+            sender.publish(TOPICS[number % 7], b"%d" % number)
+            number += 1
+            message = reader.get(0)
+            if message is not None:
+                message.ack()
+            time.sleep(0.001)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
