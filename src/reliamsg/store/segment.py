@@ -28,6 +28,7 @@ __all__ = [
     "Header",
     "Name",
     "Segment",
+    "SegmentCut",
     "SegmentError",
     "decode",
     "digest_of",
@@ -46,6 +47,10 @@ _NAME = re.compile(r"(?P<boot>[0-9a-f]{16})-(?P<first>[0-9]{19})-(?P<digest>[0-9
 
 class SegmentError(ValueError):
     """Bytes that are no segment of this version; the message says why, without the file's name."""
+
+
+class SegmentCut(SegmentError):
+    """The header can be read, and promises other rows than there are."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +123,9 @@ def decode(data: bytes) -> tuple[Header, list[JournalRow]]:
     lines = data.split(b"\n")
     header = _header(lines[0])
     if lines[-1] != b"" or len(lines) != header.rows + 2:
-        raise SegmentError(f"{max(0, len(lines) - 2)} whole rows instead of {header.rows}")
+        raise SegmentCut(f"{max(0, len(lines) - 2)} whole rows instead of {header.rows}")
+    if header.last_lsn - header.first_lsn + 1 != header.rows:
+        raise SegmentError("its rows are not those that its header names")
     rows = [row_from_json(line) for line in lines[1:-1]]
     expected = list(range(header.first_lsn, header.last_lsn + 1))
     if [row.lsn for row in rows] != expected or any(row.boot != header.boot for row in rows):

@@ -315,7 +315,7 @@ def _against_outboxes(apps: Applications, producers: dict[str, ProducerFacts]) -
     findings: list[Finding] = []
     for stream, published in sorted(apps.published.items()):
         facts = producers.get(stream.producer)
-        if facts is None or not facts.sound:
+        if facts is None or not facts.told:
             continue
         places = SpanMap()
         for epoch, seq in sorted(place for place in published.content if place[0] >= 0):

@@ -18,9 +18,9 @@ from reliamsg.verify.applications import Applications, check_applications, gathe
 from reliamsg.verify.applog import ApplicationLog, read_applog
 from reliamsg.verify.contents import compare_contents
 from reliamsg.verify.groups import GroupFacts, gather_group
-from reliamsg.verify.journals import Chain, find_journals, merge_copies
+from reliamsg.verify.journals import Chain, collect, merge_copies
 from reliamsg.verify.latency import summarize
-from reliamsg.verify.losses import account
+from reliamsg.verify.losses import account, beyond
 from reliamsg.verify.producers import ProducerFacts, gather_producer
 from reliamsg.verify.report import KINDS, Finding, Report, SiteCounts
 from reliamsg.verify.spans import Key, SpanMap, total
@@ -47,6 +47,10 @@ class Expect:
     """Seconds; where a group's journal does not say it."""
     tolerance: float = 1.0
     """Seconds by which an expired gap may differ from the gap timeout."""
+    until_us: int | None = None
+    """Wall clock, µs since 1970, each client's by its own: the account is about what was enqueued by then, and all
+    later evidence still says what became of it. For a running system: a journal that goes on after that time need not
+    be closed. None: about everything."""
     drained_by_us: int | None = None
     """Wall clock, µs since 1970: when all must have drained. One machine's clients only: their clocks are compared
     with it."""
@@ -62,7 +66,7 @@ class _Clients:
 
 
 def check_directory(path: str | os.PathLike[str], expect: Expect | None = None) -> Report:
-    """Check every outbox and inbox (``*.db``) and application's log (``*.ndjson``) below `path`.
+    """Check every outbox, inbox (``*.db``), segment and application's log (``*.ndjson``) below `path`.
 
     Files are only read, also those of clients that run. One that can't be read is a finding, not an error.
     Raises :class:`NotADirectoryError` when `path` is no directory.
@@ -70,12 +74,27 @@ def check_directory(path: str | os.PathLike[str], expect: Expect | None = None) 
     if not Path(path).is_dir():
         raise NotADirectoryError(f"{path}: there is no such directory")
     started = time.perf_counter()
-    chains, problems = find_journals(path)
-    logs = [read_applog(file) for file in sorted(Path(path).rglob("*.ndjson")) if file.is_file()]
-    report = check(chains, logs, expect)
-    report.findings += [Finding("broken", problem) for problem in problems]
+    found = collect(path)
+    logs, strange = _read_logs(found.others)
+    report = check(found.chains, logs, expect)
+    report.findings += [Finding("broken", problem) for problem in (*found.problems, *strange)]
+    report.duplicated = found.duplicated
     report.seconds = time.perf_counter() - started
     return report
+
+
+def _read_logs(paths: Iterable[str]) -> tuple[list[ApplicationLog], list[str]]:
+    """The applications' logs, and a line for each file that is none."""
+    logs: list[ApplicationLog] = []
+    strange: list[str] = []
+    for path in paths:
+        log = read_applog(path)
+        # A first line without its end is what a kill has left of a log.
+        if log.records or not Path(path).read_bytes().endswith(b"\n"):
+            logs.append(log)
+        else:
+            strange.append(f"{path}: neither a journal's segment nor an application's log")
+    return logs, strange
 
 
 def check(
@@ -110,7 +129,7 @@ def _gather(chains: list[Chain], expect: Expect) -> _Clients:
         by_client.setdefault((chain.role, chain.client), []).append(chain)
     for (role, client), own in sorted(by_client.items()):
         if role == "producer":
-            clients.producers[client], findings = gather_producer(client, own)
+            clients.producers[client], findings = gather_producer(client, own, expect.until_us)
         else:
             clients.groups[client], findings = gather_group(client, own, expect.gap_timeout, expect.tolerance)
         clients.findings += findings
@@ -159,7 +178,7 @@ def _check_evidence(
     for chain in chains:
         name = f"{chain.source} ({chain.role} {chain.client})"
         findings += [Finding("broken", f"{name}: {problem}") for problem in chain.broken]
-        if not chain.broken and not chain.finished:
+        if not (chain.broken or chain.finished or chain.goes_beyond(expect.until_us)):
             findings.append(Finding("unclosed", f"{name}: {KINDS['unclosed'][1]}"))
     expected_producers = set(expect.producers)
     for facts in clients.groups.values():
@@ -249,7 +268,8 @@ def _check_unverified(
         for key, handed in sorted(group.handed.items()):
             if key[0].producer not in clients.producers:
                 continue
-            unverified = handed - seen[key] - apps.compared(name, key)
+            later = beyond(clients.producers[key[0].producer], key, handed)
+            unverified = handed - later - seen[key] - apps.compared(name, key)
             report.unverified += unverified.count
             joined = group.joined.get(key[0], (0, 1))
             known = key in contested or not {(name, *key), ("", *key)}.isdisjoint(worse)

@@ -42,6 +42,8 @@ class GroupFacts:
     late: SpanMap = field(default_factory=SpanMap)
     received: dict[str, SpanMap] = field(default_factory=dict)
     """Per site, duplicates included."""
+    buffered: dict[str, SpanMap] = field(default_factory=dict)
+    """Per site that it came from, what was held back in the inbox."""
     joined: dict[Stream, Position] = field(default_factory=dict)
     """Where each stream began for this group: the lowest position that a ``joined`` row names; where none does, the
     lowest with which a chain began."""
@@ -179,6 +181,8 @@ class _Reader:
     def _site_row(self, row: JournalRow) -> None:
         if row.kind in ("received", "duplicate"):
             self.facts.received.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
+        elif row.kind == "buffered":
+            self.facts.buffered.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
 
     def _ordered(self, row: JournalRow, ack_starts: SpanMap) -> None:
         stream = stream_of(row)

@@ -1,7 +1,8 @@
-"""Reading the clients' journals: rows, and what is wrong with them as evidence.
+"""The clients' journals, from files and segments: rows, and what is wrong with them as evidence.
 
-A chain is what one file holds: the boots of one client, one after the other. It is sound when no row is missing
-(`lsn` counts without a hole from 1), each boot begins with ``opened``, and the last one ended with ``closed``.
+A chain is one history of a client's file: its boots, one after the other, from segments that have left it and from what
+it still holds. It is sound when no row is missing (`lsn` counts without a hole from 1), each boot begins with
+``opened``, and the last one ended with ``closed``.
 """
 
 from __future__ import annotations
@@ -12,17 +13,26 @@ import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from reliamsg.errors import StoreCorrupt
+from reliamsg.export.target import DirectoryTarget, Target, open_target
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.store.segment import SegmentError
+from reliamsg.verify.lineage import Piece, lines, misfits, rows_of
+from reliamsg.verify.segments import check_segment, claims_to_be_segment, owner_by_path
+from reliamsg.verify.spans import Spans
 
-__all__ = ["Boot", "Chain", "Role", "find_journals", "read_chain"]
+__all__ = [
+    "Boot", "Chain", "Found", "Role", "collect", "collect_target", "find_journals", "merge_copies", "read_chain",
+]  # fmt: skip
 
 Role = Literal["producer", "group"]
 
 _ROLE: dict[int, Role] = {0x524D4F31: "producer", 0x524D4931: "group"}
+_HEAD_BYTES = 4096
+"""A header's line is shorter: a client's name is at most 255 bytes."""
 
 
 @dataclass
@@ -40,7 +50,7 @@ class Boot:
 
 @dataclass
 class Chain:
-    """The journal of one client, from one file."""
+    """One history of a client's journal."""
 
     role: Role
     client: str
@@ -49,6 +59,11 @@ class Chain:
     broken: list[str] = field(default_factory=list)
     """Why rows may be missing; empty where none is."""
     boots: list[Boot] = field(default_factory=list)
+    to_the_end: bool = True
+    """Whether there are no rows beyond the last: the client's file itself was read. Segments may go on in others that
+    have not left it yet."""
+    segments: int = 0
+    """How many segments it was read from."""
 
     def __post_init__(self) -> None:
         self._split()
@@ -63,17 +78,45 @@ class Chain:
         """Whether what the chain does not say did not happen."""
         return not self.broken and self.finished
 
+    def goes_beyond(self, wall_us: int | None) -> bool:
+        """Whether something was journalled after that time, by the client's clock."""
+        return wall_us is not None and any(row.wall_us > wall_us for row in self.rows)
+
     def _split(self) -> None:
         if not self.rows:
             self.broken.append("it holds no row")
+        given_up = self._given_up()
         expected = 1
         for row in self.rows:
-            if row.lsn != expected:
-                self.broken.append(f"rows {expected} to {row.lsn - 1} are missing")
+            if row.lsn > expected:
+                self._lacks(expected, row.lsn - 1, given_up)
+            elif row.lsn < expected:
+                self.broken.append(f"row {row.lsn} comes after row {expected - 1}")
             expected = row.lsn + 1
             if not self.boots or self.boots[-1].name != row.boot:
                 self._begin(row)
             self.boots[-1].rows.append(row)
+
+    def _given_up(self) -> Spans:
+        """Rows that the client says it gave up, each reported."""
+        given_up = Spans()
+        for row in self.rows:
+            if row.kind != "truncated":
+                continue
+            detail = row.detail or {}
+            first, last, count = (detail.get(name) for name in ("first_lsn", "last_lsn", "rows"))
+            if isinstance(first, int) and isinstance(last, int):
+                given_up.add(first, last)
+                self.broken.append(f"rows {first} to {last} were given up by the client: its target was away")
+            else:
+                number = count if isinstance(count, int) else "some"
+                self.broken.append(
+                    f"{number} rows were given up by the client: its file could not be written"
+                )
+        return given_up
+
+    def _lacks(self, first: int, last: int, given_up: Spans) -> None:
+        self.broken += [f"rows {a} to {b} are missing" for a, b in given_up.lacking(first, last)]
 
     def _begin(self, row: JournalRow) -> None:
         if any(boot.name == row.boot for boot in self.boots):
@@ -86,17 +129,101 @@ class Chain:
 
 
 def read_chain(path: str | os.PathLike[str]) -> Chain:
-    """The chain of an outbox or inbox, read without changing the file, also while its owner runs.
+    """What an outbox or inbox holds of its journal, read without changing the file, also while its owner runs.
 
+    Rows that have left it in segments are missing from the chain: :func:`collect` puts them together.
     A file that can't be read to its end gives a chain that is broken, with what could be read.
     Raises :class:`StoreCorrupt` when it is neither an outbox nor an inbox.
     """
+    return _chain(_read_file(path), [], [])
+
+
+@dataclass
+class Found:
+    """All journals below a directory or URL."""
+
+    chains: list[Chain] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    """A line for each file that can't be used and whose client left nothing else."""
+    duplicated: int = 0
+    """Segments that were found in more than one place, beyond the first."""
+    others: list[str] = field(default_factory=list)
+    """Paths of files that end in ``.ndjson`` and are no segments."""
+
+
+def collect(directory: str | os.PathLike[str]) -> Found:
+    """Every outbox and inbox (``*.db``) and every segment below `directory`.
+
+    Databases of other things are passed over.
+    """
+    root = Path(directory)
+    clients: dict[tuple[Role, str], _Client] = {}
+    found = Found()
+    # Files before segments: what leaves a running client's file in between is found twice, not never.
+    for path in sorted(root.rglob("*.db")):
+        if not path.is_file() or _is_foreign(path):
+            continue
+        try:
+            file = _read_file(path)
+        except StoreCorrupt as error:
+            found.problems.append(str(error))
+            continue
+        clients.setdefault((file.role, file.client), _Client()).files.append(file)
+    _take_segments(DirectoryTarget(root), root.as_posix(), clients, found)
+    _put_together(clients, found)
+    return found
+
+
+def collect_target(target: str | os.PathLike[str]) -> Found:
+    """Every segment below a directory or fsspec URL; in a directory also outboxes and inboxes.
+
+    Raises :class:`JournalTargetError` when it can't be read, :class:`ConfigError` when there is no package for it.
+    """
+    place = open_target(target)
+    if isinstance(place, DirectoryTarget):
+        return collect(place.shown)
+    clients: dict[tuple[Role, str], _Client] = {}
+    found = Found()
+    _take_segments(place, place.shown.rstrip("/"), clients, found)
+    _put_together(clients, found)
+    return found
+
+
+def find_journals(directory: str | os.PathLike[str]) -> tuple[list[Chain], list[str]]:
+    """The chains of everything that :func:`collect` finds, and a line for each file that can't be used."""
+    found = collect(directory)
+    return found.chains, found.problems
+
+
+@dataclass
+class _File:
+    """An outbox or inbox as it was read."""
+
+    role: Role
+    client: str
+    piece: Piece
+    broken: list[str]
+
+
+@dataclass
+class _Client:
+    """All that was found of one client."""
+
+    files: list[_File] = field(default_factory=list)
+    segments: dict[str, Piece] = field(default_factory=dict)
+    """By digest."""
+    damaged: list[str] = field(default_factory=list)
+
+
+def _read_file(path: str | os.PathLike[str]) -> _File:
     connection = open_readonly(path)
     rows: list[JournalRow] = []
     broken: list[str] = []
     try:
+        # One transaction: a running owner's rows leave together with the note that they have.
+        connection.execute("BEGIN")
         role = _ROLE[connection.execute("PRAGMA application_id").fetchone()[0]]
-        owner = connection.execute("SELECT value FROM meta WHERE name = 'owner'").fetchone()
+        meta = dict(connection.execute("SELECT name, value FROM meta"))
         try:
             # Row by row, so that damage in the middle leaves what comes before it.
             for row in read_journal(connection):
@@ -107,30 +234,104 @@ def read_chain(path: str | os.PathLike[str]) -> Chain:
         raise StoreCorrupt(f"{path}: not a usable outbox or inbox: {error}") from None
     finally:
         connection.close()
-    return Chain(role, owner[0] if owner else "", str(path), rows, broken)
+    try:
+        first = int(meta.get("journal_exported_lsn", "0")) + 1
+    except ValueError:
+        first = 1
+        broken.append("it does not say how much of its journal was exported")
+    if rows and first == 1:
+        first = rows[0].lsn
+    piece = Piece(str(path), None, meta.get("journal_parent"), first, rows)
+    return _File(role, meta.get("owner", ""), piece, broken)
 
 
-def find_journals(directory: str | os.PathLike[str]) -> tuple[list[Chain], list[str]]:
-    """Every outbox and inbox (``*.db``) below `directory`, and a line for each such file that can't be used.
-
-    Databases of other things are passed over.
-    """
-    chains: list[Chain] = []
-    problems: list[str] = []
-    for path in sorted(Path(directory).rglob("*.db")):
-        if not path.is_file() or _is_foreign(path):
+def _take_segments(place: Target, root: str, clients: dict[tuple[Role, str], _Client], found: Found) -> None:
+    for path in place.paths():
+        full = f"{root}/{path}"
+        if isinstance(place, DirectoryTarget):
+            head = _head(Path(full))
+            if head is None:
+                continue
+            claims = claims_to_be_segment(full, head)
+            data = place.read(path) if claims else b""
+        else:
+            data = place.read(path)
+            claims = claims_to_be_segment(full, data)
+        if not claims:
+            found.others.append(full)
             continue
         try:
-            chains.append(read_chain(path))
-        except StoreCorrupt as error:
-            problems.append(str(error))
-    return chains, problems
+            segment = check_segment(full, data)
+        except SegmentError as error:
+            owner = owner_by_path(full)
+            if owner is None:
+                found.problems.append(f"{full}: {error}")
+            else:
+                name = path.rpartition("/")[2]
+                own = clients.setdefault((cast(Role, owner[0]), owner[1]), _Client())
+                own.damaged.append(f"{name}: {error}")
+            continue
+        header = segment.header
+        known = clients.setdefault((header.role, header.client), _Client()).segments
+        if segment.digest in known:
+            found.duplicated += 1
+        else:
+            known[segment.digest] = Piece(full, segment.digest, header.parent, header.first_lsn, segment.rows)
+
+
+def _head(path: Path) -> bytes | None:
+    """How a file begins; None for what is no file."""
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        return file.readline(_HEAD_BYTES)
+
+
+def _put_together(clients: dict[tuple[Role, str], _Client], found: Found) -> None:
+    for (role, name), client in sorted(clients.items()):
+        files = {id(file.piece): file for file in client.files}
+        every = lines([*client.segments.values(), *(file.piece for file in client.files)])
+        own = []
+        for line in every:
+            file = files.get(id(line[-1]))
+            broken = [
+                problem for piece in line[:-1] if id(piece) in files for problem in files[id(piece)].broken
+            ]
+            last = file or _File(role, name, line[-1], [])
+            own.append(_chain(last, line[:-1], broken, alone=len(every) == 1))
+        if not own:
+            found.problems += [f"{role} {name}: {line}" for line in client.damaged]
+        for i, chain in enumerate(own):
+            # Rows of the client are missing, whichever history they are of.
+            chain.broken += (
+                client.damaged if i == 0 or not client.damaged else ["segments of this client are damaged"]
+            )
+        found.chains += own
+
+
+def _chain(end_of_line: _File, before: list[Piece], broken: list[str], alone: bool = True) -> Chain:
+    """The chain of a line of pieces that ends with that one. `alone`: its client has no other."""
+    last = end_of_line.piece
+    line = [*before, last]
+    rows = rows_of(line)
+    source = last.source
+    if last.digest is not None:
+        directory = source.rpartition("/date=")[0] or source.rpartition("/")[0]
+        source = directory if alone else f"{directory} up to {source.rpartition('/')[2]}"
+    end = rows[-1].lsn if rows else 0
+    chain = Chain(
+        end_of_line.role, end_of_line.client, source, rows, [*broken, *end_of_line.broken, *misfits(line)],
+        to_the_end=last.digest is None, segments=sum(piece.digest is not None for piece in line),
+    )  # fmt: skip
+    if last.last_lsn > end:
+        chain.broken.append(f"rows {end + 1} to {last.last_lsn} are missing")
+    return chain
 
 
 def merge_copies(chains: Iterable[Chain]) -> list[Chain]:
     """Leave out chains that are an older state of another one: a backup beside the file it was made from."""
     kept: list[Chain] = []
-    for chain in sorted(chains, key=lambda c: (c.role, c.client, -len(c.rows))):
+    for chain in sorted(chains, key=lambda c: (c.role, c.client, -len(c.rows), not c.to_the_end)):
         if not any(_is_older_copy(chain, other) for other in kept):
             kept.append(chain)
     return kept

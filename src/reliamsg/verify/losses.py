@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from reliamsg.verify.groups import GroupFacts
+from reliamsg.verify.hops import pieces
 from reliamsg.verify.producers import ProducerFacts
 from reliamsg.verify.report import KINDS, Finding, Report
 from reliamsg.verify.spans import ENDLESS, Key, SpanMap, Spans, total
 
-__all__ = ["account"]
+__all__ = ["account", "beyond"]
+
+_LOSSES = frozenset({"lost", "declared_gap", "removed"})
 
 
 def account(
@@ -28,17 +31,17 @@ def account(
     pending = SpanMap()
     excused: dict[str, SpanMap] = {}
     for producer in producers.values():
-        report.messages.enqueued += total(producer.enqueued.values())
+        report.messages.enqueued += total(_accounted(producer, key) for key in producer.enqueued)
         _pending(producer, pending)
     _find(report, "pending", pending)
     open_ends = SpanMap()
     for name, group in groups.items():
-        ledger = _Ledger(group, drained)
+        ledger = _Ledger(group, producers, drained)
         for producer in producers.values():
             for key in _in_order(producer.enqueued):
                 if name in named.get(key[0].topic, ()):
                     ledger.account(key, producer, pending[key])
-        ledger.strangers(producers, contested)
+        ledger.strangers(contested)
         ledger.unacknowledged()
         ledger.report_to(report)
         open_ends.merge(ledger.found.get("undelivered", SpanMap()))
@@ -49,9 +52,22 @@ def account(
 
 
 def _pending(producer: ProducerFacts, pending: SpanMap) -> None:
-    for key, spans in producer.enqueued.items():
-        for first, last in spans - producer.published[key] - producer.removed[key]:
+    for key in producer.enqueued:
+        for first, last in _accounted(producer, key) - producer.published[key] - producer.removed[key]:
             pending.put(key, first, last)
+
+
+def _accounted(producer: ProducerFacts, key: Key) -> Spans:
+    """What of a stream's epoch the account is about: what was enqueued, by the time that was asked for."""
+    return producer.enqueued[key] - producer.later[key]
+
+
+def beyond(producer: ProducerFacts | None, key: Key, handed: Spans) -> Spans:
+    """What was handed out of a stream's epoch and belongs to a later account."""
+    if producer is None:
+        return Spans()
+    later = handed & producer.later[key]
+    return later | (handed - producer.enqueued[key]) if producer.going_on else later
 
 
 def _in_order(spans: SpanMap) -> list[Key]:
@@ -72,6 +88,7 @@ class _Ledger:
     """One group's account."""
 
     group: GroupFacts
+    producers: dict[str, ProducerFacts]
     drained: bool
     found: dict[str, SpanMap] = field(default_factory=dict)
     lost: dict[str, SpanMap] = field(default_factory=dict)
@@ -82,7 +99,8 @@ class _Ledger:
     def account(self, key: Key, producer: ProducerFacts, pending: Spans) -> None:
         """What became of one stream's epoch at this group."""
         group = self.group
-        enqueued = producer.enqueued[key]
+        self._excuse(key, producer.later[key])
+        enqueued = _accounted(producer, key)
         counted = producer.counted.get(group.group, SpanMap())[key]
         declared = group.declared_in(key) & enqueued
         self._put("declared_gap", key, declared - group.handed[key])
@@ -122,16 +140,16 @@ class _Ledger:
         where = "tail" if tail else "prefix" if not given or (epoch, last) < min(given) else "middle"
         self.lost.setdefault(where, SpanMap()).put(key, first, last)
 
-    def strangers(self, producers: dict[str, ProducerFacts], contested: set[Key]) -> None:
+    def strangers(self, contested: set[Key]) -> None:
         """What was given, or declared a gap, without ever having been enqueued."""
         for key in _in_order(self.group.handed):
-            producer = producers.get(key[0].producer)
-            if producer is not None and key not in contested:
-                kind = "phantom" if producer.sound else "unproven"
+            producer = self.producers.get(key[0].producer)
+            if producer is not None and key not in contested and not producer.going_on:
+                kind = "phantom" if producer.told else "unproven"
                 self._put(kind, key, self.group.handed[key] - producer.enqueued[key])
         for key in _in_order(self.group.declared):
-            producer = producers.get(key[0].producer)
-            if producer is not None and producer.sound and producer.enqueued[key] and key not in contested:
+            producer = self.producers.get(key[0].producer)
+            if producer is not None and producer.told and producer.enqueued[key] and key not in contested:
                 stray = self.group.declared[key] - producer.enqueued[key]
                 self._put("phantom_gap", key, Spans((a, b) for a, b in stray if b < ENDLESS - 1))
 
@@ -140,24 +158,46 @@ class _Ledger:
         if not self.group.sound:
             return
         for key in _in_order(self.group.handed):
-            left = self.group.handed[key] - self.group.acknowledged[key] - self.group.dead[key]
+            left = self._handed(key) - self.group.acknowledged[key] - self.group.dead[key]
             self._put("unacknowledged", key, left)
             self._excuse(key, left)
 
     def report_to(self, report: Report) -> None:
         name, messages = self.group.group, report.messages
         for kind, found in self.found.items():
-            _find(report, kind, found, name)
+            if kind in _LOSSES:
+                self._report_losses(report, kind, found)
+            else:
+                _find(report, kind, found, name)
         for where, found in self.lost.items():
-            _find(report, "lost", found, name, where)
-        messages.delivered[name] = total(self.group.handed.values())
+            self._report_losses(report, "lost", found, where)
+        messages.delivered[name] = total(self._handed(key) for key in self.group.handed)
         messages.lost += sum(total(found.values()) for found in self.lost.values())
         messages.declared_gaps += self._count("declared_gap") + self._count("removed")
         messages.phantom += self._count("phantom")
         messages.duplicates += self.group.duplicates
         messages.out_of_order += self.group.out_of_order
-        messages.late += sum((spans - self.group.handed[key]).count for key, spans in self.group.late.items())
+        messages.late += total(
+            spans - self.group.handed[key] - beyond(self.producers.get(key[0].producer), key, spans)
+            for key, spans in self.group.late.items()
+        )
         messages.before_join += total(self.before_join.values())
+
+    def _handed(self, key: Key) -> Spans:
+        """What was handed out and the account is about."""
+        handed = self.group.handed[key]
+        return handed - beyond(self.producers.get(key[0].producer), key, handed)
+
+    def _report_losses(self, report: Report, kind: str, found: SpanMap, where: str = "") -> None:
+        """A finding for each piece that got equally far."""
+        text = KINDS[kind][1] + (f" ({where} of the stream)" if where else "")
+        for key in _in_order(found):
+            producer = self.producers[key[0].producer]
+            for first, last, hop, sites in pieces(found[key], key, producer, self.group):
+                report.findings.append(
+                    Finding(kind, text, key[0], self.group.group, epoch=key[1], first=first, last=last,
+                            where=where, hop=hop, sites=sites)
+                )  # fmt: skip
 
     def _count(self, kind: str) -> int:
         return total(self.found.get(kind, SpanMap()).values())

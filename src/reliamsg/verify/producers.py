@@ -35,7 +35,14 @@ class ProducerFacts:
     sound: bool = True
     """Whether no row is missing, so that what was not journalled did not happen. A row is committed before its
     message is sent, so this does not take a last ``closed``."""
+    told: bool = True
+    """Whether there is nothing more to read either, so that what was not journalled was never enqueued: the journal
+    comes from the file itself, or was closed."""
+    going_on: bool = False
+    """Whether what can be missing was enqueued after the time that the account is about."""
     enqueued: SpanMap = field(default_factory=SpanMap)
+    later: SpanMap = field(default_factory=SpanMap)
+    """Of it, what was enqueued after the time that the account is about."""
     published: SpanMap = field(default_factory=SpanMap)
     removed: SpanMap = field(default_factory=SpanMap)
     confirmed: dict[str, SpanMap] = field(default_factory=dict)
@@ -47,14 +54,22 @@ class ProducerFacts:
     """Where a sequence number was used twice: contents can't be compared there."""
 
 
-def gather_producer(producer: str, chains: Iterable[Chain]) -> tuple[ProducerFacts, list[Finding]]:
-    """Read all journals of one producer."""
+def gather_producer(
+    producer: str, chains: Iterable[Chain], until_us: int | None = None
+) -> tuple[ProducerFacts, list[Finding]]:
+    """Read all journals of one producer. `until_us`: µs since 1970 by its clock, the end of the account."""
     facts = ProducerFacts(producer)
     findings: list[Finding] = []
     seen: set[tuple[str, int]] = set()
+    going_on: list[bool] = []
     for chain in chains:
         facts.sound &= not chain.broken
-        _Reader(facts, findings, chain, seen).read()
+        if not (chain.to_the_end or chain.finished):
+            facts.told = False
+            going_on.append(chain.goes_beyond(until_us))
+        _Reader(facts, findings, chain, seen, until_us).read()
+    facts.told &= facts.sound
+    facts.going_on = facts.sound and bool(going_on) and all(going_on)
     _check_confirms(facts, findings)
     return facts, findings
 
@@ -63,8 +78,14 @@ class _Reader:
     """Reads one chain of a producer."""
 
     def __init__(
-        self, facts: ProducerFacts, findings: list[Finding], chain: Chain, seen: set[tuple[str, int]]
+        self,
+        facts: ProducerFacts,
+        findings: list[Finding],
+        chain: Chain,
+        seen: set[tuple[str, int]],
+        until_us: int | None,
     ) -> None:
+        self.until_us = until_us
         self.facts = facts
         self.findings = findings
         self.chain = chain
@@ -113,6 +134,8 @@ class _Reader:
         if tip is None or (row.epoch, row.last) > (tip[0], tip[2]):
             self.tips[key[0]] = (row.epoch, row.incarnation, row.last)
         facts.enqueued.put(key, row.first, row.last)
+        if self.until_us is not None and row.wall_last_us > self.until_us:
+            facts.later.put(key, row.first, row.last)
         for group in named.get(row.topic, ()):
             facts.counted.setdefault(group, SpanMap()).put(key, row.first, row.last)
 

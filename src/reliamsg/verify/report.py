@@ -85,6 +85,10 @@ class Finding:
     where: str = ""
     """For losses: ``prefix``, ``middle`` or ``tail`` of what the group was given of the stream."""
     source: str = "journal"
+    hop: str = ""
+    """For losses, how far it got: ``enqueued``, ``confirmed``, ``received`` or ``buffered``."""
+    sites: tuple[str, ...] = ()
+    """Where it got that far, sorted."""
 
     @property
     def severity(self) -> Severity:
@@ -105,6 +109,8 @@ class Finding:
             value = getattr(self, name)
             if value not in ("", None):
                 found[name] = value
+        if self.hop:
+            found |= {"hop": self.hop, "sites": list(self.sites)}
         return found
 
     def __str__(self) -> str:
@@ -178,6 +184,8 @@ class Report:
     """For each hop, quantiles in seconds."""
     clients: int = 0
     logs: int = 0
+    duplicated: int = 0
+    """Segments that were found in more than one place, beyond the first."""
     unverified: int = 0
     """Messages, once for each group, whose content could not be compared with what was published."""
     rows: int = 0
@@ -203,6 +211,7 @@ class Report:
                 "clients": self.clients,
                 "logs": self.logs,
                 "missing": [str(f) for f in self.of_kind("missing")],
+                "duplicated": self.duplicated,
                 "unverified": self.unverified,
                 "broken": [str(f) for f in self.findings if f.kind in ("broken", "unclosed")],
             },
