@@ -224,16 +224,55 @@ def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
     }  # fmt: skip
 
 
-PLANTED = planted()
+def planted_in_several() -> dict[str, tuple[list[Journal], list[tuple[str, int, int]]]]:
+    """The same for groups with more than one chain, such as clones: the first of each pair begins first."""
+
+    def pair() -> tuple[Journal, Journal]:
+        return Journal().boot(), Journal(wall_us=1000 * SECOND_US).boot()
+
+    one, two = pair()
+    cases = {
+        "duplicate in another chain": (
+            [one.add("delivered", 1, 5), two.add("delivered", 3, 7)],
+            [("duplicate", 3, 5)],
+        )
+    }
+    one, two = pair()
+    cases["acknowledged_twice in two chains"] = (
+        [
+            one.add("delivered", 1, 5).add("acknowledged", 1, 5),
+            two.add("redelivered", 1, 5).add("acknowledged", 2, 3),
+        ],
+        [("acknowledged_twice", 2, 3)],
+    )
+    one, two = pair()
+    cases["a hole that another chain fills"] = (
+        [
+            one.add("delivered", 1, 2).add("delivered", 6, 7),
+            two.add("delivered", 3, 4).add("acknowledged", 3, 4),
+        ],
+        [("undeclared_gap", 5, 5)],
+    )
+    one, two = pair()
+    one.lsn += 1
+    cases["holes and acknowledgements of a chain that misses rows"] = (
+        [one.add("delivered", 6, 7).add("acknowledged", 1, 7), two.add("delivered", 2, 3)],
+        [("undeclared_gap", 1, 1)],
+    )
+    return cases
+
+
+PLANTED = {name: ([journal], wrong) for name, (journal, wrong) in planted().items()} | planted_in_several()
 
 
 @pytest.fixture(scope="module")
 def judged(spark: SparkSession) -> tuple[Found, Found]:
     """All planted journals: as the job judges them, and as the plain checker does."""
     chains = []
-    for name, (journal, _) in PLANTED.items():
-        journal.group = name
-        chains.append(journal.chain())
+    for name, (journals, _) in PLANTED.items():
+        for journal in journals:
+            journal.group = name
+            chains.append(journal.chain())
     rows, known = frames(spark, chains)
     return observed(groups.findings(rows, known)), expected(gather(chains))
 
