@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from reliamsg.audit.ranges import EPOCH, LAST, STREAM, size
+from reliamsg.audit.schema import union
 
 __all__ = ["HOPS", "TIMES", "data"]
 
@@ -46,30 +47,25 @@ def data(rows: DataFrame, findings: DataFrame, verdict: Mapping[str, Any]) -> di
 
     At most 120 bins of time, 6 groups with a line of their own, 40 streams (those that lack most come first), 12
     sites. A message is placed where its row's time puts it, a row's messages spread evenly over its time; what a
-    finding is about is placed when it was published.
+    finding is about is placed when it was published. Both frames are read twice, so persist them if they are dear.
     """
-    groups = _largest(verdict.get("messages", {}).get("delivered", {}), _MAX_GROUPS)
-    found: dict[str, Any] = {
-        "kinds": _kinds(findings, groups),
-        **_latency(rows, sorted(verdict.get("sites", {}))[:_MAX_SITES]),
-    }
+    delivered = verdict["messages"]["delivered"]
+    groups = _largest(delivered, _MAX_GROUPS)
     timed = rows.where(F.col("kind").isin("enqueued", "delivered", "late"))
-    bounds = timed.agg(F.min(_start()).alias("start"), F.max(_end()).alias("end")).first()
-    if bounds is None or bounds["start"] is None:
+    found, bounds = _tables(rows, timed, findings, groups, sorted(verdict["sites"])[:_MAX_SITES])
+    if bounds is None:
         return found
     shown = groups[:_MAX_GROUPS_IN_PLOTS]
-    width = _width(bounds["end"] - bounds["start"])
-    start = bounds["start"] // width * width
-    bins = (bounds["end"] - start) // width + 1
-    spread = _spread(_events(timed, findings), start, width)
-    return found | {
+    width = _width(bounds[1] - bounds[0])
+    start = bounds[0] // width * width
+    bins = (bounds[1] - start) // width + 1
+    axis = {
         "start_us": start,
         "width_us": width,
         "bins": bins,
-        "groups_left_out": len(verdict["messages"]["delivered"]) - len(shown),
-        **_series(spread, shown, bins),
-        "streams": _streams(spread, bins),
+        "groups_left_out": len(delivered) - len(shown),
     }
+    return found | axis | _over_time(_spread(_events(timed, findings), start, width), shown, bins)
 
 
 def _largest(counts: Mapping[str, int], limit: int) -> list[str]:
@@ -144,96 +140,121 @@ def _spread(events: DataFrame, start: int, width: int) -> DataFrame:
     return cut.select("what", "grp", *STREAM, "bin", (F.col("n") * share).alias("n"))
 
 
-def _series(spread: DataFrame, groups: Sequence[str], bins: int) -> dict[str, Any]:
-    """For each measure its messages in each bin; for ``delivered``, so for each of `groups`."""
-    own = (F.col("what") == "delivered") & F.col("grp").isin(*groups)
-    sums = (
-        spread.where((F.col("what") != "delivered") | own)
-        .groupBy("what", F.when(own, F.col("grp")).alias("grp"), "bin")
-        .agg(F.sum("n").alias("n"))
-        .collect()
-    )
+def _over_time(spread: DataFrame, groups: Sequence[str], bins: int) -> dict[str, Any]:
+    """For each measure its messages in each bin (for ``delivered``, so for each of `groups`), and ``streams``.
+
+    One query for both, whose halves share the shuffle of `spread`.
+    """
+    cells = spread.groupBy("what", "grp", *STREAM, "bin").agg(F.sum("n").alias("n"))
+    both = _series(cells, groups).unionByName(_streams(cells), allowMissingColumns=True).collect()
     found: dict[str, Any] = {name: [0.0] * bins for name in _MEASURES if name != "delivered"}
     found["delivered"] = {group: [0.0] * bins for group in groups}
-    for row in sums:
+    streams = []
+    for row in both:
+        if row["cells"] is not None:
+            streams.append(_stream(row, bins))
+            continue
         series = found["delivered"][row["grp"]] if row["what"] == "delivered" else found[row["what"]]
         series[min(row["bin"], bins - 1)] += round(row["n"], 2)
-    return found
+    streams.sort(
+        key=lambda each: (-each["missing_total"], -sum(each["published"]), *(each[k] for k in STREAM))
+    )
+    return found | {"streams": streams}
 
 
-def _streams(spread: DataFrame, bins: int) -> list[dict[str, Any]]:
-    """The streams that lack most, else the largest: published in each bin, and missing at the group that lacks most."""
-    missing = F.col("what").isin("lost", "open")
-    by_group = (
-        spread.where(missing | (F.col("what") == "published"))
-        .groupBy(*STREAM, "bin", "what", "grp")
+def _series(cells: DataFrame, groups: Sequence[str]) -> DataFrame:
+    """`what`, `grp`, `bin`, `n`."""
+    own = (F.col("what") == "delivered") & F.col("grp").isin(*groups)
+    return (
+        cells.where((F.col("what") != "delivered") | own)
+        .groupBy("what", F.when(own, F.col("grp")).alias("grp"), "bin")
         .agg(F.sum("n").alias("n"))
-        # Lost and still open add up at one group; what no group is named for is missing for all alike.
+    )
+
+
+def _streams(cells: DataFrame) -> DataFrame:
+    """The streams that lack most, else the largest: STREAM and `cells`, an array of bins with what was published and
+    what is missing at the group that lacks most."""
+    missing = F.col("what").isin("lost", "open")
+    return (
+        cells.where(missing | (F.col("what") == "published"))
+        # Lost and still open add up at one group.
         .groupBy(*STREAM, "bin", "grp")
         .agg(
             F.sum(F.when(missing, F.col("n"))).alias("missing"),
             F.sum(F.when(~missing, F.col("n"))).alias("published"),
         )
-    )
-    cells = by_group.groupBy(*STREAM, "bin").agg(
-        F.coalesce(F.max("missing"), F.lit(0.0)).alias("missing"),
-        F.coalesce(F.sum("published"), F.lit(0.0)).alias("published"),
-    )
-    streams = (
-        cells.groupBy(*STREAM)
+        .groupBy(*STREAM, "bin")
+        .agg(
+            F.coalesce(F.max("missing"), F.lit(0.0)).alias("missing"),
+            F.coalesce(F.sum("published"), F.lit(0.0)).alias("published"),
+        )
+        .groupBy(*STREAM)
         .agg(
             F.sum("missing").alias("total"),
             F.sum("published").alias("all"),
-            F.sort_array(F.collect_list(F.struct("bin", "missing", "published"))).alias("cells"),
+            F.collect_list(F.struct("bin", "missing", "published")).alias("cells"),
         )
         .orderBy(F.col("total").desc(), F.col("all").desc(), *STREAM)
         .limit(_MAX_STREAMS)
-        .collect()
+        .select(*STREAM, "cells")
     )
-    found = []
-    for row in streams:
-        published, lacking = [0.0] * bins, [0.0] * bins
-        for cell in row["cells"]:
-            published[min(cell["bin"], bins - 1)] += round(cell["published"], 2)
-            lacking[min(cell["bin"], bins - 1)] += round(cell["missing"], 2)
-        name = {each: row[each] for each in STREAM}
-        found.append(
-            name | {"published": published, "missing": lacking, "missing_total": round(row["total"])}
-        )
-    return found
 
 
-def _latency(rows: DataFrame, sites: Sequence[str]) -> dict[str, Any]:
-    """Histograms (bucket → count): of each hop, and of ``confirmed`` for each of `sites`."""
-    buckets = (
+def _stream(row: Row, bins: int) -> dict[str, Any]:
+    published, missing = [0.0] * bins, [0.0] * bins
+    for cell in row["cells"]:
+        at = min(cell["bin"], bins - 1)
+        published[at] += round(cell["published"], 2)
+        missing[at] += round(cell["missing"], 2)
+    name = {each: row[each] for each in STREAM}
+    return name | {"published": published, "missing": missing, "missing_total": round(sum(missing))}
+
+
+def _tables(
+    rows: DataFrame, timed: DataFrame, findings: DataFrame, groups: Sequence[str], sites: Sequence[str]
+) -> tuple[dict[str, Any], tuple[int, int] | None]:
+    """Histograms (bucket → count) of each hop, and of ``confirmed`` for each of `sites`; findings and their messages by
+    kind and each of `groups`; and the first and the last time of all, None where nothing has one. One query."""
+    latencies = (
         rows.where(F.col("kind").isin(*HOPS) & F.col("latency").isNotNull())
         .select(
             "kind",
-            F.when((F.col("kind") == "confirmed") & F.col("site").isin(*sites), F.col("site")).alias("site"),
+            F.when((F.col("kind") == "confirmed") & F.col("site").isin(*sites), F.col("site")).alias("name"),
             F.explode("latency").alias("bucket", "count"),
         )
-        .groupBy("kind", "site", "bucket")
+        .groupBy("kind", "name", "bucket")
         .agg(F.sum("count").alias("count"))
-        .collect()
-    )
-    hops: dict[str, dict[int, int]] = {}
-    confirmed: dict[str, dict[int, int]] = {}
-    for row in sorted(buckets, key=lambda each: each["bucket"]):
-        targets = [hops.setdefault(HOPS[row["kind"]], {})]
-        if row["site"] is not None:
-            targets.append(confirmed.setdefault(row["site"], {}))
-        for target in targets:
-            target[row["bucket"]] = target.get(row["bucket"], 0) + row["count"]
-    return {"latency": hops, "confirmed": confirmed}
-
-
-def _kinds(findings: DataFrame, groups: Sequence[str]) -> list[dict[str, Any]]:
-    """How many findings of each kind there are, for each of `groups`, and how many messages they are about."""
+        .select(F.lit("latency").alias("table"), "kind", "name", F.col("bucket").cast("long").alias("one"),
+                F.col("count").alias("two"))
+    )  # fmt: skip
     bounded = F.when(F.col("last") < LAST, size()).otherwise(F.lit(0))
-    group = F.when(F.col("grp").isin(*groups), F.col("grp"))
-    sums = (
-        findings.groupBy("kind", group.alias("grp"))
-        .agg(F.count("*").alias("findings"), F.coalesce(F.sum(bounded), F.lit(0)).alias("messages"))
-        .collect()
+    kinds = (
+        findings.groupBy("kind", F.when(F.col("grp").isin(*groups), F.col("grp")).alias("name"))
+        .agg(F.count("*").alias("one"), F.coalesce(F.sum(bounded), F.lit(0)).alias("two"))
+        .select(F.lit("kind").alias("table"), "kind", "name", "one", "two")
     )
-    return [row.asDict() for row in sorted(sums, key=lambda row: (row["kind"], row["grp"] or ""))]
+    bounds = timed.agg(F.min(_start()).alias("one"), F.max(_end()).alias("two")).select(
+        F.lit("bounds").alias("table"),
+        F.lit("").alias("kind"),
+        F.lit(None).cast("string").alias("name"),
+        "one",
+        "two",
+    )
+    found: dict[str, Any] = {"kinds": [], "latency": {}, "confirmed": {}}
+    within: tuple[int, int] | None = None
+    sums = union([latencies, kinds, bounds]).collect()
+    for row in sorted(sums, key=lambda each: (each["kind"], each["name"] or "", each["one"] or 0)):
+        if row["table"] == "bounds":
+            within = None if row["one"] is None else (row["one"], row["two"])
+        elif row["table"] == "kind":
+            found["kinds"].append(
+                {"kind": row["kind"], "grp": row["name"], "findings": row["one"], "messages": row["two"]}
+            )
+        else:
+            targets = [found["latency"].setdefault(HOPS[row["kind"]], {})]
+            if row["name"] is not None:
+                targets.append(found["confirmed"].setdefault(row["name"], {}))
+            for target in targets:
+                target[row["one"]] = target.get(row["one"], 0) + row["two"]
+    return found, within
