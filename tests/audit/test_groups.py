@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from reliamsg.audit import groups
 from reliamsg.audit.ranges import LAST
@@ -366,18 +367,38 @@ def test_random_journals_are_judged_as_by_the_plain_checker(spark: SparkSession,
 
 def test_where_streams_began_and_how_far_they_got(spark: SparkSession, crowd: list[Chain]) -> None:
     rows, _ = frames(spark, crowd)
-    began = {
-        (row.grp, Stream(row.producer, row.topic, row.part)): (row.epoch, row.first)
-        for row in groups.joined(rows).collect()
+    bounds = {
+        (row.grp, Stream(row.producer, row.topic, row.part)): (
+            None if row.joined is None else tuple(row.joined),
+            None if row.reached is None else tuple(row.reached),
+            None if row.lowest is None else tuple(row.lowest),
+            {tuple(leap) for leap in row.leaps},
+        )
+        for row in groups.bounds(rows).collect()
     }
-    got = {
-        (row.grp, Stream(row.producer, row.topic, row.part)): (row.epoch, row.last)
-        for row in groups.reached(rows).collect()
-    }
-    facts = [facts for facts, _ in gather(crowd).values()]
-    assert began == {(each.group, stream): at for each in facts for stream, at in each.joined.items()}
-    assert got == {
-        (each.group, stream): (epoch, min(last, LAST))
-        for each in facts
-        for stream, (epoch, last) in each.reached.items()
-    }
+    wanted = {}
+    for facts, _ in gather(crowd).values():
+        told = {stream for stream, _ in (*facts.handed, *facts.dead, *facts.late)}
+        for stream in facts.joined.keys() | facts.reached.keys() | facts.leaps.keys() | told:
+            reached = facts.reached.get(stream)
+            handed = [
+                (epoch, spans.lowest) for (of, epoch), spans in facts.handed.items() if of == stream and spans
+            ]
+            wanted[facts.group, stream] = (
+                facts.joined.get(stream),
+                reached and (reached[0], min(reached[1], LAST)),
+                min(handed, default=None),
+                set(facts.leaps.get(stream, ())),
+            )
+    nothing = (None, None, None, set())
+    wrong = {key for key in bounds | wanted if bounds.get(key, nothing) != wanted.get(key, nothing)}
+    assert wrong == set()
+    began = {key: at[0] for key, at in bounds.items() if at[0] is not None}
+    got = {key: at[1] for key, at in bounds.items() if at[1] is not None}
+    some = F.col("grp").isin("g1", "g2", "g3")
+    for frame, last, known in ((groups.joined(rows), "first", began), (groups.reached(rows), "last", got)):
+        found = {
+            (row.grp, Stream(row.producer, row.topic, row.part)): (row.epoch, row[last])
+            for row in frame.where(some).collect()
+        }
+        assert found == {key: at for key, at in known.items() if key[0] in ("g1", "g2", "g3")}

@@ -10,12 +10,21 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from reliamsg.audit.groups_gaps import clock, leaps
-from reliamsg.audit.groups_order import ACKNOWLEDGED, HANDED, REPLAYED, SKIPPED, joined, ordered, reached
+from reliamsg.audit.groups_order import (
+    ACKNOWLEDGED,
+    HANDED,
+    REPLAYED,
+    SKIPPED,
+    bounds,
+    joined,
+    ordered,
+    reached,
+)
 from reliamsg.audit.groups_pieces import histories
 from reliamsg.audit.ranges import EPOCH, STREAM, merged, size
 from reliamsg.audit.schema import FINDINGS, union
 
-__all__ = ["count", "counts", "findings", "instances", "joined", "leaps", "merge", "reached"]
+__all__ = ["bounds", "count", "counts", "findings", "instances", "joined", "leaps", "merge", "reached"]
 
 
 def findings(

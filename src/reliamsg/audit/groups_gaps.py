@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from reliamsg.audit.groups_order import leap_until
 from reliamsg.audit.ranges import EPOCH, STREAM
 
 __all__ = ["clock", "leaps"]
@@ -17,7 +18,7 @@ def leaps(rows: DataFrame) -> DataFrame:
 
     Columns: `grp`, STREAM, `low`, `high`, both exclusive.
     """
-    until = F.get_json_object("detail", "$.until_epoch").try_cast("long")
+    until = leap_until()
     return (
         rows.where((F.col("role") == "group") & (F.col("kind") == "declared") & until.isNotNull())
         .select(F.col("client").alias("grp"), *STREAM, F.col("epoch").alias("low"), until.alias("high"))

@@ -11,7 +11,18 @@ from pyspark.sql import functions as F
 
 from reliamsg.audit.ranges import EPOCH, LAST, STREAM
 
-__all__ = ["ACKNOWLEDGED", "DEAD", "HANDED", "REPLAYED", "SKIPPED", "joined", "ordered", "reached"]
+__all__ = [
+    "ACKNOWLEDGED",
+    "DEAD",
+    "HANDED",
+    "REPLAYED",
+    "SKIPPED",
+    "bounds",
+    "joined",
+    "leap_until",
+    "ordered",
+    "reached",
+]
 
 HANDED = ("delivered", "redelivered")
 """The application was given it."""
@@ -31,6 +42,11 @@ def _end() -> Column:
     """A row's last number."""
     unknown = F.col("kind").isin(*SKIPPED) & (F.col("last") < F.col("first"))
     return F.when(unknown, F.lit(LAST)).otherwise(F.least(F.col("last"), F.lit(LAST)))
+
+
+def leap_until() -> Column:
+    """The epoch up to which a row declares every epoch after its own lost, NULL in most."""
+    return F.get_json_object("detail", "$.until_epoch").try_cast("long")
 
 
 def _position(epoch: Column, number: Column) -> Column:
@@ -55,6 +71,7 @@ def _events(rows: DataFrame, *others: str) -> DataFrame:
         *EPOCH,
         "first",
         _end().alias("last"),
+        F.when(F.col("kind") == "declared", leap_until()).alias("leap"),
     )
     seed = F.when(
         F.col("latest") & (F.col("kind") == "joined"),
@@ -74,42 +91,54 @@ def _counts_as_first() -> Column:
     return F.col("kind").isin(*_ORDERED) | F.col("seed").isNotNull()
 
 
-def joined(rows: DataFrame) -> DataFrame:
-    """Where each stream began for each group: `grp`, STREAM, `epoch`, `first`.
+def bounds(rows: DataFrame) -> DataFrame:
+    """Each stream as a whole, for each group: `grp`, STREAM, and what follows, NULL (`leaps`: empty) where nothing is.
 
-    It is the lowest position that a ``joined`` row names; where none does, the lowest with which a chain began.
+    `joined` (`epoch`, `number`): where it began, which is the lowest position that a ``joined`` row names; where none
+    does, the lowest with which a chain began. `reached` (the same): how far it got. `lowest` (the same): the lowest
+    that the application was given. `leaps`: pairs of epochs (`low`, `high`) between which everything was declared
+    lost, whatever epochs there were.
     """
     said = F.when(F.col("kind") == "joined", _position(F.col("epoch"), F.greatest("first", F.lit(1))))
     begun = F.when(_advance().isNotNull(), _position(F.col("epoch"), F.col("first")))
-    chains = (
+    handed = F.when(F.col("kind").isin(*HANDED), begun)
+    opening = F.when(_counts_as_first(), F.struct("lsn", "seed"))
+    leap = F.when(
+        F.col("leap").isNotNull(), F.struct(F.col("epoch").alias("low"), F.col("leap").alias("high"))
+    )
+    of_chains = (
         _events(rows)
         .groupBy(*_CHAIN, *STREAM)
         .agg(
             F.min(said).alias("said"),
             F.min_by(begun, F.when(begun.isNotNull(), F.col("lsn"))).alias("begun"),
+            F.max(_advance()).alias("furthest"),
+            F.min(opening).alias("opening"),
+            F.min(handed).alias("lowest"),
+            F.collect_set(leap).alias("leaps"),
         )
     )
-    return (
-        chains.groupBy("grp", *STREAM)
-        .agg(F.coalesce(F.min("said"), F.min("begun")).alias("at"))
-        .where(F.col("at").isNotNull())
-        .select("grp", *STREAM, F.col("at.epoch").alias("epoch"), F.col("at.number").alias("first"))
+    return of_chains.groupBy("grp", *STREAM).agg(
+        F.coalesce(F.min("said"), F.min("begun")).alias("joined"),
+        F.max(F.greatest("furthest", "opening.seed")).alias("reached"),
+        F.min("lowest").alias("lowest"),
+        F.array_distinct(F.flatten(F.collect_list("leaps"))).alias("leaps"),
+    )
+
+
+def joined(rows: DataFrame) -> DataFrame:
+    """Where each stream began for each group, see :func:`bounds`: `grp`, STREAM, `epoch`, `first`."""
+    begun = bounds(rows).where(F.col("joined").isNotNull())
+    return begun.select(
+        "grp", *STREAM, F.col("joined.epoch").alias("epoch"), F.col("joined.number").alias("first")
     )
 
 
 def reached(rows: DataFrame) -> DataFrame:
     """How far each stream got for each group: `grp`, STREAM, `epoch`, `last`."""
-    opening = F.when(_counts_as_first(), F.struct("lsn", "seed"))
-    chains = (
-        _events(rows)
-        .groupBy(*_CHAIN, *STREAM)
-        .agg(F.max(_advance()).alias("furthest"), F.min(opening).alias("opening"))
-    )
-    return (
-        chains.groupBy("grp", *STREAM)
-        .agg(F.max(F.greatest("furthest", "opening.seed")).alias("at"))
-        .where(F.col("at").isNotNull())
-        .select("grp", *STREAM, F.col("at.epoch").alias("epoch"), F.col("at.number").alias("last"))
+    far = bounds(rows).where(F.col("reached").isNotNull())
+    return far.select(
+        "grp", *STREAM, F.col("reached.epoch").alias("epoch"), F.col("reached.number").alias("last")
     )
 
 
