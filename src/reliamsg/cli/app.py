@@ -13,6 +13,7 @@ import click
 from reliamsg import __version__
 from reliamsg.cli.demo.command import demo
 from reliamsg.cli.group import group
+from reliamsg.cli.journal import journal
 from reliamsg.cli.outbox import outbox
 from reliamsg.cli.publish import pub
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line, status_of
@@ -36,7 +37,7 @@ def root(verbose: int) -> None:
     _log_to_stderr(verbose)
 
 
-for _command in (pub, sub, group, outbox, demo):
+for _command in (pub, sub, group, outbox, journal, demo):
     root.add_command(_command)
 
 

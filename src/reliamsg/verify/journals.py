@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from reliamsg.errors import StoreCorrupt
-from reliamsg.export.target import DirectoryTarget, Target, open_target
+from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import SegmentError
@@ -25,7 +25,7 @@ from reliamsg.verify.segments import check_segment, claims_to_be_segment, owner_
 from reliamsg.verify.spans import Spans
 
 __all__ = [
-    "Boot", "Chain", "Found", "Role", "collect", "collect_target", "find_journals", "merge_copies", "read_chain",
+    "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database", "merge_copies", "read_chain",
 ]  # fmt: skip
 
 Role = Literal["producer", "group"]
@@ -161,7 +161,7 @@ def collect(directory: str | os.PathLike[str]) -> Found:
     found = Found()
     # Files before segments: what leaves a running client's file in between is found twice, not never.
     for path in sorted(root.rglob("*.db")):
-        if not path.is_file() or _is_foreign(path):
+        if not path.is_file() or is_other_database(path):
             continue
         try:
             file = _read_file(path)
@@ -174,17 +174,28 @@ def collect(directory: str | os.PathLike[str]) -> Found:
     return found
 
 
-def collect_target(target: str | os.PathLike[str]) -> Found:
-    """Every segment below a directory or fsspec URL; in a directory also outboxes and inboxes.
+def collect_path(path: str | os.PathLike[str]) -> Found:
+    """What :func:`collect` finds in a directory; or the segments below an fsspec URL; or one file's journal.
 
-    Raises :class:`JournalTargetError` when it can't be read, :class:`ConfigError` when there is no package for it.
+    Raises :class:`JournalTargetError` when it can't be read, :class:`ConfigError` when there is no package for a URL,
+    and :class:`StoreCorrupt` for a file that is neither a segment nor an outbox or inbox.
     """
-    place = open_target(target)
-    if isinstance(place, DirectoryTarget):
-        return collect(place.shown)
+    text = os.fspath(path)
     clients: dict[tuple[Role, str], _Client] = {}
     found = Found()
-    _take_segments(place, place.shown.rstrip("/"), clients, found)
+    if text.endswith(SUFFIX):
+        parent, _, name = text.rpartition("/")
+        place = open_target(parent or ("/" if text.startswith("/") else "."))
+        _take_segment(f"{parent}/{name}" if parent else name, place.read(name), clients, found)
+    else:
+        place = open_target(path)
+        if isinstance(place, DirectoryTarget):
+            if Path(place.shown).is_dir():
+                return collect(place.shown)
+            file = _read_file(place.shown)
+            clients[file.role, file.client] = _Client([file])
+        else:
+            _take_segments(place, place.shown.rstrip("/"), clients, found)
     _put_together(clients, found)
     return found
 
@@ -252,31 +263,34 @@ def _take_segments(place: Target, root: str, clients: dict[tuple[Role, str], _Cl
             head = _head(Path(full))
             if head is None:
                 continue
-            claims = claims_to_be_segment(full, head)
-            data = place.read(path) if claims else b""
+            data = place.read(path) if claims_to_be_segment(full, head) else None
         else:
             data = place.read(path)
-            claims = claims_to_be_segment(full, data)
-        if not claims:
+            if not claims_to_be_segment(full, data):
+                data = None
+        if data is None:
             found.others.append(full)
-            continue
-        try:
-            segment = check_segment(full, data)
-        except SegmentError as error:
-            owner = owner_by_path(full)
-            if owner is None:
-                found.problems.append(f"{full}: {error}")
-            else:
-                name = path.rpartition("/")[2]
-                own = clients.setdefault((cast(Role, owner[0]), owner[1]), _Client())
-                own.damaged.append(f"{name}: {error}")
-            continue
-        header = segment.header
-        known = clients.setdefault((header.role, header.client), _Client()).segments
-        if segment.digest in known:
-            found.duplicated += 1
         else:
-            known[segment.digest] = Piece(full, segment.digest, header.parent, header.first_lsn, segment.rows)
+            _take_segment(full, data, clients, found)
+
+
+def _take_segment(path: str, data: bytes, clients: dict[tuple[Role, str], _Client], found: Found) -> None:
+    try:
+        segment = check_segment(path, data)
+    except SegmentError as error:
+        owner = owner_by_path(path)
+        if owner is None:
+            found.problems.append(f"{path}: {error}")
+        else:
+            own = clients.setdefault((cast(Role, owner[0]), owner[1]), _Client())
+            own.damaged.append(f"{path.rpartition('/')[2]}: {error}")
+        return
+    header = segment.header
+    known = clients.setdefault((header.role, header.client), _Client()).segments
+    if segment.digest in known:
+        found.duplicated += 1
+    else:
+        known[segment.digest] = Piece(path, segment.digest, header.parent, header.first_lsn, segment.rows)
 
 
 def _head(path: Path) -> bytes | None:
@@ -350,7 +364,7 @@ def _is_older_copy(chain: Chain, other: Chain) -> bool:
     )
 
 
-def _is_foreign(path: Path) -> bool:
+def is_other_database(path: Path) -> bool:
     """Whether a file is a readable SQLite database of something else."""
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)

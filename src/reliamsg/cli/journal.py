@@ -1,0 +1,218 @@
+"""``reliamsg journal``: send journals to where they are collected, read them, and check that they are whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from reliamsg.cli.options import json_option, print_json
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
+from reliamsg.config import is_remote
+
+if TYPE_CHECKING:
+    from reliamsg.store.journal import JournalRow
+    from reliamsg.verify.journals import Chain, Found
+
+__all__ = ["journal"]
+
+
+@click.group()
+def journal() -> None:
+    """Journals: what clients did, as evidence for an audit."""
+
+
+@journal.command(epilog=EXIT_CODES_HELP)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@click.option("--to", "target", metavar="TARGET", required=True, help="A directory or an fsspec URL.")
+@json_option
+def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
+    """Export what is left of the journals in outboxes and inboxes that nobody has open.
+
+    What is exported leaves the file. Ends at the first FILE that can't be exported; called again it goes on.
+    """
+    from reliamsg.export.offline import export_file
+
+    for file in files:
+        _check_there(file)
+        segments = export_file(file, target)
+        if as_json:
+            print_json({"file": file, "segments": segments})
+        else:
+            click.echo(f"{file}: {segments:,} {'segment' if segments == 1 else 'segments'}")
+    return Status.OK
+
+
+@journal.command(epilog=EXIT_CODES_HELP)
+@click.argument("paths", metavar="PATH...", nargs=-1, required=True)
+@click.option("--kind", "kinds", multiple=True, help="Only rows of this kind. Repeat it for more.")
+@click.option("--client", help="Only rows of this producer or group.")
+def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> int:
+    """Print the rows of journals, a JSON object a line.
+
+    PATH is an outbox or inbox (also while its owner runs), a segment, a directory or an fsspec URL. Files come in the
+    order of their names. One that is damaged is named on standard error; nothing of a damaged segment is printed.
+    """
+    encode = msgspec.json.Encoder().encode
+    damaged = 0
+    for path in paths:
+        for source in _sources(path):
+            try:
+                role, name, rows, problem = _rows(*source)
+            except _Damaged as error:
+                role, name, rows, problem = "", "", [], str(error)
+            if problem:
+                click.echo(f"reliamsg: {one_line(problem)}", err=True)
+                damaged += 1
+            if client is not None and name != client:
+                continue
+            for row in rows:
+                if not kinds or row.kind in kinds:
+                    sys.stdout.write(encode(_as_dict(role, name, row)).decode() + "\n")
+    if damaged:
+        raise Failure(Status.DATA, f"{damaged} files could not be used")
+    return Status.OK
+
+
+@journal.command(epilog=EXIT_CODES_HELP)
+@click.argument("path", metavar="PATH")
+@json_option
+def verify(path: str, as_json: bool) -> int:
+    """Check that journals are whole: each client's rows without a hole, every segment as it was written.
+
+    PATH is an outbox or inbox (also while its owner runs), a segment, a directory or an fsspec URL. Ends with 2 when
+    something is missing, damaged, or not closed, or when there are no journals at all.
+    """
+    from reliamsg.verify.journals import collect_path, merge_copies
+
+    _check_there(path)
+    found = collect_path(path)
+    found.chains = merge_copies(found.chains)
+    sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
+    if as_json:
+        print_json(
+            {
+                "sound": sound,
+                "chains": [_chain_as_dict(chain) for chain in found.chains],
+                "problems": found.problems,
+                "duplicated": found.duplicated,
+            }
+        )
+    else:
+        click.echo("\n".join(_lines(found)))
+    return Status.OK if sound else Status.UNKNOWN
+
+
+class _Damaged(Exception):
+    """A file that can't be used; the message says which and why."""
+
+
+def _check_there(path: str) -> None:
+    if not is_remote(path) and not Path(path).exists():
+        raise Failure(Status.NO_INPUT, f"{path}: there is no such file or directory")
+
+
+def _sources(path: str) -> Iterator[tuple[str, bytes | None]]:
+    """Files by name: segments with their bytes; outboxes and inboxes without."""
+    from reliamsg.export.target import SUFFIX, DirectoryTarget, open_target
+    from reliamsg.verify.journals import is_other_database
+    from reliamsg.verify.segments import claims_to_be_segment
+
+    _check_there(path)
+    if path.endswith(SUFFIX):
+        parent, _, name = path.rpartition("/")
+        yield path, open_target(parent or ("/" if path.startswith("/") else ".")).read(name)
+        return
+    place = open_target(path)
+    if isinstance(place, DirectoryTarget):
+        root = Path(place.shown)
+        if not root.is_dir():
+            yield place.shown, None
+            return
+        for file in sorted(root.rglob("*.db")):
+            if file.is_file() and not is_other_database(file):
+                yield str(file), None
+    for name in place.paths():
+        data = place.read(name)
+        full = f"{place.shown.rstrip('/')}/{name}"
+        if claims_to_be_segment(full, data):
+            yield full, data
+
+
+def _rows(path: str, data: bytes | None) -> tuple[str, str, list[JournalRow], str]:
+    """The role, client and rows of one file, and why it can't be read to its end, if so."""
+    from reliamsg.errors import StoreCorrupt
+    from reliamsg.store.segment import SegmentError
+    from reliamsg.verify.journals import read_chain
+    from reliamsg.verify.segments import check_segment
+
+    try:
+        if data is None:
+            chain = read_chain(path)
+            unread = next((text for text in chain.broken if "can't be read" in text), "")
+            return chain.role, chain.client, chain.rows, f"{path}: {unread}" if unread else ""
+        segment = check_segment(path, data)
+    except SegmentError as error:
+        raise _Damaged(f"{path}: {error}") from None
+    except StoreCorrupt as error:
+        raise _Damaged(str(error)) from None
+    return segment.header.role, segment.header.client, segment.rows, ""
+
+
+def _as_dict(role: str, client: str, row: JournalRow) -> dict[str, Any]:
+    from reliamsg.store.segment import row_as_dict
+
+    return {"role": role, "client": client, **row_as_dict(row)}
+
+
+def _chain_as_dict(chain: Chain) -> dict[str, Any]:
+    return {
+        "role": chain.role,
+        "client": chain.client,
+        "source": chain.source,
+        "boots": len(chain.boots),
+        "segments": chain.segments,
+        "rows": len(chain.rows),
+        "first_us": chain.rows[0].wall_us if chain.rows else None,
+        "last_us": max((row.wall_last_us for row in chain.rows), default=None),
+        "sound": chain.sound,
+        "problems": _problems(chain),
+    }
+
+
+def _problems(chain: Chain) -> list[str]:
+    if chain.broken or chain.finished:
+        return list(chain.broken)
+    return ["it ends without being closed"]
+
+
+def _lines(found: Found) -> Iterator[str]:
+    for chain in found.chains:
+        said = _chain_as_dict(chain)
+        state = "sound" if chain.sound else "broken" if chain.broken else "not closed"
+        span = ""
+        if chain.rows:
+            span = f", {_time(said['first_us'])} to {_time(said['last_us'])}"
+        yield (
+            f"{chain.role} {chain.client}: {state}; boots {said['boots']}, segments {said['segments']},"
+            f" rows {said['rows']:,}{span} ({chain.source})"
+        )
+        yield from (f"  {problem}" for problem in said["problems"])
+    yield from found.problems
+    if not found.chains:
+        yield "there are no journals"
+    if found.duplicated:
+        yield f"segments found more than once: {found.duplicated}"
+
+
+def _time(wall_us: int) -> str:
+    """UTC, to the second; what no calendar has as it stands."""
+    try:
+        return datetime.fromtimestamp(wall_us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return f"{wall_us} µs"
