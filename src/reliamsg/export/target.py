@@ -105,6 +105,7 @@ class DirectoryTarget(Target):
             if self._same(final, data, path):
                 self._sync(final)  # its writer may have ended before it came so far
                 self._sync_directories(final.parent)
+                self._sweep(final)
                 return
             final.parent.mkdir(parents=True, exist_ok=True)
             aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
@@ -115,6 +116,7 @@ class DirectoryTarget(Target):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(aside)
             self._sync_directories(final.parent)
+            self._sweep(final)
         except OSError as error:
             raise self._failed("written", error) from error
 
@@ -146,6 +148,16 @@ class DirectoryTarget(Target):
             # A file system without hard links: the name is still free as far as one can tell.
             if not self._same(final, data, path):
                 os.rename(aside, final)
+
+    @staticmethod
+    def _sweep(final: Path) -> None:
+        """Remove what a process left aside that was killed while it wrote this file. Another that writes it right now
+        finds it written."""
+        with os.scandir(final.parent) as entries:
+            leftovers = [entry.path for entry in entries if entry.name.startswith(f".{final.name}.")]
+        for path in leftovers:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
     @staticmethod
     def _sync(path: Path) -> None:
@@ -195,6 +207,7 @@ class RemoteTarget(Target):
         self._url = url
         self._whole = protocol in _WHOLE_PUTS
         self.shown = shown_target(url)
+        self._secrets = _secrets(url)
         self._opened: tuple[Any, str] | None = None
 
     def write(self, path: str, data: bytes) -> None:
@@ -261,8 +274,27 @@ class RemoteTarget(Target):
         except (JournalTargetError, ConfigError):
             raise
         except Exception as error:  # noqa: BLE001  (the packages have no common root)
-            text = _CREDENTIALS.sub("//", str(error).replace(self._url, self.shown)) or type(error).__name__
-            raise JournalTargetError(f"{self.shown}: can't be {what}: {' '.join(text.split())}") from None
+            text = _CREDENTIALS.sub("//", str(error).replace(self._url, self.shown))
+            for secret in self._secrets:
+                text = text.replace(secret, "***")
+            words = " ".join(text.split()) or type(error).__name__
+            raise JournalTargetError(f"{self.shown}: can't be {what}: {words}") from None
+
+
+def _secrets(url: str) -> list[str]:
+    """What of a URL must not show in other people's error messages, longest first."""
+    found: set[str] = set()
+    for part in url.split("::"):
+        rest, _, tail = re.sub(r"[?#]", "?", part.partition("://")[2]).partition("?")
+        login = rest.rpartition("@")[0]
+        for text in (
+            login,
+            login.partition(":")[2],
+            *tail.split("?"),
+            *(v.partition("=")[2] for v in tail.split("&")),
+        ):
+            found |= {text, unquote(text)}
+    return sorted(filter(None, found), key=len, reverse=True)
 
 
 def _listed(name: str) -> bool:

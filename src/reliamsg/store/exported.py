@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from reliamsg.errors import StoreCorrupt
 from reliamsg.store.database import Database, open_readonly
 from reliamsg.store.journal import Entry, Journal, JournalRow, read_journal
 
@@ -59,7 +60,10 @@ class Exported:
             """What is frozen and not finished."""
             if "journal_cut_lsn" in meta:
                 first = self._first_after(connection, self.exported_lsn)
-                assert first is not None  # its rows are deleted together with it
+                if first is None:
+                    raise StoreCorrupt(
+                        f"{database.path}: rows of the journal that were to be exported are missing"
+                    )
                 self.cut_pending = Cut(first, int(meta["journal_cut_lsn"]), self.parent)
             first = self._first_after(connection, self._frozen)
         self._below = newest if first is None else first - 1
