@@ -38,7 +38,7 @@ def findings(
 
 
 def counts(rows: DataFrame, chains: DataFrame) -> DataFrame:
-    """`grp`, `duplicates`, `out_of_order` in messages, a message once for each time; groups without any are absent."""
+    """`grp`, `duplicates`, `out_of_order`, in messages, each once for each time. Groups without findings are absent."""
     return count(instances(rows, chains))
 
 
