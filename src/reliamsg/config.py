@@ -317,8 +317,8 @@ class JournalExport:
     segment_rows: int = field(default=10_000, kw_only=True)
     """A segment is cut at once when so many rows wait, and holds no more. 1 to 1,000,000."""
     max_backlog_rows: int = field(default=100_000, kw_only=True)
-    """Rows that may wait in the client's file while the target is away; at least `segment_rows`. Beyond it
-    `when_full` decides."""
+    """Rows that may wait in the client's file while the target is away; at least 10, and twice
+    `segment_rows`. Beyond it `when_full` decides; rows about connections and about closing are written all the same."""
     when_full: Literal["block", "truncate"] = field(default="block", kw_only=True)
     """``"block"``: a producer takes no messages (:class:`~reliamsg.errors.JournalFull` after its
     ``block_timeout``), a consumer hands none out, until the target takes segments again. ``"truncate"``: the oldest
@@ -336,7 +336,7 @@ class JournalExport:
             raise ConfigError(f"journal: interval must be above 0 and finite, not {self.interval!r}")
         for name, least, most in (
             ("segment_rows", 1, 1_000_000),
-            ("max_backlog_rows", self.segment_rows, 2**53),
+            ("max_backlog_rows", max(10, 2 * self.segment_rows), 2**53),
         ):
             value = getattr(self, name)
             if not isinstance(value, int) or not least <= value <= most:

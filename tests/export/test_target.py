@@ -202,7 +202,7 @@ def test_logins_never_show() -> None:
         ({"interval": float("nan")}, "interval must be above 0 and finite"),
         ({"segment_rows": 0}, "segment_rows must be a number from 1"),
         ({"segment_rows": 1.5}, "segment_rows must be a number"),
-        ({"segment_rows": 100, "max_backlog_rows": 99}, "max_backlog_rows must be a number from 100"),
+        ({"segment_rows": 100, "max_backlog_rows": 99}, "max_backlog_rows must be a number from 200"),
         ({"when_full": "drop"}, "choose 'block' or 'truncate'"),
     ],
 )

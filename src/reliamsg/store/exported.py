@@ -12,6 +12,7 @@ state is in the table ``meta``: ``journal_exported_lsn``, ``journal_parent`` (th
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -156,19 +157,34 @@ class Exported:
             with self._database.transaction() as connection:
                 # Rows that are gone must not be extended.
                 self._journal.exported_lsn = max(self._journal.exported_lsn, last)
+                # Those among them that tell of rows given up before, beyond what is exported, are said again.
+                details = self._told_by(connection, base, last, first)
                 connection.execute("DELETE FROM journal WHERE lsn > ? AND lsn <= ?", (base, last))
-                if self._told is not None and self._told[0] > last and self._told[1] == first:
-                    told = self._told
+                told = self._told
+                if told is not None and told[0] > last and told[1] == first:
                     self._journal.amend(connection, told[0], detail, wall_us)
                 else:
-                    self._journal.write(connection, [replace(entry, detail=detail)], wall_us, mono_us)
-                    told = self._journal.latest_written, first
+                    details.append(detail)
+                    told = None
+                for one in details:
+                    self._journal.write(connection, [replace(entry, detail=one)], wall_us, mono_us)
+                told = told or (self._journal.latest_written, first)
             done = True
         finally:
             self._journal.settle(done)
         self._told = told
         self._below = last
         return last - base
+
+    @staticmethod
+    def _told_by(connection: sqlite3.Connection, base: int, last: int, first: int) -> list[dict[str, int]]:
+        """What rows that are about to be given up tell of others that were, before `first`."""
+        found = connection.execute(
+            "SELECT detail FROM journal WHERE lsn > ? AND lsn <= ? AND kind = 'truncated' ORDER BY lsn",
+            (base, last),
+        ).fetchall()
+        details = [json.loads(detail) for (detail,) in found if detail is not None]
+        return [detail for detail in details if detail.get("first_lsn", first) < first]
 
 
 def read_cut(path: str | os.PathLike[str], cut: Cut) -> list[JournalRow]:
