@@ -35,9 +35,13 @@ class Writer:
     wall_us: int = T
     boot_name: str = ""
 
+    @property
+    def begun_us(self) -> int:
+        return self.rows[0].wall_us if self.rows else self.wall_us + SECOND_US
+
     def boot(self, **detail: Any) -> Writer:
         boots = len({row.boot for row in self.rows})
-        self.boot_name = f"{self.client}-{boots}"
+        self.boot_name = f"{self.client}-{self.begun_us}-{boots}"
         return self.add("opened", **detail)
 
     def add(
@@ -66,7 +70,7 @@ class Writer:
         return self
 
     def chain(self) -> Chain:
-        return Chain(self.role, self.client, f"{self.client}.db", self.rows)
+        return Chain(self.role, self.client, f"{self.client}.db", self.rows, to_the_end=False)
 
 
 def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, DataFrame]:
@@ -95,7 +99,9 @@ def _as_tuple(chain: Chain, name: str, boot_lsn: int, row: JournalRow) -> tuple[
 def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:
     """The same journals of other clients: every client, group and topic has `suffix` behind its name."""
     return [
-        Chain(c.role, c.client + suffix, c.source, [_renamed(row, suffix) for row in c.rows], list(c.broken))
+        Chain(
+            c.role, c.client + suffix, c.source, [_renamed(row, suffix) for row in c.rows], to_the_end=False
+        )
         for c in chains
     ]
 
@@ -152,7 +158,7 @@ def _sum(rng: random.Random, name: str, first: int, last: int, doubtful: float) 
 
 
 def _producer(rng: random.Random, name: str, topics: list[str], groups: list[str], tidy: bool) -> Chain:
-    writer = Writer("producer", name, wall_us=T + rng.randrange(9))
+    writer = Writer("producer", name, wall_us=T + rng.randrange(10**6))
     tips: dict[str, tuple[int, int, int]] = {}
     boots = rng.randint(1, 2)
     for epoch in range(1, boots + 1):
@@ -197,13 +203,13 @@ def _producer(rng: random.Random, name: str, topics: list[str], groups: list[str
 
 
 _SAID = (
-    "acknowledged", "acknowledged", "declared", "before_join", "late", "dead_lettered", "replayed", "buffered", "joined",
-    "received", "duplicate", "delivered", "redelivered",
+    "acknowledged", "acknowledged", "declared", "before_join", "late", "dead_lettered", "replayed", "buffered",
+    "joined", "received", "duplicate", "delivered", "redelivered",
 )  # fmt: skip
 
 
 def _group(rng: random.Random, name: str, topics: list[str], producers: list[str], tidy: bool) -> Chain:
-    writer = Writer("group", name, wall_us=T + rng.randrange(9))
+    writer = Writer("group", name, wall_us=T + rng.randrange(10**6))
     for _ in range(rng.randint(1, 2)):
         writer.boot(
             topics=topics[: rng.randint(0, len(topics))], begin=rng.choice(("earliest", "earliest", "latest"))

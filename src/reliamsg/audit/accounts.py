@@ -1,56 +1,21 @@
-"""What became of every message: for each group, range by range.
-
-One sweep cuts the numbers of a group's epoch wherever a row about them begins or ends, on either side; all numbers
-of a piece share their fate. What a stream as a whole says (where it began, how far it got) is joined to the pieces.
-"""
+"""What became of every message: for each group, range by range."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit import groups, producers
-from reliamsg.audit.ranges import EPOCH, LAST, STREAM, coverage, merged, size, tagged
-from reliamsg.audit.schema import FINDINGS, union
+from reliamsg.audit import producers
+from reliamsg.audit.accounts_pieces import KEY, PRODUCER, known
+from reliamsg.audit.ranges import EPOCH, LAST, coverage, merged, size, tagged
+from reliamsg.audit.schema import FINDINGS
 from reliamsg.audit.schema import findings as as_findings
 
-__all__ = ["counts", "findings", "losses", "ranges", "unverified"]
+__all__ = ["PRODUCER", "counts", "findings", "losses", "ranges", "unverified"]
 
-PRODUCER = ""
-"""In the place of a group: the producer's own account of what it enqueued."""
-
-_KEY = ("grp", *EPOCH)
-_OF_STREAM = ("grp", *STREAM)
-_CUT = "cut"
-"""No tag of a piece's: it only makes one begin."""
-_GROUP_TAGS = {
-    "joined": _CUT,
-    "delivered": "handed",
-    "redelivered": "handed",
-    "acknowledged": "acknowledged",
-    "declared": "declared",
-    "before_join": "before_join",
-    "dead_lettered": "dead",
-    "late": "late",
-    "received": "received",
-    "duplicate": "received",
-    "buffered": "buffered",
-}
-_PRODUCER_TAGS = {
-    "enqueued": "enqueued",
-    "published": "published",
-    "removed": "removed",
-    "renumbered": "removed",
-    "confirmed": "confirmed",
-}
-_TAGS = (
-    "enqueued", "counted", "after", "published", "removed", "confirmed",
-    "handed", "acknowledged", "declared", "before_join", "dead", "late", "received", "buffered",
-)  # fmt: skip
 _LOSSES = ("lost", "declared_gap", "removed")
 _FATES = (*_LOSSES, "never_joined", "undelivered", "phantom", "unproven")
 """What is a finding by itself, at a group."""
-_HOPS = ("confirmed", "received", "buffered")
 
 
 def ranges(
@@ -74,7 +39,7 @@ def ranges(
     - of what was enqueued: ``delivered``, ``declared_gap``, ``dead``, ``pending``, ``before_join``,
       ``never_joined``, ``removed``, ``undelivered``, ``lost``; in the producer's own account ``enqueued``, ``removed``
       or ``pending``;
-    - of what was enqueued after `until_us`: ``after``;
+    - of what was enqueued, or can have been, after `until_us`: ``after``;
     - of what was not: ``phantom``, ``unproven``, ``phantom_gap``, or ``strange`` for what can't be judged.
 
     Then `place`, of what is lost in its stream; of losses `hop`, the last that was reached, and `sites`, where; and
@@ -84,175 +49,10 @@ def ranges(
     """
     if contested is None:
         contested = producers.contested(rows, chains)
-    audience = _audience(rows, chains, named)
-    events = _events(rows, audience, until_us)
-    pieces = _pieces(events).join(_passages(events), list(_KEY), how="left")
-    known = (
-        pieces.join(F.broadcast(audience), ["topic", "grp"], how="left")
-        .join(_streams(rows), list(_OF_STREAM), how="left")
-        .join(F.broadcast(_clients(rows, chains, until_us)), "grp", how="left")
-        .join(F.broadcast(_owners(chains)), "producer", how="left")
-        .join(
-            F.broadcast(contested.select(*EPOCH, F.lit(True).alias("is_contested"))),
-            list(EPOCH),
-            how="left",
-        )
-    )
-    return _judged(_states(known), drained)
+    return _judged(_states(known(rows, chains, named, contested, until_us)), drained)
 
 
-def _audience(rows: DataFrame, chains: DataFrame, named: DataFrame) -> DataFrame:
-    """`topic`, `grp`, `named`: whose accounts what is enqueued to a topic goes to.
-
-    Groups that left a journal and are named; and those that declared gaps of a topic that nobody says they read,
-    whose gaps are judged and no more.
-    """
-    known = chains.where(F.col("role") == "group").select(F.col("client").alias("grp")).distinct()
-    reading = named.join(F.broadcast(known), "grp", how="left_semi").select(
-        "topic", "grp", F.lit(True).alias("named")
-    )
-    telling = rows.where((F.col("role") == "group") & (F.col("kind") == "declared")).select(
-        "topic", F.col("client").alias("grp"), F.lit(False).alias("named")
-    )
-    return reading.unionByName(telling).groupBy("topic", "grp").agg(F.max("named").alias("named"))
-
-
-def _tag(tags: dict[str, str]) -> Column:
-    pairs = [F.lit(word) for pair in tags.items() for word in pair]
-    return F.create_map(*pairs)[F.col("kind")]
-
-
-def _events(rows: DataFrame, audience: DataFrame, until_us: int | None) -> DataFrame:
-    """Everything that is said of numbers: _KEY, `first`, `last`, `tag`, `site`."""
-    given = rows.where((F.col("role") == "group") & F.col("kind").isin(*_GROUP_TAGS)).select(
-        F.col("client").alias("grp"),
-        *EPOCH,
-        "first",
-        _end().alias("last"),
-        _tag(_GROUP_TAGS).alias("tag"),
-        "site",
-    )
-    # A place of joining is where a piece must begin.
-    place = F.greatest("first", F.lit(1))
-    given = given.withColumn(
-        "first", F.when(F.col("tag") == _CUT, place).otherwise(F.col("first"))
-    ).withColumn("last", F.when(F.col("tag") == _CUT, F.col("first")).otherwise(F.col("last")))
-    tag = _tag(_PRODUCER_TAGS)
-    if until_us is not None:
-        late = (F.col("kind") == "enqueued") & (F.col("wall_last_us") > until_us)
-        tag = F.when(late, F.lit("after")).otherwise(tag)
-    of_producers = rows.where(F.col("role") == "producer")
-    told = of_producers.where(F.col("kind").isin(*_PRODUCER_TAGS)).select(
-        "client", "chain", "boot_lsn", *EPOCH, "first", "last", tag.alias("tag"), "site"
-    )
-    columns = ("grp", *EPOCH, "first", "last", "tag", "site")
-    own = told.select(F.lit(PRODUCER).alias("grp"), *columns[1:])
-    shared = told.join(F.broadcast(audience.select("topic", "grp")), "topic", how="inner").select(*columns)
-    counted = (
-        told.where(F.col("tag") == "enqueued")
-        .join(
-            F.broadcast(_named_by_boot(of_producers)), ["client", "chain", "boot_lsn", "topic"], how="inner"
-        )
-        .withColumn("tag", F.lit("counted"))
-        .select(*columns)
-    )
-    return union([given.select(*columns), own, shared, counted])
-
-
-def _end() -> Column:
-    """A row's last number; an end below the start of what was declared means: all that the epoch still had."""
-    unknown = F.col("kind").isin("declared", "before_join") & (F.col("last") < F.col("first"))
-    return F.when(unknown, F.lit(LAST)).otherwise(F.least("last", F.lit(LAST)))
-
-
-def _named_by_boot(of_producers: DataFrame) -> DataFrame:
-    """The groups that each boot of a producer named: `client`, `chain`, `boot_lsn`, `topic`, `grp`."""
-    by_topic = F.from_json(F.get_json_object("detail", "$.groups"), "map<string,string>")
-    return (
-        producers.opened(of_producers)
-        .select("client", "chain", "boot_lsn", F.explode(by_topic).alias("topic", "names"))
-        .select(
-            "client", "chain", "boot_lsn", "topic", F.explode(producers.names_in(F.col("names"))).alias("grp")
-        )
-        .distinct()
-    )
-
-
-def _pieces(events: DataFrame) -> DataFrame:
-    of_epoch = Window.partitionBy(*_KEY).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
-    return coverage(events.select(*_KEY, "first", "last", "tag"), _KEY, _TAGS).select(
-        *_KEY,
-        "first",
-        "last",
-        *((F.col(tag) > 0).alias(tag) for tag in _TAGS),
-        (F.max(F.greatest("enqueued", "after")).over(of_epoch) > 0).alias("has_original"),
-        (F.max("before_join").over(of_epoch) > 0).alias("has_before_join"),
-    )
-
-
-def _passages(events: DataFrame) -> DataFrame:
-    """Where the numbers of each key passed: _KEY, `passages` (tag, site, first, last), as few as can be."""
-    passed = events.where(
-        F.col("tag").isin(*_HOPS) & (F.col("site") != "") & (F.col("first") <= F.col("last"))
-    )
-    return (
-        merged(passed, [*_KEY, "tag", "site"])
-        .groupBy(*_KEY)
-        .agg(F.collect_list(F.struct("tag", "site", "first", "last")).alias("passages"))
-    )
-
-
-def _streams(rows: DataFrame) -> DataFrame:
-    """What a stream as a whole says at each group: `joined`, `reached`, `lowest` that was handed, `leaps`."""
-    place = F.struct("epoch", F.col("first").alias("number"))
-    handed = (
-        rows.where(
-            (F.col("role") == "group")
-            & F.col("kind").isin("delivered", "redelivered")
-            & (F.col("first") <= F.col("last"))
-        )
-        .groupBy(F.col("client").alias("grp"), *STREAM)
-        .agg(F.min(place).alias("lowest"))
-    )
-    joined = groups.joined(rows).select(*_OF_STREAM, place.alias("joined"))
-    reached = groups.reached(rows).select(
-        *_OF_STREAM, F.struct("epoch", F.col("last").alias("number")).alias("reached")
-    )
-    leaps = groups.leaps(rows).select(*_OF_STREAM, F.struct("low", "high").alias("leap"))
-    every = handed
-    for other in (joined, reached, leaps):
-        every = every.unionByName(other, allowMissingColumns=True)
-    return every.groupBy(*_OF_STREAM).agg(
-        F.max("joined").alias("joined"),
-        F.max("reached").alias("reached"),
-        F.max("lowest").alias("lowest"),
-        F.collect_set("leap").alias("leaps"),
-    )
-
-
-def _clients(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFrame:
-    """Of each group: `sound`, and `finished`: what it lacks at the end of a stream it will not get."""
-    found = producers.soundness(chains, "group").withColumnRenamed("client", "grp")
-    if until_us is None:
-        return found
-    going_on = (
-        rows.where((F.col("role") == "group") & (F.col("wall_us") > until_us))
-        .select(F.col("client").alias("grp"), F.lit(True).alias("going_on"))
-        .distinct()
-    )
-    return found.join(going_on, "grp", how="left").select(
-        "grp", "sound", (F.col("finished") & F.col("going_on").isNull()).alias("finished")
-    )
-
-
-def _owners(chains: DataFrame) -> DataFrame:
-    """Of each producer that left a journal: `owner_sound`."""
-    return producers.soundness(chains, "producer").select(
-        F.col("client").alias("producer"), F.col("sound").alias("owner_sound")
-    )
-
-
-def _states(known: DataFrame) -> DataFrame:
+def _states(pieces: DataFrame) -> DataFrame:
     """The pieces, with what each of verdict's questions is about as a column that is true or false."""
     own = F.col("grp") == PRODUCER
     named = own | F.coalesce("named", F.lit(False))
@@ -268,19 +68,20 @@ def _states(known: DataFrame) -> DataFrame:
         | ((F.col("epoch") == joined.epoch) & (F.col("first") < joined.number))
     )
     joined_inside = F.coalesce((joined.epoch == F.col("epoch")) & (joined.number > 1), F.lit(False))
-    flagged = known.withColumns(
+    flagged = pieces.withColumns(
         {
-            "accounted": F.col("enqueued") & named,
+            "accounted": F.col("enqueued") & ~F.col("after") & named,
             "original": F.col("enqueued") | F.col("after"),
             "gap": F.col("declared") | leapt,
             "sound": F.coalesce("sound", F.lit(False)),
             "finished": F.coalesce("finished", F.lit(False)),
             "contested": contested,
+            "owned": F.col("told").isNotNull(),
+            "told": F.coalesce("told", F.lit(False)),
+            "beyond": F.col("after")
+            | (F.coalesce("going_on", F.lit(False)) & ~(F.col("enqueued") | F.col("after"))),
             "before": before,
-            "unverifiable": contested
-            | F.col("owner_sound").isNull()
-            | F.col("has_before_join")
-            | joined_inside,
+            "unverifiable": contested | F.col("told").isNull() | F.col("has_before_join") | joined_inside,
         }
     ).withColumn("pending", F.col("accounted") & ~F.col("published") & ~F.col("removed"))
     missing = F.col("accounted") & ~F.col("handed") & ~F.col("dead") & ~F.col("gap") & ~F.col("pending")
@@ -290,14 +91,14 @@ def _states(known: DataFrame) -> DataFrame:
             "early": missing & early,
             "gone": missing & ~early & F.col("removed"),
             "rest": missing & ~early & ~F.col("removed") & ~own,
-            "stranger": ~F.col("original") & ~F.col("contested") & F.col("owner_sound").isNotNull(),
+            "stranger": ~F.col("original") & ~F.col("contested") & F.col("owned"),
         }
     )
 
 
 def _judged(states: DataFrame, drained: bool) -> DataFrame:
     own = F.col("grp") == PRODUCER
-    along = Window.partitionBy(*_KEY).orderBy("first")
+    along = Window.partitionBy(*KEY).orderBy("first")
     until_now = along.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     goes_on = F.coalesce(
         F.lag("rest").over(along) & (F.lag("last").over(along) + 1 == F.col("first")), F.lit(False)
@@ -324,8 +125,8 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         )
         .when(F.col("gone"), "removed")
         .when(F.col("rest"), F.when(certain, "lost").otherwise("undelivered"))
-        .when(F.col("after"), "after")
-        .when(stranger & F.col("handed"), F.when(F.col("owner_sound"), "phantom").otherwise("unproven"))
+        .when(F.col("beyond"), "after")
+        .when(stranger & F.col("handed"), F.when(F.col("told"), "phantom").otherwise("unproven"))
         .when(F.col("stray_gap"), "phantom_gap")
         .otherwise("strange")
     )
@@ -335,7 +136,7 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         .when(F.col("accounted"), F.when(F.col("removed"), "removed").otherwise("enqueued"))
         .otherwise("strange")
     )
-    stray_gap = stranger & F.col("declared") & F.col("owner_sound") & F.col("has_original")
+    stray_gap = stranger & F.col("declared") & F.col("told") & F.col("has_original")
     hop = (
         F.when(F.col("received") & F.col("buffered"), "buffered")
         .when(F.col("received"), "received")
@@ -348,7 +149,7 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         .withColumn("hop", F.when(~own & F.col("fate").isin(*_LOSSES), hop))
     )
     return fates.select(
-        *_KEY,
+        *KEY,
         "first",
         "last",
         "fate",
@@ -358,12 +159,12 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         "hop",
         F.when(F.col("hop").isNotNull(), _sites()).alias("sites"),
         "accounted",
-        "handed",
+        (F.col("handed") & ~F.col("beyond")).alias("handed"),
         "pending",
-        (F.col("handed") & ~F.col("acknowledged") & ~F.col("dead") & ~F.col("after") & F.col("sound")).alias(
+        (F.col("handed") & ~F.col("acknowledged") & ~F.col("dead") & ~F.col("beyond") & F.col("sound")).alias(
             "unacknowledged"
         ),
-        (F.col("late") & ~F.col("handed")).alias("late"),
+        (F.col("late") & ~F.col("handed") & ~F.col("beyond")).alias("late"),
         F.col("stray_gap").alias("phantom_gap"),
         "unverifiable",
     )
@@ -386,7 +187,7 @@ def losses(pieces: DataFrame) -> DataFrame:
     Columns: `kind` (``lost``, ``declared_gap``, ``removed``), `grp`, EPOCH, `first`, `last`, `place`, `hop`, `sites`.
     """
     lost = pieces.where((F.col("grp") != PRODUCER) & F.col("fate").isin(*_LOSSES))
-    return merged(lost.withColumnRenamed("fate", "kind"), ["kind", *_KEY, "place", "hop", "sites"])
+    return merged(lost.withColumnRenamed("fate", "kind"), ["kind", *KEY, "place", "hop", "sites"])
 
 
 def findings(pieces: DataFrame) -> DataFrame:
@@ -398,14 +199,14 @@ def findings(pieces: DataFrame) -> DataFrame:
         F.when(F.col("phantom_gap"), F.lit("phantom_gap")),
     )
     found = pieces.select(
-        *_KEY, "first", "last", "place", "hop", "sites",
+        *KEY, "first", "last", "place", "hop", "sites",
         F.explode(F.filter(kinds, lambda kind: kind.isNotNull())).alias("kind"),
     )  # fmt: skip
     is_loss = F.col("kind").isin(*_LOSSES)
-    keys = ["kind", *_KEY, "place", "hop", "sites"]
+    keys = ["kind", *KEY, "place", "hop", "sites"]
     plain = found.select(
         "kind",
-        *_KEY,
+        *KEY,
         "first",
         "last",
         *(F.when(is_loss, F.col(name)).alias(name) for name in ("place", "hop", "sites")),
@@ -444,11 +245,11 @@ def counts(pieces: DataFrame) -> DataFrame:
 
     told = pieces.groupBy("grp").agg(
         messages(own & F.col("accounted")).alias("enqueued"),
-        messages(~own & F.col("handed") & (F.col("fate") != "after")).alias("delivered"),
+        messages(~own & F.col("handed")).alias("delivered"),
         messages(fate("lost")).alias("lost"),
         messages(fate("declared_gap", "removed")).alias("declared_gaps"),
         messages(fate("phantom")).alias("phantom"),
-        messages(~own & F.col("late") & (F.col("fate") != "after")).alias("late"),
+        messages(~own & F.col("late")).alias("late"),
         messages(fate("before_join")).alias("before_join"),
         F.lit(0).cast("long").alias("pending"),
     )
@@ -473,7 +274,7 @@ def unverified(pieces: DataFrame, compared: DataFrame, others: DataFrame) -> Dat
     """
     handed = pieces.where((F.col("grp") != PRODUCER) & F.col("handed") & ~F.col("unverifiable"))
     left = coverage(
-        [tagged(handed, _KEY, "handed"), tagged(compared, _KEY, "compared")], _KEY, ["handed", "compared"]
+        [tagged(handed, KEY, "handed"), tagged(compared, KEY, "compared")], KEY, ["handed", "compared"]
     ).where((F.col("handed") > 0) & (F.col("compared") == 0))
     worse = others.where(F.col("topic").isNotNull() & F.col("epoch").isNotNull()).select(
         *(F.col(name).alias(f"worse_{name}") for name in EPOCH),
@@ -482,4 +283,4 @@ def unverified(pieces: DataFrame, compared: DataFrame, others: DataFrame) -> Dat
     same = F.col("worse_grp").isin(PRODUCER, F.col("grp"))
     for name in EPOCH:
         same &= F.col(f"worse_{name}") == F.col(name)
-    return as_findings(merged(left, _KEY).join(worse, same, how="left_anti"), "unverified")
+    return as_findings(merged(left, KEY).join(worse, same, how="left_anti"), "unverified")

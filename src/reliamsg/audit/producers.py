@@ -256,7 +256,8 @@ def _place(name: str) -> Column:
 
 
 def _unconfirmed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
-    """What counts as published was confirmed by then: by every site of the boot under ``all``, else by some site."""
+    """What counts as published was confirmed by then, says its chain: by every site of the boot under ``all``, else by
+    some site."""
     site_names = F.when(
         F.get_json_object("detail", "$.confirm") == "all", names_in(F.get_json_object("detail", "$.sites"))
     )
@@ -272,13 +273,10 @@ def _unconfirmed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
     )
     asked = published.select(*_BOOT, *EPOCH, "site").distinct()
     confirmed = of_producers.where(F.col("kind") == "confirmed").select(
-        "client", *EPOCH, "first", "last",
-        F.col("chain").alias("by_chain"), F.col("boot_lsn").alias("by_boot"), F.col("site").alias("by_site"),
-    )  # fmt: skip
-    # Confirmed in this boot or before; when another chain of the client did so, nobody can say.
-    by_then = (F.col("by_chain") != F.col("chain")) | (F.col("by_boot") <= F.col("boot_lsn"))
-    covered = confirmed.join(asked, ["client", *EPOCH], how="inner").where(
-        by_then & F.col("site").isin(_ANY, F.col("by_site"))
+        *_CHAIN, *EPOCH, "first", "last", F.col("boot_lsn").alias("by_boot"), F.col("site").alias("by_site")
+    )
+    covered = confirmed.join(asked, [*_CHAIN, *EPOCH], how="inner").where(
+        (F.col("by_boot") <= F.col("boot_lsn")) & F.col("site").isin(_ANY, F.col("by_site"))
     )
     keys = (*_BOOT, *EPOCH, "site")
     pieces = coverage(

@@ -91,6 +91,8 @@ class _Reader:
         self.chain = chain
         self.seen = seen
         """Rows of files read before: a clone begins with those of its original."""
+        self.confirmed: dict[str, SpanMap] = {}
+        """By site, as far as this chain was read."""
         self.newest_epoch = 0
         self.tips: dict[Stream, tuple[int, int, int]] = {}
         """Per stream the newest (epoch, incarnation, last) that was enqueued."""
@@ -109,7 +111,8 @@ class _Reader:
                 elif row.kind == "epoch":
                     self._entered(row)
                 elif row.kind == "confirmed":
-                    self.facts.confirmed.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
+                    for confirmed in (self.facts.confirmed, self.confirmed):
+                        confirmed.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
                 elif row.kind == "published":
                     published.put(key_of(row), row.first, row.last)
                 elif row.kind in _REMOVED:
@@ -160,10 +163,10 @@ class _Reader:
             return
         needed: dict[str, SpanMap] = {}
         if boot.opened.get("confirm") == "all":
-            needed = {s: self.facts.confirmed.get(s, SpanMap()) for s in _names(boot.opened.get("sites"))}
+            needed = {s: self.confirmed.get(s, SpanMap()) for s in _names(boot.opened.get("sites"))}
         if not needed:
             needed[""] = SpanMap()
-            for confirmed in self.facts.confirmed.values():
+            for confirmed in self.confirmed.values():
                 needed[""].merge(confirmed)
         for site, confirmed in needed.items():
             for (stream, epoch), spans in published.items():

@@ -1,0 +1,232 @@
+"""The numbers of every group's streams cut into pieces, and all that is said of each.
+
+One sweep cuts a group's epoch wherever a row about it begins or ends, on either side, so that the rows say the same of
+all numbers of a piece. What is said of a stream, a client or an epoch as a whole is joined to its pieces.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from reliamsg.audit import groups, producers
+from reliamsg.audit.ranges import EPOCH, LAST, STREAM, coverage, merged
+from reliamsg.audit.schema import union
+
+__all__ = ["KEY", "PRODUCER", "known"]
+
+PRODUCER = ""
+"""In the place of a group: the producer's own account of what it enqueued."""
+
+KEY = ("grp", *EPOCH)
+"""Within which pieces are disjoint."""
+_OF_STREAM = ("grp", *STREAM)
+_CUT = "cut"
+"""No tag of a piece's: it only makes one begin."""
+_GROUP_TAGS = {
+    "joined": _CUT,
+    "delivered": "handed",
+    "redelivered": "handed",
+    "acknowledged": "acknowledged",
+    "declared": "declared",
+    "before_join": "before_join",
+    "dead_lettered": "dead",
+    "late": "late",
+    "received": "received",
+    "duplicate": "received",
+    "buffered": "buffered",
+}
+_PRODUCER_TAGS = {
+    "enqueued": "enqueued",
+    "published": "published",
+    "removed": "removed",
+    "renumbered": "removed",
+    "confirmed": "confirmed",
+}
+_TAGS = (
+    "enqueued", "counted", "after", "published", "removed", "confirmed",
+    "handed", "acknowledged", "declared", "before_join", "dead", "late", "received", "buffered",
+)  # fmt: skip
+_HOPS = ("confirmed", "received", "buffered")
+
+
+def known(
+    rows: DataFrame, chains: DataFrame, named: DataFrame, contested: DataFrame, until_us: int | None
+) -> DataFrame:
+    """The pieces: KEY, `first`, `last`, whether rows of each tag cover it, and what is known of the rest.
+
+    `has_original`, `has_before_join`: whether the key has any number that was enqueued, or was said to come from before
+    the group joined. `passages`: where the key's numbers passed which site. `named`: the group reads the topic.
+    `joined`, `reached`, `lowest`, `leaps`: of the stream at the group. `sound`, `finished`: of the group. `told`,
+    `going_on`: of the producer, NULL where it left no journal. `is_contested`: NULL where the epoch is not.
+    """
+    audience = _audience(rows, chains, named)
+    events = _events(rows, audience, until_us)
+    pieces = _pieces(events).join(_passages(events), list(KEY), how="left")
+    return (
+        pieces.join(F.broadcast(audience), ["topic", "grp"], how="left")
+        .join(_streams(rows), list(_OF_STREAM), how="left")
+        .join(F.broadcast(_clients(chains)), "grp", how="left")
+        .join(F.broadcast(_owners(rows, chains, until_us)), "producer", how="left")
+        .join(
+            F.broadcast(contested.select(*EPOCH, F.lit(True).alias("is_contested"))),
+            list(EPOCH),
+            how="left",
+        )
+    )
+
+
+def _audience(rows: DataFrame, chains: DataFrame, named: DataFrame) -> DataFrame:
+    """`topic`, `grp`, `named`: whose accounts what is enqueued to a topic goes to.
+
+    Groups that left a journal and are named; and those that declared gaps of a topic that nobody says they read,
+    whose gaps are judged and no more.
+    """
+    known = chains.where(F.col("role") == "group").select(F.col("client").alias("grp")).distinct()
+    reading = named.join(F.broadcast(known), "grp", how="left_semi").select(
+        "topic", "grp", F.lit(True).alias("named")
+    )
+    telling = rows.where((F.col("role") == "group") & (F.col("kind") == "declared")).select(
+        "topic", F.col("client").alias("grp"), F.lit(False).alias("named")
+    )
+    return reading.unionByName(telling).groupBy("topic", "grp").agg(F.max("named").alias("named"))
+
+
+def _tag(tags: dict[str, str]) -> Column:
+    pairs = [F.lit(word) for pair in tags.items() for word in pair]
+    return F.create_map(*pairs)[F.col("kind")]
+
+
+def _events(rows: DataFrame, audience: DataFrame, until_us: int | None) -> DataFrame:
+    """Everything that is said of numbers: KEY, `first`, `last`, `tag`, `site`."""
+    given = rows.where((F.col("role") == "group") & F.col("kind").isin(*_GROUP_TAGS)).select(
+        F.col("client").alias("grp"),
+        *EPOCH,
+        "first",
+        _end().alias("last"),
+        _tag(_GROUP_TAGS).alias("tag"),
+        "site",
+    )
+    # A place of joining is where a piece must begin.
+    place = F.greatest("first", F.lit(1))
+    given = given.withColumn(
+        "first", F.when(F.col("tag") == _CUT, place).otherwise(F.col("first"))
+    ).withColumn("last", F.when(F.col("tag") == _CUT, F.col("first")).otherwise(F.col("last")))
+    tag = _tag(_PRODUCER_TAGS)
+    if until_us is not None:
+        late = (F.col("kind") == "enqueued") & (F.col("wall_last_us") > until_us)
+        tag = F.when(late, F.lit("after")).otherwise(tag)
+    of_producers = rows.where(F.col("role") == "producer")
+    told = of_producers.where(F.col("kind").isin(*_PRODUCER_TAGS)).select(
+        "client", "chain", "boot_lsn", *EPOCH, "first", "last", tag.alias("tag"), "site"
+    )
+    columns = ("grp", *EPOCH, "first", "last", "tag", "site")
+    own = told.select(F.lit(PRODUCER).alias("grp"), *columns[1:])
+    shared = told.join(F.broadcast(audience.select("topic", "grp")), "topic", how="inner").select(*columns)
+    counted = (
+        told.where(F.col("tag") == "enqueued")
+        .join(
+            F.broadcast(_named_by_boot(of_producers)), ["client", "chain", "boot_lsn", "topic"], how="inner"
+        )
+        .withColumn("tag", F.lit("counted"))
+        .select(*columns)
+    )
+    return union([given.select(*columns), own, shared, counted])
+
+
+def _end() -> Column:
+    """A row's last number; an end below the start of what was declared means: all that the epoch still had."""
+    unknown = F.col("kind").isin("declared", "before_join") & (F.col("last") < F.col("first"))
+    return F.when(unknown, F.lit(LAST)).otherwise(F.least("last", F.lit(LAST)))
+
+
+def _named_by_boot(of_producers: DataFrame) -> DataFrame:
+    """The groups that each boot of a producer named: `client`, `chain`, `boot_lsn`, `topic`, `grp`."""
+    by_topic = F.from_json(F.get_json_object("detail", "$.groups"), "map<string,string>")
+    return (
+        producers.opened(of_producers)
+        .select("client", "chain", "boot_lsn", F.explode(by_topic).alias("topic", "names"))
+        .select(
+            "client", "chain", "boot_lsn", "topic", F.explode(producers.names_in(F.col("names"))).alias("grp")
+        )
+        .distinct()
+    )
+
+
+def _pieces(events: DataFrame) -> DataFrame:
+    of_epoch = Window.partitionBy(*KEY).rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    return coverage(events.select(*KEY, "first", "last", "tag"), KEY, _TAGS).select(
+        *KEY,
+        "first",
+        "last",
+        *((F.col(tag) > 0).alias(tag) for tag in _TAGS),
+        (F.max(F.greatest("enqueued", "after")).over(of_epoch) > 0).alias("has_original"),
+        (F.max("before_join").over(of_epoch) > 0).alias("has_before_join"),
+    )
+
+
+def _passages(events: DataFrame) -> DataFrame:
+    """Where the numbers of each key passed: KEY, `passages` (tag, site, first, last), as few as can be."""
+    passed = events.where(
+        F.col("tag").isin(*_HOPS) & (F.col("site") != "") & (F.col("first") <= F.col("last"))
+    )
+    return (
+        merged(passed, [*KEY, "tag", "site"])
+        .groupBy(*KEY)
+        .agg(F.collect_list(F.struct("tag", "site", "first", "last")).alias("passages"))
+    )
+
+
+def _streams(rows: DataFrame) -> DataFrame:
+    """What a stream as a whole says at each group: `joined`, `reached`, `lowest` that was handed, `leaps`."""
+    place = F.struct("epoch", F.col("first").alias("number"))
+    handed = (
+        rows.where(
+            (F.col("role") == "group")
+            & F.col("kind").isin("delivered", "redelivered")
+            & (F.col("first") <= F.col("last"))
+        )
+        .groupBy(F.col("client").alias("grp"), *STREAM)
+        .agg(F.min(place).alias("lowest"))
+    )
+    joined = groups.joined(rows).select(*_OF_STREAM, place.alias("joined"))
+    reached = groups.reached(rows).select(
+        *_OF_STREAM, F.struct("epoch", F.col("last").alias("number")).alias("reached")
+    )
+    leaps = groups.leaps(rows).select(*_OF_STREAM, F.struct("low", "high").alias("leap"))
+    every = handed
+    for other in (joined, reached, leaps):
+        every = every.unionByName(other, allowMissingColumns=True)
+    return every.groupBy(*_OF_STREAM).agg(
+        F.max("joined").alias("joined"),
+        F.max("reached").alias("reached"),
+        F.max("lowest").alias("lowest"),
+        F.collect_set("leap").alias("leaps"),
+    )
+
+
+def _clients(chains: DataFrame) -> DataFrame:
+    """Of each group: `sound`, and `finished`: what it lacks at the end of a stream it will not get."""
+    return producers.soundness(chains, "group").withColumnRenamed("client", "grp")
+
+
+def _owners(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFrame:
+    """Of each producer that left a journal: `told` (what is not there was never enqueued) and `going_on` (what can be
+    missing was enqueued after `until_us`)."""
+    own = chains.where(F.col("role") == "producer").select("client", "chain", "broken", "finished")
+    later = rows.where(F.lit(False)) if until_us is None else rows.where(F.col("wall_us") > until_us)
+    beyond = (
+        later.where(F.col("role") == "producer")
+        .select("client", "chain", F.lit(True).alias("beyond"))
+        .distinct()
+    )
+    return (
+        own.join(beyond, ["client", "chain"], how="left")
+        .groupBy(F.col("client").alias("producer"))
+        .agg(
+            F.min(~F.col("broken") & F.col("finished")).alias("told"),
+            F.min(~F.col("broken") & (F.col("finished") | F.col("beyond").isNotNull())).alias("excused"),
+            F.max(~F.col("finished")).alias("open"),
+        )
+        .select("producer", "told", (F.col("excused") & F.col("open")).alias("going_on"))
+    )
