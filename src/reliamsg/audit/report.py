@@ -23,7 +23,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.report_data import data
 from reliamsg.audit.report_plots import plots
-from reliamsg.audit.report_words import counts, duration, meaning, moment
+from reliamsg.audit.report_words import counts, duration, meaning, moment, times
 
 __all__ = ["data", "render", "write"]
 
@@ -57,6 +57,7 @@ def render(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> str:
         .get_template("report.html")
         .render(
             verdict=verdict,
+            clients=_clients(verdict["evidence"]["clients"]),
             meaning=meaning(verdict),
             counts=counts(verdict),
             groups=_groups(verdict, data),
@@ -76,6 +77,10 @@ def render(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> str:
             policy=_policy([script, *([library] if drawn else [])]),
         )
     )
+
+
+def _clients(count: int) -> str:
+    return "one client’s journal" if count == 1 else f"{count:,} clients’ journals"
 
 
 def _groups(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -150,5 +155,5 @@ def _templates() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": lambda n: f"{n:,}", "seconds": duration}
+    environment.filters |= {"number": lambda n: f"{n:,}", "seconds": duration, "times": times}
     return environment
