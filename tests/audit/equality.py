@@ -1,0 +1,170 @@
+"""What the plain checker and the Spark job say of the same journals, in one form that can be compared."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame, SparkSession
+
+from reliamsg.audit import accounts, contents, groups, latency, producers, sites
+from reliamsg.audit.kinds import KINDS, PRECEDENCE
+from reliamsg.audit.ranges import LAST
+from reliamsg.audit.schema import union
+from reliamsg.verify import Expect, Report, check
+from reliamsg.verify.journals import Chain, merge_copies
+from reliamsg.verify.spans import Spans
+from tests.audit.fleet import frames
+
+__all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "named_groups", "plain"]
+
+Place = tuple[str, str, str, str, str, int, str]
+"""Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites; what there is not is empty or 0."""
+EVIDENCE = frozenset({"missing", "broken", "unclosed"})
+"""What segments and expectations show, before any row is judged."""
+_DOUBLE = re.compile(r"(\S+) has incarnations")
+
+
+@dataclass
+class Outcome:
+    """A judgement. Counts are by name and group (``""``: of all), sites' by site and name."""
+
+    found: dict[Place, list[tuple[int, int]]] = field(default_factory=dict)
+    """Ranges as few as can be."""
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    sites: dict[str, dict[str, int]] = field(default_factory=dict)
+    latency: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def kinds(self) -> set[str]:
+        return {place[0] for place in self.found}
+
+    def verdict(self) -> str:
+        """By the job's own table of kinds."""
+        severities = {KINDS[kind][0] for kind in self.kinds()}
+        return next((severity for severity in PRECEDENCE if severity in severities), "complete")
+
+
+def differences(one: Outcome, other: Outcome) -> list[tuple[str, object, object, object]]:
+    """What two judgements do not agree in: name, key, what one says, what the other does."""
+    return [
+        (name, key, mine.get(key), theirs.get(key))
+        for name in ("found", "counts", "sites", "latency")
+        for mine, theirs in [(getattr(one, name), getattr(other, name))]
+        for key in sorted(mine.keys() | theirs.keys())
+        if mine.get(key) != theirs.get(key)
+    ]
+
+
+def plain(chains: Sequence[Chain], expect: Expect | None = None, *, evidence: bool = False) -> Outcome:
+    """The plain checker's. `evidence`: with what it says of the evidence."""
+    return of_report(check(chains, expect=expect), evidence=evidence)
+
+
+def of_report(report: Report, *, evidence: bool = False) -> Outcome:
+    """A report of the plain checker in the common form."""
+    found: dict[Place, Spans] = {}
+    for each in report.findings:
+        if each.kind in EVIDENCE and not evidence:
+            continue
+        producer, topic, _ = each.stream or (_producer(each.text), "", 0)
+        loss = " ".join((each.where, each.hop, *each.sites)).strip()
+        place = (each.kind, producer, topic, each.group, each.site, each.epoch or 0, loss)
+        _add(found, place, each.first, each.last)
+    messages = report.messages
+    counts = {("delivered", group): count for group, count in messages.delivered.items()}
+    for name, value in vars(messages).items():
+        if name != "delivered":
+            counts[name, ""] = value
+    return Outcome(
+        {place: list(ranges) for place, ranges in found.items()},
+        {key: count for key, count in counts.items() if count},
+        {site: dict(vars(each)) for site, each in report.sites.items()},
+        report.latency,
+    )
+
+
+def _producer(text: str | None) -> str:
+    """Of an epoch with two histories only the text says whose it is."""
+    named = _DOUBLE.search(text or "")
+    return named[1] if named else ""
+
+
+def _add(found: dict[Place, Spans], place: Place, first: int | None, last: int | None) -> None:
+    ranges = found.setdefault(place, Spans())
+    if first is not None and last is not None:
+        ranges.add(first, min(last, LAST))
+
+
+def by_spark(
+    spark: SparkSession, chains: Sequence[Chain], *, drained: bool = True, until_us: int | None = None
+) -> Outcome:
+    """What the job's steps say of chains, put together as the job does; evidence is for the readers of segments."""
+    chains = merge_copies(chains)
+    rows, known = (frame.localCheckpoint() for frame in frames(spark, chains))
+    contested = producers.contested(rows, known).localCheckpoint()
+    pieces = accounts.ranges(
+        rows, known, named_groups(spark, chains), drained=drained, until_us=until_us, contested=contested
+    ).localCheckpoint()
+    stretches = contents.stretches(rows, contested).localCheckpoint()
+    given = groups.instances(rows, known).localCheckpoint()
+    others = union(
+        [
+            groups.merge(given),
+            producers.findings(rows, known),
+            producers.incarnations(rows),
+            contents.corrupt(stretches),
+            accounts.findings(pieces),
+        ]
+    ).localCheckpoint()
+    found: dict[Place, Spans] = {}
+    findings = others.unionByName(accounts.unverified(pieces, contents.verified(stretches), others))
+    for row in findings.collect():
+        if KINDS[row.kind][0] == "lost":
+            continue  # told better by accounts.losses
+        producer = row.producer or _producer(row.text)
+        place = (row.kind, producer, row.topic or "", row.grp or "", row.site or "", row.epoch or 0, "")
+        _add(found, place, row.first, row.last)
+    for row in accounts.losses(pieces).collect():
+        loss = " ".join((row.place or "", row.hop, *row.sites)).strip()
+        _add(found, (row.kind, row.producer, row.topic, row.grp, "", row.epoch, loss), row.first, row.last)
+    return Outcome(
+        {place: list(ranges) for place, ranges in found.items()},
+        _counts(accounts.counts(pieces), groups.count(given)),
+        {
+            row.site: {k: v for k, v in row.asDict().items() if k != "site"}
+            for row in sites.counts(rows).collect()
+        },
+        {
+            row.hop: {k: v for k, v in row.asDict().items() if k != "hop"}
+            for row in latency.quantiles(rows).collect()
+        },
+    )
+
+
+def _counts(by_fate: DataFrame, by_order: DataFrame) -> dict[tuple[str, str], int]:
+    counts: dict[tuple[str, str], int] = {}
+    for row in [*by_fate.collect(), *by_order.collect()]:
+        for name, value in row.asDict().items():
+            if name == "grp" or not value:
+                continue
+            key = (name, row.grp if name == "delivered" else "")
+            # The producers' own account counts what was enqueued once, a group's once for each group.
+            if name != "enqueued" or row.grp == accounts.PRODUCER:
+                counts[key] = counts.get(key, 0) + value
+    return counts
+
+
+def named_groups(spark: SparkSession, chains: Iterable[Chain]) -> DataFrame:
+    """Every group that a journal says reads a topic: `topic`, `grp`."""
+    found: set[tuple[str, str]] = set()
+    for chain in chains:
+        for boot in chain.boots:
+            if chain.role == "producer":
+                found |= {(t, name) for t, names in boot.opened.get("groups", {}).items() for name in names}
+            else:
+                found |= {(topic, chain.client) for topic in boot.opened.get("topics", ())}
+        if chain.role == "group":
+            given = (row for row in chain.rows if row.kind in ("delivered", "redelivered"))
+            found |= {(row.topic, chain.client) for row in given}
+    return spark.createDataFrame(sorted(found), "topic string, grp string")

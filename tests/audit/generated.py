@@ -1,0 +1,448 @@
+"""Random journals as clients write them: a small model run, written with the real journal, then perhaps spoilt.
+
+Every client, topic and site of a run has the run's tag in its name, so that many runs can be judged together and each
+finding be told to be of one of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from reliamsg.message import Prev, Stream
+from reliamsg.store.journal import Entry, JournalRow
+from reliamsg.store.segment import Segment, encode
+from reliamsg.verify.journals import Chain, Role
+from tests.verify.histories import EPOCH, digest_of, write
+
+__all__ = ["GAP_TIMEOUT", "Journals", "journals", "segments"]
+
+GAP_TIMEOUT = 30.0
+"""Of every group, in seconds."""
+
+Place = tuple[Stream, int, int, int, int]
+"""Stream, epoch, incarnation, and a range."""
+Number = tuple[int, int, int]
+"""Epoch, incarnation, sequence number."""
+_RANGED = frozenset(
+    {
+        "enqueued", "confirmed", "published", "removed", "received", "duplicate", "buffered", "delivered",
+        "redelivered", "acknowledged", "declared", "before_join", "late", "dead_lettered", "replayed", "joined",
+        "gap_opened",
+    }
+)  # fmt: skip
+
+
+@dataclass
+class Journals:
+    """What one run left."""
+
+    tag: str
+    clients: list[tuple[Role, str, list[JournalRow]]] = field(default_factory=list)
+    changes: list[str] = field(default_factory=list)
+    """What was spoilt."""
+
+    def chains(self) -> list[Chain]:
+        """As from segments: nothing says that a journal that was not closed has no more rows."""
+        return [
+            Chain(role, name, f"{name}-{number}", rows, to_the_end=False)
+            for number, (role, name, rows) in enumerate(self.clients)
+        ]
+
+    def __str__(self) -> str:
+        lines = [f"run {self.tag}, spoilt by {self.changes or 'nothing'}"]
+        for role, name, rows in self.clients:
+            lines.append(f"{role} {name}:")
+            lines += [f"  {_line(row)}" for row in rows]
+        return "\n".join(lines)
+
+
+def _line(row: JournalRow) -> str:
+    about = (
+        f"{row.producer}/{row.topic} {row.epoch}:{row.incarnation:x} {row.first}-{row.last}"
+        if row.topic
+        else ""
+    )
+    digest = "" if row.digest is None else f"{row.digest:016x}"
+    found = (row.lsn, row.boot, row.kind, about, row.site, row.reason, digest, row.detail or "")
+    return " ".join(str(each) for each in found if each != "")
+
+
+def journals(seed: int, tag: str, *, clean: bool = True, changes: int = 0) -> Journals:
+    """The journals of one run; `clean`: one whose verdict is ``complete``. `changes`: how often to spoil them."""
+    rng = random.Random(seed)
+    made = _Run(rng, tag, clean).journals()
+    for _ in range(changes):
+        _spoil(rng, made)
+    return made
+
+
+def segments(role: Role, client: str, rows: Sequence[JournalRow], rng: random.Random) -> list[Segment]:
+    """A client's rows as the segments of a chain, cut at random places and between boots."""
+    found: list[Segment] = []
+    start = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or rows[end].boot != rows[start].boot or rng.random() < 0.2:
+            found.append(encode(role, client, rows[start:end], found[-1].digest if found else None))
+            start = end
+    return found
+
+
+class _Run:
+    """Producers and groups of one run."""
+
+    def __init__(self, rng: random.Random, tag: str, clean: bool) -> None:
+        self.rng = rng
+        self.tag = tag
+        self.clean = clean
+        self.sites = [f"dc1{tag}", f"dc2{tag}"][: rng.choice((1, 2, 2))]
+        self.topics = [f"orders{tag}", f"audit{tag}"][: rng.randint(1, 2)]
+        self.groups = [f"g{tag}", f"h{tag}"][: rng.randint(1, 2)]
+        self.named = [group for group in self.groups if rng.random() < 0.8]
+        """The others may begin anywhere."""
+        self.numbers: dict[Stream, list[Number]] = {}
+        self.unsent: set[tuple[Stream, int, int]] = set()
+        """Removed, or not published: no group gets it."""
+
+    def journals(self) -> Journals:
+        made = Journals(self.tag)
+        for name in [f"A{self.tag}", f"B{self.tag}"][: self.rng.randint(1, 2)]:
+            boots = self._producer(name)
+            made.clients.append(("producer", name, write(("producer", name), boots).rows))
+        for name in self.groups:
+            boots = _Group(self, name).boots()
+            made.clients.append(("group", name, write(("group", name), boots).rows))
+        return made
+
+    def _producer(self, name: str) -> list[list[Entry]]:
+        rng = self.rng
+        tips: dict[Stream, Prev] = {}
+        boots: list[list[Entry]] = []
+        epoch, incarnation = EPOCH, rng.getrandbits(63) | 1
+        confirm = rng.choice(("all", "any"))
+        for number in range(rng.randint(1, 3)):
+            new = number == 0 or rng.random() < 0.5
+            if number and new:
+                epoch, incarnation = epoch + 10, rng.getrandbits(63) | 1
+            named = dict.fromkeys(self.topics, self.named)
+            boot = [
+                Entry(
+                    "opened",
+                    detail={"groups": named, "sites": self.sites, "confirm": confirm, "version": "1"},
+                )
+            ]
+            boot += [Entry("connected", site=site) for site in self.sites]
+            for topic in self.topics:
+                stream = Stream(name, topic)
+                before = tips.get(stream)
+                if before is None or before.epoch != epoch:
+                    said = list(before) if before else None
+                    boot.append(Entry("epoch", stream, epoch, incarnation, detail={"prev": said}))
+                last = before.last if before is not None and before.epoch == epoch else 0
+                last = self._publish(boot, stream, epoch, incarnation, last, confirm)
+                if before is None or last > (before.last if before.epoch == epoch else 0):
+                    tips[stream] = Prev(epoch, incarnation, last)
+            boots.append(boot)
+        if self.clean or rng.random() < 0.9:
+            boots[-1].append(Entry("closed", detail={"pending": 0}))
+        return boots
+
+    def _publish(
+        self, boot: list[Entry], stream: Stream, epoch: int, incarnation: int, last: int, confirm: str
+    ) -> int:
+        """Some batches from after `last` on; the last number."""
+        rng = self.rng
+        waiting: list[Place] = []
+        for _ in range(rng.randint(1, 4)):
+            first, last = last + 1, last + rng.randint(1, 9)
+            place = (stream, epoch, incarnation, first, last)
+            total = digest_of(stream, epoch, first, last)
+            boot.append(
+                Entry("enqueued", *place, digest=total, latency={rng.randint(4, 30): last - first + 1})
+            )
+            self.numbers.setdefault(stream, []).extend(
+                (epoch, incarnation, seq) for seq in range(first, last + 1)
+            )
+            waiting.append(place)
+            if rng.random() < 0.6:
+                self._confirm(boot, waiting, confirm)
+        self._confirm(boot, waiting, confirm)
+        return last
+
+    def _confirm(self, boot: list[Entry], waiting: list[Place], confirm: str) -> None:
+        rng = self.rng
+        for place in waiting:
+            sites = (
+                self.sites if confirm == "all" else rng.sample(self.sites, rng.randint(1, len(self.sites)))
+            )
+            fate = (
+                "published" if self.clean else rng.choices(("published", "removed", "pending"), (30, 1, 1))[0]
+            )
+            if fate == "published":
+                latency = {rng.randint(20, 60): place[4] - place[3] + 1}
+                boot += [Entry("confirmed", *place, site=site, latency=latency) for site in sites]
+            if fate != "pending":
+                boot.append(Entry(fate, *place))
+            if fate != "published":
+                self.unsent |= {(place[0], place[1], seq) for seq in range(place[3], place[4] + 1)}
+        waiting.clear()
+
+
+class _Group:
+    """A group that reads everything, with crashes, gaps, dead letters and replays on the way."""
+
+    def __init__(self, run: _Run, name: str) -> None:
+        self.run = run
+        self.rng = run.rng
+        self.name = name
+        self.entries: list[Entry] = []
+        self.latest = name not in run.named and self.rng.random() < 0.5
+        self.waiting = {stream: list(numbers) for stream, numbers in run.numbers.items()}
+        self.owed: dict[Stream, list[Number]] = {stream: [] for stream in self.waiting}
+        """Given and not acknowledged."""
+        self.dead: list[tuple[Stream, Number]] = []
+        self.begun: set[Stream] = set()
+
+    def boots(self) -> list[list[Entry]]:
+        found = []
+        boots = self.rng.randint(1, 3)
+        for number in range(boots):
+            begin = "latest" if self.latest else "earliest"
+            detail = {
+                "topics": self.run.topics,
+                "sites": self.run.sites,
+                "begin": begin,
+                "gap_timeout": GAP_TIMEOUT,
+            }
+            self.entries = [Entry("opened", detail=detail)]
+            self.entries += [
+                Entry("connected", site=site, detail={"session_present": number > 0})
+                for site in self.run.sites
+            ]
+            for stream, numbers in self.owed.items():
+                self._put("redelivered", stream, numbers)
+            ends = number == boots - 1 and (self.run.clean or self.rng.random() < 0.9)
+            self._read(to_the_end=number == boots - 1)
+            if ends:
+                for stream in self.owed:
+                    self._acknowledge(stream, everything=True)
+                self.entries += [Entry("drained", site=site, detail={"count": 1}) for site in self.run.sites]
+                self.entries.append(Entry("closed"))
+            found.append(self.entries)
+        return found
+
+    def _read(self, *, to_the_end: bool) -> None:
+        rng = self.rng
+        while left := [stream for stream, numbers in self.waiting.items() if numbers]:
+            stream = rng.choice(left)
+            numbers = self.waiting[stream]
+            if stream not in self.begun:
+                self._join(stream, numbers)
+            count = rng.randint(1, 12)
+            taken, self.waiting[stream] = numbers[:count], numbers[count:]
+            told = [((stream, n[0], n[2]) in self.run.unsent, n) for n in taken]
+            for gone, run in groupby(told, lambda each: each[0]):
+                (self._give_up if gone else self._take)(stream, [n for _, n in run])
+            if rng.random() < 0.5:
+                self._acknowledge(stream)
+            if self.dead and rng.random() < 0.5:
+                letter, number = self.dead.pop()
+                self._put("replayed", letter, [number])
+            if not to_the_end and rng.random() < 0.15:
+                return
+
+    def _join(self, stream: Stream, numbers: list[Number]) -> None:
+        self.begun.add(stream)
+        if self.latest:
+            within = sum(number[0] == numbers[0][0] for number in numbers)
+            del numbers[: self.rng.randint(0, within - 1)]
+        epoch, incarnation, seq = numbers[0]
+        self.entries.append(Entry("joined", stream, epoch, incarnation, seq, seq, group=self.name))
+
+    def _take(self, stream: Stream, numbers: list[Number]) -> None:
+        rng = self.rng
+        if not self.run.clean and len(numbers) > 2 and rng.random() < 0.08:
+            at = rng.randrange(1, len(numbers))
+            lost = numbers[at : at + rng.randint(1, 3)]
+            self._take(stream, numbers[:at])
+            self._give_up(stream, lost)
+            numbers = numbers[at + len(lost) :]
+            if rng.random() < 0.5:
+                self._put("late", stream, lost)
+        for place in _ranges(stream, numbers):
+            first, *others = rng.sample(self.run.sites, len(self.run.sites))
+            self.entries.append(Entry("received", *place, site=first, group=self.name))
+            if rng.random() < 0.3:
+                self.entries.append(Entry("buffered", *place, site=first, group=self.name))
+            self.entries += [
+                Entry("duplicate", *place, site=s, group=self.name) for s in others if rng.random() < 0.8
+            ]
+        self._put("delivered", stream, numbers)
+        self.owed[stream] += numbers
+        if numbers and rng.random() < 0.05:
+            letter = self.owed[stream].pop()
+            self._put("dead_lettered", stream, [letter], reason="poison")
+            self.dead.append((stream, letter))
+
+    def _give_up(self, stream: Stream, numbers: list[Number]) -> None:
+        for place in _ranges(stream, numbers):
+            self.entries.append(Entry("gap_opened", *place, group=self.name))
+            # The journal's clock goes on by as much as the gap's own.
+            waited = {"elapsed": GAP_TIMEOUT, "after_s": GAP_TIMEOUT}
+            self.entries.append(Entry("declared", *place, group=self.name, reason="expired", detail=waited))
+
+    def _acknowledge(self, stream: Stream, everything: bool = False) -> None:
+        numbers = self.owed[stream]
+        count = len(numbers) if everything else self.rng.randint(0, len(numbers))
+        self._put("acknowledged", stream, numbers[:count])
+        del numbers[:count]
+
+    def _put(self, kind: str, stream: Stream, numbers: Sequence[Number], reason: str = "") -> None:
+        for place in _ranges(stream, numbers):
+            given = kind in ("delivered", "redelivered")
+            self.entries.append(
+                Entry(
+                    kind, *place, group=self.name, reason=reason,
+                    digest=digest_of(stream, place[1], *place[3:]) if given else None,
+                    latency={self.rng.randint(10, 50): place[4] - place[3] + 1} if given else None,
+                )
+            )  # fmt: skip
+
+
+def _ranges(stream: Stream, numbers: Sequence[Number]) -> Iterator[Place]:
+    """Numbers in order as ranges, as long as can be."""
+    start = 0
+    for end in range(1, len(numbers) + 1):
+        one = numbers[end - 1]
+        if end == len(numbers) or numbers[end] != (one[0], one[1], one[2] + 1):
+            yield (stream, one[0], one[1], numbers[start][2], one[2])
+            start = end
+
+
+# Spoiling rows
+
+
+def _spoil(rng: random.Random, made: Journals) -> None:
+    """One change to one client's rows; `lsn` is made to count again, but where a row is to be missing."""
+    number = rng.randrange(len(made.clients))
+    role, name, rows = made.clients[number]
+    rows = list(rows)
+    at = rng.randrange(len(rows))
+    row = rows[at]
+    how = rng.choice(_HOW)
+    if how == "clone":
+        # A file copied when it had the rows up to there, and then opened.
+        boots = sorted({each.boot for each in rows[: at + 1]})
+        opened = next(each for each in rows if each.boot == boots[-1])
+        more = [
+            replace(opened, boot=f"{0xC0:016x}", kind="opened"),
+            replace(opened, boot=f"{0xC0:016x}", kind="closed"),
+        ]
+        copied = [
+            *rows[: at + 1],
+            *(replace(each, wall_us=row.wall_us, wall_last_us=row.wall_us) for each in more),
+        ]
+        made.clients.append((role, name, [replace(each, lsn=lsn) for lsn, each in enumerate(copied, 1)]))
+    elif how == "lose":
+        del rows[at]
+        rows = rows or [row]
+    else:
+        _CHANGES[how](rng, rows, at)
+        rows = [replace(each, lsn=lsn) for lsn, each in enumerate(rows, 1)] or [row]
+    made.changes.append(f"{how} {name} {row.lsn} {row.kind}")
+    made.clients[number] = (role, name, rows)
+
+
+def _drop(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    del rows[at]
+
+
+def _swap(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    same = [i for i, row in enumerate(rows) if row.boot == rows[at].boot]
+    other = rng.choice(same)
+    rows[at], rows[other] = rows[other], rows[at]
+
+
+def _repeat(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    same = [i for i, row in enumerate(rows) if row.boot == rows[at].boot]
+    rows.insert(rng.choice(same) + 1, rows[at])
+
+
+def _ends(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    ranged = [i for i, row in enumerate(rows) if row.kind in _RANGED]
+    if not ranged:
+        return
+    at = rng.choice(ranged)
+    row = rows[at]
+    first, last = max(1, row.first + rng.randint(-2, 2)), row.last + rng.randint(-2, 2)
+    rows[at] = replace(row, first=first, last=max(first, last))
+
+
+def _digest(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    summed = [i for i, row in enumerate(rows) if row.digest is not None]
+    if not summed:
+        return
+    at = rng.choice(summed)
+    changed = (rows[at].digest or 0) ^ (1 << rng.randrange(64))
+    rows[at] = replace(rows[at], digest=rng.choice((None, changed, changed)))
+
+
+def _kind(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    ranged = [i for i, row in enumerate(rows) if row.kind in _RANGED]
+    if not ranged:
+        return
+    at = rng.choice(ranged)
+    mine = {row.kind for row in rows} & _RANGED
+    others = (
+        mine | {"declared", "before_join", "dead_lettered", "late", "replayed"} if rows[at].group else mine
+    )
+    rows[at] = replace(rows[at], kind=rng.choice(sorted(others)))
+
+
+def _epoch(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    own = [i for i, row in enumerate(rows) if row.epoch]
+    if own:
+        at = rng.choice(own)
+        rows[at] = replace(rows[at], epoch=rows[at].epoch + rng.choice((-10, 10)))
+
+
+def _incarnation(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    own = [i for i, row in enumerate(rows) if row.incarnation]
+    if own:
+        at = rng.choice(own)
+        rows[at] = replace(rows[at], incarnation=rows[at].incarnation ^ 2)
+
+
+def _reason(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    told = [i for i, row in enumerate(rows) if row.kind == "declared"]
+    if told:
+        at = rng.choice(told)
+        elapsed = rng.choice((0.0, GAP_TIMEOUT - 2, GAP_TIMEOUT + 0.5, GAP_TIMEOUT + 2))
+        detail = rng.choice((None, {"elapsed": elapsed}, {"until_epoch": rows[at].epoch + 10}))
+        rows[at] = replace(rows[at], reason=rng.choice(("expired", "superseded")), detail=detail)
+
+
+def _site(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    own = [i for i, row in enumerate(rows) if row.site]
+    if own:
+        at = rng.choice(own)
+        rows[at] = replace(rows[at], site=rng.choice(sorted({row.site for row in rows if row.site})))
+
+
+def _cut(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    """The journal ends there."""
+    del rows[max(1, at) :]
+
+
+def _day_off(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    day = rng.choice((-1, 1)) * 86_400_000_000
+    rows[:] = [replace(row, wall_us=row.wall_us + day, wall_last_us=row.wall_last_us + day) for row in rows]
+
+
+_CHANGES = {
+    "drop": _drop, "swap": _swap, "repeat": _repeat, "ends": _ends, "digest": _digest, "kind": _kind,
+    "epoch": _epoch, "incarnation": _incarnation, "reason": _reason, "site": _site, "cut": _cut, "day off": _day_off,
+}  # fmt: skip
+_HOW = ("lose", "clone", *_CHANGES, "ends", "kind", "swap", "repeat", "drop")
