@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reliamsg import Consumer, Message, Site
+from reliamsg import Consumer, JournalExport, Message, Site
 from reliamsg.verify.applog import AppLog
 from tests.runs.failpoint import Failpoint
 
@@ -28,6 +28,7 @@ def main(config: dict[str, Any]) -> None:
         sites,
         topics=topics,
         inbox=config["inbox"],
+        journal=JournalExport(config["journal"], interval=1.0),
         probe=probe,
         on_late=log.late,
         **config.get("options", {}),

@@ -14,12 +14,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from reliamsg import Consumer
 from reliamsg.errors import StoreCorrupt
 from reliamsg.store.database import open_readonly
-from reliamsg.store.journal import read_journal
+from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.store.segment import decode
 from reliamsg.verify import Report, check_directory
+from tests.runs.collected import keep
 
 ROOT = Path(__file__).resolve().parents[2]
 SiteSpec = tuple[str, str, dict[str, Any]]
@@ -141,6 +144,12 @@ class Run:
 
     directory: Path
     apps: list[App] = field(default_factory=list)
+    checked: bool = False
+
+    @property
+    def journals(self) -> Path:
+        """Where all clients export their journals to."""
+        return self.directory / "journals"
 
     def producer(
         self, name: str, sites: list[SiteSpec], topic: str, groups: list[str], last: int, **more: Any
@@ -148,6 +157,7 @@ class Run:
         config = {
             "producer": name, "sites": sites, "topic": topic, "groups": {topic: groups}, "last": last,
             "outbox": str(self.directory / f"{name}.outbox.db"), "log": str(self.directory / f"{name}.pub.ndjson"),
+            "journal": str(self.journals),
             **more,
         }  # fmt: skip
         return self._app("tests.runs.publisher", config)
@@ -156,6 +166,7 @@ class Run:
         config = {
             "group": group, "sites": sites, "topics": topics,
             "inbox": str(self.directory / f"{group}.inbox.db"), "log": str(self.directory / f"{group}.sub.ndjson"),
+            "journal": str(self.journals),
             **more,
         }  # fmt: skip
         return self._app("tests.runs.consumer", config)
@@ -173,21 +184,36 @@ class Run:
 
     def queued(self, site: str, group: str) -> int:
         """Messages that `site` has confirmed and not yet given to `group`, by the journals."""
-        return self._journalled("*.outbox.db", {"confirmed"}, site) - self._journalled(
-            f"{group}.inbox.db", {"received", "duplicate"}, site
+        confirmed = received = 0
+        for app in self.apps:
+            if "outbox" in app.config:
+                confirmed += self._journalled(app, {"confirmed"}, site)
+            elif app.config["group"] == group:
+                received += self._journalled(app, {"received", "duplicate"}, site)
+        return confirmed - received
+
+    def _journalled(self, app: App, kinds: set[str], site: str) -> int:
+        return sum(
+            row.last - row.first + 1 for row in self.rows(app) if row.kind in kinds and row.site == site
         )
 
-    def _journalled(self, pattern: str, kinds: set[str], site: str) -> int:
-        total = 0
-        for path in self.directory.glob(pattern):
-            # A file that is just being made is no database yet.
-            with contextlib.suppress(StoreCorrupt), contextlib.closing(open_readonly(path)) as connection:
-                for row in read_journal(connection):
-                    if row.kind in kinds and row.site == site:
-                        total += row.last - row.first + 1
-        return total
+    def rows(self, app: App) -> list[JournalRow]:
+        """An application's journal so far: what its file holds, and what has left it."""
+        found: dict[tuple[int, str], JournalRow] = {}
+        path = app.config.get("outbox") or app.config["inbox"]
+        # A file that is just being made is no database yet. It is read first, so that no row is missed on its way.
+        with contextlib.suppress(StoreCorrupt), contextlib.closing(open_readonly(path)) as connection:
+            found = {(row.lsn, row.boot): row for row in read_journal(connection)}
+        role = "producer" if "outbox" in app.config else "group"
+        own = self.journals / f"role={role}" / f"client={quote(app.config[role], safe='')}"
+        for segment in own.rglob("*.ndjson"):
+            if not segment.name.startswith("."):
+                found |= {(row.lsn, row.boot): row for row in decode(segment.read_bytes())[1]}
+        return [found[place] for place in sorted(found)]
 
     def check(self) -> Report:
+        """Judge files, segments and logs together."""
+        self.checked = True
         return check_directory(self.directory)
 
     def outcome(self, app: App) -> dict[str, list[int]]:
@@ -237,6 +263,8 @@ def run_in(directory: Path) -> Iterator[Run]:
         yield run
     finally:
         run.end()
+    if run.checked:
+        keep(run.directory)
 
 
 def assert_complete(report: Report) -> None:

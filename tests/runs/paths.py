@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.lab import Mosquitto, RabbitNode, TcpProxy
-from reliamsg.store.database import open_readonly
-from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.store.journal import JournalRow
 from reliamsg.verify import read_applog
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, wait_for
 
@@ -91,8 +90,7 @@ class Traffic:
 
     def rows(self, app: App, kind: str) -> list[JournalRow]:
         """What an application's journal says of one kind."""
-        with contextlib.closing(open_readonly(app.config.get("outbox") or app.config["inbox"])) as connection:
-            return [row for row in read_journal(connection) if row.kind == kind]
+        return [row for row in self.run.rows(app) if row.kind == kind]
 
     def drained(self, seconds: float = 30.0) -> None:
         """All faults are over: everything must come, once, in order, within a bound; then the checker's verdict.

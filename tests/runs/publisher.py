@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reliamsg import Producer, Site
+from reliamsg import JournalExport, Producer, Site
 from reliamsg.errors import OutboxFull, OutboxWriteError
 from reliamsg.verify.applog import AppLog, read_applog
 from tests.runs.failpoint import Failpoint
@@ -45,6 +45,7 @@ def main(config: dict[str, Any]) -> None:
         sites,
         outbox=config["outbox"],
         groups=config.get("groups"),
+        journal=JournalExport(config["journal"], interval=1.0),
         probe=probe,
         **config.get("options", {}),
     )
