@@ -1,0 +1,333 @@
+"""For every kind of finding one journal in which it was planted, and exactly what must be found there.
+
+All are made from one sound run: producer A in two epochs (30 and 20 messages to ``orders``), read by group g, which was
+killed once. Where a kind can't come alone, `companions` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from reliamsg.message import Prev, Stream, digest
+from reliamsg.store.journal import Entry
+from reliamsg.verify.journals import Chain
+from tests.audit.fleet import renamed
+from tests.verify.histories import SITES, History, body_of, digest_of
+from tests.verify.test_mutants import (
+    E1,
+    E2,
+    INC,
+    S,
+    add_after,
+    add_before,
+    both,
+    change,
+    entry,
+    given,
+    history,
+    swap_out,
+)
+
+__all__ = ["ELSEWHERE", "PLANTS", "Plant", "chains_of", "sound"]
+
+ELSEWHERE = {"delivered_after_failed", "not_durable", "unjournalled", "unseen", "too_late"}
+"""Kinds of the plain checker that take applications' logs, or a clock that all clients share."""
+GAP_TIMEOUT = 30.0
+UNREAD = Stream("A", "unread")
+"""Of a topic that no group reads, so that nobody misses anything of it."""
+
+Found = tuple[str, str, str, str, int, tuple[tuple[int, int], ...]]
+"""Kind, topic, group, site, epoch, ranges."""
+
+
+@dataclass(frozen=True)
+class Plant:
+    """What is done to the sound run, and what must be found."""
+
+    spoil: Callable[[History], None]
+    found: frozenset[Found]
+    companions: str = ""
+    """Why there are findings of other kinds, too."""
+
+
+def _found(kind: str, epoch: int, *ranges: tuple[int, int], group: str = "g", site: str = "") -> Found:
+    return kind, "orders", group, site, epoch, ranges
+
+
+def _alone(spoil: Callable[[History], None], *found: Found) -> Plant:
+    return Plant(spoil, frozenset(found))
+
+
+def sound() -> History:
+    """The run before anything is planted."""
+    run = history()
+    run.logs.clear()
+    for boot in run.groups["g"]:
+        boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "gap_timeout": GAP_TIMEOUT})
+    return run
+
+
+def chains_of(kind: str, spoil: Callable[[History], None] | None = None) -> list[Chain]:
+    """The journals with that kind planted, or with `spoil` instead; the kind is behind each name."""
+    run = sound()
+    (PLANTS[kind].spoil if spoil is None else spoil)(run)
+    chains = renamed(run.chains(), f"-{kind}")
+    for chain in chains:
+        chain.to_the_end = False  # as from segments
+        chain.broken = list(dict.fromkeys(chain.broken))
+    return chains
+
+
+def _unnamed(run: History) -> None:
+    for boot in run.producers["A"]:
+        boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "groups": {}})
+
+
+def _declared_instead(**how: object) -> Callable[[History], None]:
+    """21 and 22 of the first epoch are declared, in place of being delivered."""
+    told = given("declared", E1, 21, 22, reason="expired", **how)
+    return both(
+        swap_out("g", "delivered", E1, 21, told, given("delivered", E1, 23, 30)),
+        swap_out(
+            "g", "acknowledged", E1, 16, given("acknowledged", E1, 16, 20), given("acknowledged", E1, 23, 30)
+        ),
+    )
+
+
+def _second_producer(run: History) -> None:
+    """Producer B, of whose stream g never saw anything, and which names no group."""
+    place = (Stream("B", "orders"), E1, 0xB1, 1, 9)
+    _unnamed(run)
+    run.producers["B"] = [
+        [
+            Entry("opened", detail={"groups": {}, "sites": list(SITES), "confirm": "all"}),
+            Entry("epoch", *place[:3], detail={"prev": None}),
+            Entry("enqueued", *place, digest=digest_of(place[0], E1, 1, 9)),
+            *(Entry("confirmed", *place, site=site) for site in SITES),
+            Entry("published", *place),
+            Entry("closed"),
+        ]
+    ]
+
+
+def _unread_with_a_hole(run: History) -> None:
+    boot = run.producers["A"][0]
+    boot.append(Entry("epoch", UNREAD, E1, INC[E1], detail={"prev": None}))
+    for first, last in ((1, 3), (5, 8)):
+        place = (UNREAD, E1, INC[E1], first, last)
+        boot.append(Entry("enqueued", *place, digest=digest_of(UNREAD, E1, first, last)))
+        boot += [Entry("confirmed", *place, site=site) for site in SITES]
+        boot.append(Entry("published", *place))
+
+
+def _open_end(run: History) -> None:
+    """Killed before the last ten came, and not started again."""
+    both(
+        swap_out("g", "delivered", E2, 11),
+        change("g", "acknowledged", E2, 1, last=10),
+    )(run)
+    assert run.groups["g"][-1].pop().kind == "closed"
+
+
+def _old_epoch(run: History) -> None:
+    place = (E1, 31, 31)
+    both(
+        add_after(
+            "A", "published", E2, 11,
+            entry("enqueued", *place), *(entry("confirmed", *place, site=site) for site in SITES),
+            entry("published", *place),
+        ),
+        add_after("g", "delivered", E1, 21, given("delivered", *place), given("acknowledged", *place)),
+    )(run)  # fmt: skip
+
+
+def _headless(run: History) -> None:
+    assert run.groups["g"][1].pop(0).kind == "opened"
+
+
+def _headless_producer(run: History) -> None:
+    """Of a producer that names nobody: what its first boot did not say can't be known."""
+    assert run.producers["A"][1].pop(0).kind == "opened"
+    add_after("g", "delivered", E2, 11, given("delivered", E2, 21, 22), given("acknowledged", E2, 21, 22))(
+        run
+    )
+
+
+def _unclosed(run: History) -> None:
+    assert run.producers["A"][1].pop().kind == "closed"
+
+
+def _no_producer(run: History) -> None:
+    del run.producers["A"]
+
+
+def _removed(run: History) -> None:
+    both(
+        swap_out("A", "published", E2, 11, entry("removed", E2, 11, 20)),
+        swap_out("g", "delivered", E2, 11),
+        change("g", "acknowledged", E2, 1, last=10),
+    )(run)
+
+
+def _pending(run: History) -> None:
+    both(
+        swap_out("A", "published", E2, 11),
+        swap_out("g", "delivered", E2, 11),
+        change("g", "acknowledged", E2, 1, last=10),
+    )(run)
+
+
+_ADMITTED = "what is declared is lost, and said to be"
+
+PLANTS: dict[str, Plant] = {
+    # What a group was given
+    "out_of_order": _alone(
+        both(swap_out("g", "delivered", E2, 1), add_after("g", "delivered", E2, 11, given("delivered", E2, 1, 10))),
+        _found("out_of_order", E2, (1, 10)),
+    ),
+    "duplicate": _alone(
+        add_after("g", "delivered", E2, 11, given("delivered", E2, 5, 6)), _found("duplicate", E2, (5, 6))
+    ),
+    "redelivered_after_ack": _alone(
+        change("g", "redelivered", E1, 16, first=15, digest=digest_of(S, E1, 15, 20)),
+        _found("redelivered_after_ack", E1, (15, 15)),
+    ),
+    "acknowledged_twice": _alone(
+        add_after("g", "acknowledged", E2, 1, given("acknowledged", E2, 7, 7)),
+        _found("acknowledged_twice", E2, (7, 7)),
+    ),
+    "acknowledged_undelivered": _alone(
+        add_after("g", "acknowledged", E2, 1, given("acknowledged", E2, 21, 21)),
+        _found("acknowledged_undelivered", E2, (21, 21)),
+    ),
+    "not_redelivered": _alone(
+        both(
+            swap_out("g", "redelivered", E1, 16),
+            change("g", "acknowledged", E1, 16, first=21),
+            add_after("g", "acknowledged", E1, 21, given("acknowledged", E1, 16, 20)),
+        ),
+        _found("not_redelivered", E1, (16, 20)),
+    ),
+    "undeclared_gap": Plant(
+        both(
+            swap_out("g", "delivered", E1, 21, given("delivered", E1, 21, 24), given("delivered", E1, 26, 30)),
+            swap_out("g", "acknowledged", E1, 16, given("acknowledged", E1, 16, 24), given("acknowledged", E1, 26, 30)),
+        ),
+        frozenset({_found("undeclared_gap", E1, (25, 25)), _found("lost", E1, (25, 25))}),
+        "what was passed over without a word is lost, if it was ever there",
+    ),
+    "declared_late": Plant(
+        both(
+            swap_out("g", "delivered", E1, 21, given("delivered", E1, 23, 30),
+                     given("declared", E1, 21, 22, reason="superseded")),
+            swap_out("g", "acknowledged", E1, 16, given("acknowledged", E1, 16, 20), given("acknowledged", E1, 23, 30)),
+        ),
+        frozenset({_found("declared_late", E1, (21, 22)), _found("declared_gap", E1, (21, 22))}),
+        _ADMITTED,
+    ),
+    "delivered_after_gap": _alone(
+        add_before("g", "delivered", E1, 21, given("declared", E1, 21, 22, reason="superseded")),
+        _found("delivered_after_gap", E1, (21, 22)),
+    ),
+    "false_gap": _alone(
+        add_after("g", "delivered", E2, 1, given("declared", E2, 5, 6, reason="superseded")),
+        _found("false_gap", E2, (5, 6)),
+    ),
+    "phantom_gap": _alone(
+        add_after("g", "delivered", E2, 11, given("declared", E2, 21, 2**62, reason="superseded")),
+        _found("phantom_gap", E2, (21, 2**62)),
+    ),
+    "gap_closed_early": Plant(
+        _declared_instead(detail={"elapsed": 12.0}),
+        frozenset({_found("gap_closed_early", E1, (21, 22)), _found("declared_gap", E1, (21, 22))}),
+        _ADMITTED,
+    ),
+    "gap_closed_late": Plant(
+        _declared_instead(detail={"elapsed": 45.0}),
+        frozenset({_found("gap_closed_late", E1, (21, 22)), _found("declared_gap", E1, (21, 22))}),
+        _ADMITTED,
+    ),
+    "false_before_join": _alone(
+        both(
+            _unnamed,
+            swap_out("g", "delivered", E2, 1, given("before_join", E2, 1, 3), given("delivered", E2, 4, 10)),
+            swap_out("g", "acknowledged", E2, 1, given("acknowledged", E2, 4, 20)),
+        ),
+        _found("false_before_join", E2, (1, 3)),
+    ),
+    "false_replay": _alone(
+        add_after("g", "delivered", E2, 11, given("replayed", E2, 3, 3)), _found("false_replay", E2, (3, 3))
+    ),
+    # What a producer did
+    "seq_reused": _alone(
+        add_after("A", "published", E2, 11, entry("enqueued", E2, 20, 20), entry("published", E2, 20, 20)),
+        _found("seq_reused", E2, (20, 20), group=""),
+    ),
+    "seq_skipped": _alone(_unread_with_a_hole, ("seq_skipped", "unread", "", "", E1, ((4, 4),))),
+    "old_epoch": _alone(_old_epoch, _found("old_epoch", E1, (31, 31), group="")),
+    "wrong_prev": _alone(
+        change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1, INC[E1], 29))}), _found("wrong_prev", E2, group="")
+    ),
+    "confirmed_unknown": _alone(
+        add_after("A", "published", E2, 11, entry("confirmed", E2, 21, 21, site="dc1")),
+        _found("confirmed_unknown", E2, (21, 21), group="", site="dc1"),
+    ),
+    "published_unconfirmed": _alone(
+        swap_out("A", "confirmed", E2, 11), _found("published_unconfirmed", E2, (11, 20), group="", site="dc1")
+    ),
+    # Both sides
+    "two_incarnations": _alone(
+        change("g", "delivered", E2, 11, incarnation=0xBAD), ("two_incarnations", "", "", "", E2, ())
+    ),
+    "phantom": _alone(
+        both(
+            add_after("g", "delivered", E2, 11, given("delivered", E2, 21, 22)),
+            change("g", "acknowledged", E2, 1, last=22),
+        ),
+        _found("phantom", E2, (21, 22)),
+    ),
+    "corrupt": _alone(
+        change(
+            "g", "delivered", E2, 1,
+            digest=digest_of(S, E2, 1, 8) + digest(9, body_of(S, E2, 10), None, None)
+            + digest(10, body_of(S, E2, 9), None, None),
+        ),
+        _found("corrupt", E2, (1, 20)),  # one row, and so one sum
+    ),
+    "lost": _alone(
+        both(
+            change("g", "delivered", E2, 11, last=19, digest=digest_of(S, E2, 11, 19)),
+            change("g", "acknowledged", E2, 1, last=19),
+        ),
+        _found("lost", E2, (20, 20)),
+    ),
+    "declared_gap": _alone(_declared_instead(detail={"elapsed": GAP_TIMEOUT}), _found("declared_gap", E1, (21, 22))),
+    "removed": _alone(_removed, _found("removed", E2, (11, 20))),
+    # What is not known
+    "pending": _alone(_pending, _found("pending", E2, (11, 20), group="")),
+    "undelivered": Plant(
+        _open_end,
+        frozenset({_found("undelivered", E2, (11, 20)), ("unclosed", "", "", "", 0, ())}),
+        "a journal that was closed leaves nothing open at the end of a run",
+    ),
+    "unacknowledged": _alone(
+        change("g", "acknowledged", E2, 1, last=18), _found("unacknowledged", E2, (19, 20))
+    ),
+    "never_joined": _alone(_second_producer, _found("never_joined", E1, (1, 9))),
+    "unproven": Plant(
+        _headless_producer,
+        frozenset({_found("unproven", E2, (21, 22)), ("broken", "", "", "", 0, ())}),
+        "a producer whose journal is whole has published it or not",
+    ),
+    "unverified": _alone(
+        both(
+            change("g", "redelivered", E1, 16, last=23, digest=digest_of(S, E1, 16, 23)),
+            change("g", "delivered", E1, 21, first=24, digest=digest_of(S, E1, 24, 30)),
+        ),
+        _found("unverified", E1, (1, 30)),  # the producer has one sum for all of them
+    ),
+    "missing": _alone(_no_producer, ("missing", "", "", "", 0, ())),
+    "broken": _alone(_headless, ("broken", "", "", "", 0, ())),
+    "unclosed": _alone(_unclosed, ("unclosed", "", "", "", 0, ())),
+}  # fmt: skip
