@@ -1,0 +1,116 @@
+"""Random journals, spoilt at random, are judged by Spark as by the plain checker.
+
+A universe is a hundred runs' journals in one run of Spark: starting one costs more than judging them. Each run has
+names of its own, which say whose a difference is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from reliamsg.verify import Expect, check
+from reliamsg.verify.journals import collect, merge_copies
+from tests.audit.equality import Outcome, by_spark, differences, plain
+from tests.audit.generated import Journals, journals, segments
+
+_RUNS = 100
+
+
+@dataclass
+class Universe:
+    """Runs that are judged together, and how."""
+
+    runs: list[Journals] = field(default_factory=list)
+    drained: bool = True
+    until_us: int | None = None
+
+    @property
+    def expect(self) -> Expect:
+        return Expect(drained=self.drained, until_us=self.until_us)
+
+    def plain(self) -> Outcome:
+        return plain([chain for run in self.runs for chain in run.chains()], self.expect)
+
+    def by_spark(self, spark: SparkSession) -> Outcome:
+        chains = [chain for run in self.runs for chain in run.chains()]
+        return by_spark(spark, chains, drained=self.drained, until_us=self.until_us)
+
+
+def universe(seed: int) -> Universe:
+    """`_RUNS` runs: some sound, most with up to four changes; one universe in three is judged up to a time."""
+    rng = random.Random(seed)
+    runs = [
+        journals(
+            rng.getrandbits(32), f"-{number}", clean=rng.random() < 0.4, changes=rng.choice((0, 1, 1, 2, 4))
+        )
+        for number in range(_RUNS)
+    ]
+    until_us = None
+    if rng.random() < 0.4:
+        walls = sorted(row.wall_us for run in runs for _, _, rows in run.clients for row in rows)
+        until_us = walls[len(walls) // rng.randint(2, 3)]
+    return Universe(runs, drained=rng.random() < 0.8, until_us=until_us)
+
+
+def _culprit(
+    spark: SparkSession, judged: Universe, found: Sequence[tuple[str, object, object, object]]
+) -> str:
+    """The smallest journals among those named in the differences that are judged differently alone."""
+    text = " ".join(map(repr, found))
+    named = [run for run in judged.runs if any(f"{run.tag}{end}" in text for end in "'\" ")]
+    named.sort(key=lambda run: sum(len(rows) for _, _, rows in run.clients))
+    for run in named[:5]:
+        alone = Universe([run], judged.drained, judged.until_us)
+        if differ := differences(alone.plain(), alone.by_spark(spark)):
+            return f"{run}\nuntil {judged.until_us}, drained {judged.drained}\n" + "\n".join(map(str, differ))
+    return f"none of {[run.tag for run in named]} alone: " + "\n".join(map(str, found[:20]))
+
+
+@pytest.mark.timeout(900)
+def test_random_journals_are_judged_alike(spark: SparkSession, size: Callable[[int, int], int]) -> None:
+    @settings(
+        max_examples=size(2, 20),
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],  # a smaller universe shows nothing more, and takes as long
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(seed=st.integers(0, 2**32 - 1))
+    def judge(seed: int) -> None:
+        judged = universe(seed)
+        found = differences(judged.plain(), judged.by_spark(spark))
+        assert not found, f"universe({seed}):\n{_culprit(spark, judged, found)}"
+
+    judge()
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+def test_sound_journals_are_complete(seed: int) -> None:
+    run = journals(seed, "-x")
+    report = check(run.chains())
+    assert report.verdict == "complete", f"{run}\n{report.text()}"
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_segments_say_what_the_rows_do(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    rng = random.Random(seed)
+    run = journals(seed, "-x", clean=rng.random() < 0.5)
+    target: Path = tmp_path_factory.mktemp("journals")
+    for role, name, rows in run.clients:
+        for segment in segments(role, name, rows, rng):
+            path = target / segment.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(segment.data)
+    found = collect(target)
+    assert found.problems == []
+    assert not differences(
+        plain(found.chains, evidence=True), plain(merge_copies(run.chains()), evidence=True)
+    )
