@@ -286,6 +286,14 @@ def test_files_that_are_neither(journals: Path) -> None:
     assert report.verdict == "unknown"
 
 
+def test_a_file_that_is_none(journals: Path) -> None:
+    """A name that leads nowhere."""
+    (journals / "role=group" / "client=primary" / "lost.ndjson").symlink_to("nowhere")
+    report = check_directory(journals)
+    assert report.verdict == "unknown"
+    assert "lost.ndjson: it can't be read: " in broken(report)[0]
+
+
 def test_no_client_left(tmp_path: Path) -> None:
     directory = tmp_path / "role=producer" / "client=A%2Fb" / "date=2026-01-01"
     directory.mkdir(parents=True)

@@ -17,7 +17,7 @@ class Status(IntEnum):
     INCOMPLETE = 1
     """Something remains: messages unconfirmed, fewer received than asked for, a gap."""
     UNKNOWN = 2
-    """The demo's checker lacks evidence."""
+    """Evidence is missing, or what it says is open."""
     USAGE = 64
     DATA = 65
     """A file is not what it should be, or a line is too long."""
@@ -36,7 +36,7 @@ EXIT_CODES_HELP = """\b
 Exit codes:
   0    done
   1    something remains: messages unconfirmed or missing
-  2    demo: the outcome is unknown
+  2    demo, audit, journal verify: evidence is missing, or what it says is open
   64   wrong arguments
   65   a file is not what it should be, or a line is too long
   66   the input can't be read

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from reliamsg.errors import StoreCorrupt
+from reliamsg.errors import JournalTargetError, StoreCorrupt
 from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
@@ -25,7 +25,8 @@ from reliamsg.verify.segments import check_segment, claims_to_be_segment, owner_
 from reliamsg.verify.spans import Spans
 
 __all__ = [
-    "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database", "merge_copies", "read_chain",
+    "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database", "merge_copies",
+    "read_chain",
 ]  # fmt: skip
 
 Role = Literal["producer", "group"]
@@ -259,31 +260,32 @@ def _read_file(path: str | os.PathLike[str]) -> _File:
 def _take_segments(place: Target, root: str, clients: dict[tuple[Role, str], _Client], found: Found) -> None:
     for path in place.paths():
         full = f"{root}/{path}"
-        if isinstance(place, DirectoryTarget):
-            head = _head(Path(full))
-            if head is None:
-                continue
-            data = place.read(path) if claims_to_be_segment(full, head) else None
-        else:
-            data = place.read(path)
-            if not claims_to_be_segment(full, data):
-                data = None
+        try:
+            data = _segment_bytes(place, path, full)
+        except (JournalTargetError, OSError) as error:
+            _damaged(full, f"it can't be read: {error}", clients, found)
+            continue
         if data is None:
             found.others.append(full)
         else:
             _take_segment(full, data, clients, found)
 
 
+def _segment_bytes(place: Target, path: str, full: str) -> bytes | None:
+    """The bytes of a file that is a segment or should be one; None for others, of which little is read."""
+    if isinstance(place, DirectoryTarget):
+        with open(full, "rb") as file:
+            head = file.readline(_HEAD_BYTES)
+        return place.read(path) if claims_to_be_segment(full, head) else None
+    data = place.read(path)
+    return data if claims_to_be_segment(full, data) else None
+
+
 def _take_segment(path: str, data: bytes, clients: dict[tuple[Role, str], _Client], found: Found) -> None:
     try:
         segment = check_segment(path, data)
     except SegmentError as error:
-        owner = owner_by_path(path)
-        if owner is None:
-            found.problems.append(f"{path}: {error}")
-        else:
-            own = clients.setdefault((cast(Role, owner[0]), owner[1]), _Client())
-            own.damaged.append(f"{path.rpartition('/')[2]}: {error}")
+        _damaged(path, str(error), clients, found)
         return
     header = segment.header
     known = clients.setdefault((header.role, header.client), _Client()).segments
@@ -293,12 +295,14 @@ def _take_segment(path: str, data: bytes, clients: dict[tuple[Role, str], _Clien
         known[segment.digest] = Piece(path, segment.digest, header.parent, header.first_lsn, segment.rows)
 
 
-def _head(path: Path) -> bytes | None:
-    """How a file begins; None for what is no file."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return file.readline(_HEAD_BYTES)
+def _damaged(path: str, why: str, clients: dict[tuple[Role, str], _Client], found: Found) -> None:
+    """A segment that can't be used, of the client that its directories name."""
+    owner = owner_by_path(path)
+    if owner is None:
+        found.problems.append(f"{path}: {why}")
+    else:
+        own = clients.setdefault((cast(Role, owner[0]), owner[1]), _Client())
+        own.damaged.append(f"{path.rpartition('/')[2]}: {why}")
 
 
 def _put_together(clients: dict[tuple[Role, str], _Client], found: Found) -> None:
