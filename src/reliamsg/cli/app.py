@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 from reliamsg import __version__
+from reliamsg.cli.audit import audit
 from reliamsg.cli.demo.command import demo
 from reliamsg.cli.group import group
 from reliamsg.cli.journal import journal
@@ -37,7 +38,7 @@ def root(verbose: int) -> None:
     _log_to_stderr(verbose)
 
 
-for _command in (pub, sub, group, outbox, journal, demo):
+for _command in (pub, sub, group, outbox, journal, audit, demo):
     root.add_command(_command)
 
 

@@ -1,0 +1,176 @@
+"""``reliamsg audit``: the audit as a command, also ``python -m reliamsg.audit`` and for ``spark-submit``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import click
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from reliamsg.audit.expect import parse_expect
+from reliamsg.audit.job import audit
+from reliamsg.audit.session import make_session
+from reliamsg.audit.until import parse_until
+from reliamsg.audit.verdict import status, table
+from reliamsg.errors import ConfigError
+
+__all__ = ["main"]
+
+_USAGE, _NO_INPUT, _UNAVAILABLE, _SOFTWARE, _IO, _INTERRUPTED = 64, 66, 69, 70, 74, 130
+_QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+_EPILOG = """\b
+Exit codes:
+  0    complete: every message reached every group that reads its topic
+  1    violated or lost
+  2    unknown: evidence is missing, or something is still open
+  64   wrong arguments
+  66   the journals can't be read
+  69   PySpark or Java is missing, or Spark can't start
+  70   a fault of this program
+  74   the output can't be written
+  130  interrupted
+"""
+
+
+@click.command(
+    "audit",
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "RELIAMSG_AUDIT"},
+)
+@click.argument("journals")
+@click.option("--out", metavar="DIR", help="Write tables, verdict.json and report.html there.")
+@click.option(
+    "--master",
+    metavar="URL",
+    help="Spark's master, such as local[4] or spark://host:7077.  [default: all cores of this machine]",
+)
+@click.option(
+    "--expect",
+    "expected",
+    multiple=True,
+    metavar="WHAT",
+    help="Who must have left a journal: producer=NAME, group=NAME:TOPIC, or a JSON file. Repeatable.",
+)
+@click.option(
+    "--until", metavar="TIME", help="Account for what was enqueued by then: ISO 8601 (UTC), or µs since 1970."
+)
+@click.option(
+    "--running", is_flag=True, help="The system has not drained: what is not delivered yet counts as open."
+)
+@click.option(
+    "--gap-timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Where a group's journal does not say it.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="By how much a gap's clock may be off.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the content of verdict.json instead of a table.")
+def _command(
+    journals: str,
+    out: str | None,
+    master: str | None,
+    expected: tuple[str, ...],
+    until: str | None,
+    running: bool,
+    gap_timeout: float | None,
+    tolerance: float,
+    as_json: bool,
+) -> int:
+    """Say what became of every message, from the journals that clients left below JOURNALS (a directory or URL)."""
+    rules = parse_expect(
+        expected,
+        drained=not running,
+        until_us=None if until is None else parse_until(until),
+        gap_timeout=gap_timeout,
+        tolerance=tolerance,
+    )
+    if "://" not in journals and not os.path.exists(journals):
+        raise FileNotFoundError(f"{journals}: there is no such directory")
+    with _session(master) as spark:
+        found = audit(spark, journals, out=out, expect=rules)
+    click.echo(json.dumps(found, ensure_ascii=False) if as_json else table(found))
+    return status(found)
+
+
+@contextmanager
+def _session(master: str | None) -> Iterator[SparkSession]:
+    """A Spark session whose Java process does not write to this one's output."""
+    submitted = os.environ.get("PYSPARK_GATEWAY_PORT") is not None
+    if master is None and not submitted:
+        master = "local[*]"
+    with tempfile.TemporaryFile() as chatter, _redirected(chatter.fileno()):
+        try:
+            spark = make_session(master, settings=_QUIET)
+        except Exception as error:
+            chatter.seek(0)
+            said = chatter.read().decode(errors="replace").strip().splitlines() or [str(error)]
+            raise _NoSpark(f"Spark can't start: {said[-1]}") from error
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _redirected(target: int) -> Iterator[None]:
+    """What is started meanwhile writes there, for good; this process writes there for now."""
+    saved = os.dup(1), os.dup(2)
+    try:
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+        yield
+    finally:
+        for descriptor, standard in zip(saved, (1, 2), strict=True):
+            os.dup2(descriptor, standard)
+            os.close(descriptor)
+
+
+class _NoSpark(Exception):
+    pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command with `arguments` (``sys.argv`` unless given) and return its exit code."""
+    try:
+        result = _command.main(
+            None if arguments is None else list(arguments), prog_name="reliamsg audit", standalone_mode=False
+        )
+        sys.stdout.flush()
+    except (click.Abort, KeyboardInterrupt):
+        return _INTERRUPTED
+    except click.ClickException as error:
+        return _say(f"{error.format_message()} (try 'reliamsg audit --help')", _USAGE)
+    except ConfigError as error:
+        return _say(str(error), _USAGE)
+    except FileNotFoundError as error:
+        return _say(str(error), _NO_INPUT)
+    except _NoSpark as error:
+        return _say(str(error), _UNAVAILABLE)
+    except OSError as error:
+        return _say(str(error), _IO)
+    except PySparkException as error:
+        return _say(f"internal error: {error}", _SOFTWARE)
+    return result if isinstance(result, int) else 0
+
+
+def _say(text: str, code: int) -> int:
+    click.echo(f"reliamsg: {' '.join(text.split())}", err=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""What is wrong with the journals as evidence: what is missing, damaged, or not closed."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from reliamsg.audit import producers
+from reliamsg.audit.expect import Expect
+from reliamsg.audit.kinds import KINDS
+from reliamsg.audit.ranges import coverage, tagged
+from reliamsg.audit.schema import findings as as_findings
+from reliamsg.audit.schema import union
+
+__all__ = ["missing", "named", "of_chains", "problems"]
+
+_CLIENT = ("role", "client")
+_CHAIN = (*_CLIENT, "chain")
+_PAIR = "topic string, grp string"
+
+
+def problems(members: DataFrame, segments: DataFrame) -> DataFrame:
+    """Why rows of a chain may be missing: `role`, `client`, `chain`, `text`, a line each."""
+    return union([_between(members), _given_up(members), _holes(members), _damaged(members, segments)])
+
+
+def _between(members: DataFrame) -> DataFrame:
+    """What does not fit between a segment and the one before it."""
+    first = F.col("first_lsn").cast("string")
+    kind = F.element_at("lines", 1)["kind"]
+    lines = F.array(
+        F.when(
+            F.col("first_lsn") <= F.col("previous_lsn"),
+            F.concat(F.lit("row "), first, F.lit(" comes after row "), F.col("previous_lsn").cast("string")),
+        ),
+        F.when(
+            (F.col("place") > 1)
+            & (F.col("first_lsn") == F.col("previous_lsn") + 1)
+            & ~F.col("parent").eqNullSafe(F.col("previous_digest")),
+            F.concat(F.lit("what begins at row "), first, F.lit(" does not follow on the rows before it")),
+        ),
+        F.when(
+            F.col("returns"),
+            F.concat(F.lit("boot "), "boot", F.lit(" goes on at row "), first, F.lit(", after another one began")),
+        ),
+        F.when(
+            F.col("begins") & (kind != "opened"),
+            F.concat(
+                F.lit("boot "), "boot", F.lit(" begins with '"), kind, F.lit("' at row "), first,
+                F.lit(", not with 'opened'"),
+            ),
+        ),
+    )  # fmt: skip
+    return members.select(*_CHAIN, F.explode(F.array_compact(lines)).alias("text"))
+
+
+def _truncated(members: DataFrame) -> DataFrame:
+    """What clients say that they gave up: `first`, `last`, `count` of each ``truncated`` row, where it says so."""
+    said = F.filter("lines", lambda line: line["kind"] == "truncated")
+    return members.select(*_CHAIN, F.explode(said).alias("line")).select(
+        *_CHAIN,
+        *(
+            _number(f"$.{path}").alias(name)
+            for path, name in (("first_lsn", "first"), ("last_lsn", "last"), ("rows", "count"))
+        ),
+    )
+
+
+def _number(path: str) -> Column:
+    return F.get_json_object(F.col("line.detail"), path).try_cast("long")
+
+
+def _given_up(members: DataFrame) -> DataFrame:
+    span = F.concat(
+        F.lit("rows "), F.col("first").cast("string"), F.lit(" to "), F.col("last").cast("string"),
+        F.lit(" were given up by the client: its target was away"),
+    )  # fmt: skip
+    unwritten = F.concat(
+        F.coalesce(F.col("count").cast("string"), F.lit("some")),
+        F.lit(" rows were given up by the client: its file could not be written"),
+    )
+    return _truncated(members).select(*_CHAIN, F.coalesce(span, unwritten).alias("text"))
+
+
+def _holes(members: DataFrame) -> DataFrame:
+    """Rows that are missing, and that the client does not say it gave up."""
+    holes = members.where(F.col("first_lsn") > F.col("previous_lsn") + 1).select(
+        *_CHAIN, (F.col("previous_lsn") + 1).alias("first"), (F.col("first_lsn") - 1).alias("last")
+    )
+    told = _truncated(members).where(F.col("first").isNotNull() & F.col("last").isNotNull())
+    left = coverage(
+        [tagged(holes, _CHAIN, "hole"), tagged(told, _CHAIN, "told")], _CHAIN, ["hole", "told"]
+    ).where((F.col("hole") > 0) & (F.col("told") == 0))
+    text = F.concat(
+        F.lit("rows "), F.col("first").cast("string"), F.lit(" to "), F.col("last").cast("string"),
+        F.lit(" are missing"),
+    )  # fmt: skip
+    return left.select(*_CHAIN, text.alias("text"))
+
+
+def _damaged(members: DataFrame, segments: DataFrame) -> DataFrame:
+    """Segments that can't be believed, for each chain of the client among whose they lie: rows of any may be gone."""
+    bad = segments.where(F.col("problem").isNotNull() & F.col("owner_role").isNotNull()).select(
+        F.col("owner_role").alias("role"),
+        F.col("owner_client").alias("client"),
+        F.concat_ws(": ", "name", "problem").alias("line"),
+    )
+    own = (
+        members.select(*_CHAIN)
+        .distinct()
+        .withColumn("number", F.row_number().over(Window.partitionBy(*_CLIENT).orderBy("chain")))
+    )
+    text = F.when(F.col("number") == 1, F.col("line")).otherwise("segments of this client are damaged")
+    return own.join(bad, list(_CLIENT), how="inner").select(*_CHAIN, text.alias("text")).distinct()
+
+
+def of_chains(
+    chains: DataFrame, problems: DataFrame, segments: DataFrame, until_us: int | None = None
+) -> DataFrame:
+    """``broken`` and ``unclosed``: what is there and can't be relied on, a line each."""
+    name = F.concat(F.col("source"), F.lit(" ("), "role", F.lit(" "), "client", F.lit("): "))
+    of_problems = problems.join(chains, list(_CHAIN), how="inner").select(
+        F.concat(name, "text").alias("text")
+    )
+    ends = ~F.col("broken") & ~F.col("finished")
+    if until_us is not None:
+        ends &= F.col("last_us") <= until_us
+    unclosed = chains.where(ends).select(F.concat(name, F.lit(KINDS["unclosed"][1])).alias("text"))
+    # Of clients that left nothing else, and of nobody.
+    stray = segments.where(F.col("problem").isNotNull()).join(
+        chains.select(F.col("role").alias("owner_role"), F.col("client").alias("owner_client")).distinct(),
+        ["owner_role", "owner_client"],
+        how="left_anti",
+    )
+    owner = F.concat(F.col("owner_role"), F.lit(" "), "owner_client", F.lit(": "), "name")
+    lines = stray.select(F.concat(F.coalesce(owner, F.col("path")), F.lit(": "), "problem").alias("text"))
+    return union(
+        [as_findings(of_problems, "broken"), as_findings(lines, "broken"), as_findings(unclosed, "unclosed")]
+    )
+
+
+def named(rows: DataFrame, expect: Expect) -> DataFrame:
+    """`topic`, `grp`: every group that someone says reads a topic."""
+    told = [(topic, group) for topic, groups in expect.groups.items() for group in groups]
+    return union(
+        [
+            rows.sparkSession.createDataFrame(told, _PAIR),
+            _named_by_producers(rows).where(F.col("grp").isNotNull()),
+            _read_by_groups(rows),
+        ]
+    ).distinct()
+
+
+def _named_by_producers(rows: DataFrame) -> DataFrame:
+    """`topic`, `grp` as producers say at their start; `grp` is NULL where they name none for a topic."""
+    by_topic = F.from_json(F.get_json_object("detail", "$.groups"), "map<string,string>")
+    return (
+        producers.opened(rows.where(F.col("role") == "producer"))
+        .select(F.explode(by_topic).alias("topic", "names"))
+        .select("topic", F.explode_outer(producers.names_in(F.col("names"))).alias("grp"))
+    )
+
+
+def _read_by_groups(rows: DataFrame) -> DataFrame:
+    """`topic`, `grp` as groups say at their start, and as they were given messages."""
+    of_groups = rows.where(F.col("role") == "group")
+    topics = producers.names_in(F.get_json_object("detail", "$.topics"))
+    said = producers.opened(of_groups).select(F.explode(topics).alias("topic"), F.col("client").alias("grp"))
+    given = of_groups.where(_handed()).select("topic", F.col("client").alias("grp"))
+    return said.unionByName(given)
+
+
+def _handed() -> Column:
+    return F.col("kind").isin("delivered", "redelivered") & (F.col("first") <= F.col("last"))
+
+
+def missing(rows: DataFrame, chains: DataFrame, named: DataFrame, expect: Expect) -> DataFrame:
+    """``missing``: clients that someone expects or names, and topics that nobody publishes to, without a journal."""
+    session = rows.sparkSession
+    known = chains.select(*_CLIENT).distinct()
+    told = session.createDataFrame([(name,) for name in expect.producers], "client string")
+    heard = rows.where((F.col("role") == "group") & _handed()).select(F.col("producer").alias("client"))
+    wanted = (
+        told.unionByName(heard)
+        .select(F.lit("producer").alias("role"), "client")
+        .unionByName(named.select(F.lit("group").alias("role"), F.col("grp").alias("client")))
+        .distinct()
+    )
+    absent = wanted.join(known, list(_CLIENT), how="left_anti")
+    clients = absent.select(F.concat(F.lit("no journal of "), "role", F.lit(" "), "client").alias("text"))
+    enqueued = rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued")).select("topic")
+    published = enqueued.unionByName(_named_by_producers(rows).select("topic")).distinct()
+    # Where a producer's journal is missing, the topic would be there.
+    no_producer = absent.where(F.col("role") == "producer").limit(1).select(F.lit(True).alias("unknown"))
+    orphans = (
+        named.select("topic")
+        .distinct()
+        .join(published, "topic", how="left_anti")
+        .join(no_producer, F.col("unknown"), how="left_anti")
+        .select(F.concat(F.lit("no journal of any producer of topic "), "topic").alias("text"))
+    )
+    return as_findings(clients.unionByName(orphans), "missing")

@@ -1,0 +1,201 @@
+"""The audit as one job: from a directory of segments to a verdict.
+
+The only module of the steps' that decides what is kept between them, and that lets anything reach the driver: counts,
+and a bounded number of findings.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.storagelevel import StorageLevel
+
+from reliamsg.audit import (
+    accounts,
+    chains,
+    contents,
+    evidence,
+    groups,
+    latency,
+    producers,
+    read,
+    sites,
+    verdict,
+)
+from reliamsg.audit.expect import Expect
+from reliamsg.audit.kinds import KINDS, PRECEDENCE
+from reliamsg.audit.output import Output
+from reliamsg.audit.schema import CHAINS, union
+
+__all__ = ["MAX_FINDINGS", "audit"]
+
+MAX_FINDINGS = 1000
+"""Findings, and lost ranges, that reach the driver; the tables have all."""
+
+
+def audit(
+    spark: SparkSession,
+    journals: str | os.PathLike[str],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    expect: Expect | None = None,
+    until_us: int | None = None,
+    drained: bool = True,
+    gap_timeout: float | None = None,
+    tolerance: float = 1.0,
+) -> dict[str, Any]:
+    """Say what became of every message, from the segments below `journals`, a directory or a URL that Spark can read.
+
+    `out`: a local directory for tables, ``verdict.json`` and ``report.html``; an earlier audit's is replaced. The
+    rules can be given one by one or, all of them, as `expect`; see :class:`Expect` for their meaning.
+
+    Gives the content of ``verdict.json``. Raises :class:`FileNotFoundError` where there are no such journals,
+    :class:`ConfigError` for an `out` that holds something else, and what Spark raises.
+    """
+    started = time.perf_counter()
+    rules = expect or Expect(gap_timeout=gap_timeout, tolerance=tolerance, drained=drained, until_us=until_us)
+    output = Output(out) if out is not None else None
+    with ExitStack() as kept:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
+            kept.callback(frame.unpersist)
+            return frame
+
+        segments = keep(read.segments(spark, journals))
+        if output is not None:
+            output.clear()
+        believed = chains.believed(segments)
+        members = chains.members(believed)
+        if members.forked:
+            members = chains.Members(keep(chains.without_copies(members.frame)), True)
+        problems = evidence.problems(members.frame, segments)
+        known = keep(chains.chains(members.frame, problems))
+        rows = keep(chains.rows(members.frame))
+        of_chains = known.select(*CHAINS.fieldNames())
+        named = keep(evidence.named(rows, rules))
+        contested = keep(producers.contested(rows, of_chains))
+        instances = keep(
+            groups.instances(rows, of_chains, gap_timeout=rules.gap_timeout, tolerance=rules.tolerance)
+        )
+        stretches = keep(contents.stretches(rows, contested))
+        pieces = keep(
+            accounts.ranges(
+                rows, of_chains, named, drained=rules.drained, until_us=rules.until_us, contested=contested
+            )
+        )
+        others = keep(
+            union(
+                [
+                    groups.merge(instances),
+                    producers.findings(rows, of_chains),
+                    producers.incarnations(rows),
+                    contents.corrupt(stretches),
+                    accounts.findings(pieces),
+                    evidence.of_chains(known, problems, segments, rules.until_us),
+                    evidence.missing(rows, of_chains, named, rules),
+                ]
+            )
+        )
+        findings = keep(others.unionByName(accounts.unverified(pieces, contents.verified(stretches), others)))
+        by_site, by_hop = keep(sites.counts(rows)), keep(latency.quantiles(rows))
+        found = _verdict(
+            findings, pieces, instances, by_site, by_hop, known, rows, _duplicated(segments, believed)
+        )
+        found["seconds"] = round(time.perf_counter() - started, 3)
+        if output is not None:
+            output.table("findings", findings)
+            output.table("ranges", pieces)
+            output.table("sites", by_site)
+            output.table("latency", by_hop)
+            output.table("chains", of_chains)
+            output.finish(found, rows, findings)
+    return found
+
+
+def _duplicated(segments: DataFrame, believed: DataFrame) -> int:
+    return segments.where(F.col("problem").isNull()).count() - believed.count()
+
+
+def _verdict(
+    findings: DataFrame,
+    pieces: DataFrame,
+    instances: DataFrame,
+    by_site: DataFrame,
+    by_hop: DataFrame,
+    known: DataFrame,
+    rows: DataFrame,
+    duplicated: int,
+) -> dict[str, Any]:
+    kinds = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
+    clients = known.groupBy("role", "client").count().collect()
+    count = sum(row["count"] for row in clients)
+    missing = _lines(findings, "missing") if count else ["there are no journals"]
+    if not count:
+        kinds["missing"] = kinds.get("missing", 0) + 1
+    lost = [
+        verdict.as_dict(row) for row in _worst_first(accounts.losses(pieces)).limit(MAX_FINDINGS).collect()
+    ]
+    worst = [verdict.as_dict(row) for row in _worst_first(findings).limit(MAX_FINDINGS).collect()]
+    if not count:
+        text = {"kind": "missing", "severity": KINDS["missing"][0], "text": "there are no journals"}
+        worst.append({**text, "source": "journal"})
+    read = rows.agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.countDistinct(F.when(_of_stream(), F.struct("producer", "topic", "part"))).alias("streams"),
+    ).collect()[0]
+    return {
+        "verdict": verdict.worst(kinds),
+        "messages": verdict.messages(
+            accounts.counts(pieces).collect(),
+            groups.count(instances).collect(),
+            (row["client"] for row in clients if row["role"] == "group"),
+        ),
+        "streams": read["streams"],
+        "sites": {
+            row["site"]: {name: int(row[name]) for name in by_site.columns[1:]}
+            for row in by_site.orderBy("site").collect()
+        },
+        "lost_ranges": lost,
+        "lost_ranges_total": accounts.losses(pieces).count() if len(lost) == MAX_FINDINGS else len(lost),
+        "evidence": {
+            "clients": count,
+            "missing": missing,
+            "duplicated": duplicated,
+            "broken": _lines(findings, "broken", "unclosed"),
+        },
+        "latency": {
+            row["hop"]: {name: row[name] for name in by_hop.columns[1:]}
+            for row in by_hop.orderBy("hop").collect()
+        },
+        "findings": worst,
+        "findings_total": sum(kinds.values()),
+        "rows": read["rows"],
+    }
+
+
+def _of_stream() -> Column:
+    """Whether a row makes its stream count: something was enqueued to it, or handed out of it."""
+    enqueued = (F.col("role") == "producer") & (F.col("kind") == "enqueued")
+    handed = (F.col("role") == "group") & F.col("kind").isin("delivered", "redelivered")
+    return enqueued | handed
+
+
+def _lines(findings: DataFrame, *kinds: str) -> list[str]:
+    found = findings.where(F.col("kind").isin(*kinds)).select("text").orderBy("text").limit(MAX_FINDINGS)
+    return [row["text"] for row in found.collect()]
+
+
+def _worst_first(findings: DataFrame) -> DataFrame:
+    rank = F.create_map(
+        *(F.lit(each) for kind, (severity, _) in KINDS.items() for each in (kind, PRECEDENCE.index(severity)))
+    )
+    more = [name for name in ("site", "text") if name in findings.columns]
+    return findings.orderBy(
+        rank[F.col("kind")], "kind", "grp", "producer", "topic", "part", "epoch", "first", *more
+    )

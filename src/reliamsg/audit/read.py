@@ -1,0 +1,236 @@
+"""Reading segments: every file, what it holds, and whether it can be believed.
+
+A segment is believed when its bytes are those that its name promises, when they are a whole segment of a version that
+is known here, and when its name and its directories say the same of it as its header. Of any other no row is used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from reliamsg.audit.schema import LINE
+
+__all__ = ["location", "segments"]
+
+_FORMAT, _VERSION = "reliamsg.journal", 1
+"""What a segment's header calls itself, and the latest version that is known here."""
+_HEADER = T.StructType(
+    [
+        *(T.StructField(name, T.StringType()) for name in ("format", "version", "role", "client", "boot")),
+        *(T.StructField(name, T.LongType()) for name in ("first_lsn", "last_lsn", "rows")),
+        T.StructField("parent", T.StringType()),
+        # What only an application's log has.
+        T.StructField("op", T.StringType()),
+    ]
+)
+_NAME = "^([0-9a-f]{16})-([0-9]{19})-([0-9a-f]{64})\\.ndjson$"
+_OWNER = "(?:^|/)role=(producer|group)/client=([^/]+)/"
+_REQUIRED = ("lsn", "boot", "kind", "wall_us", "wall_last_us", "mono_us")
+_NUMBERS = "^[0-9a-f]{1,16}$"
+_NO_HEADER = "not a journal segment: its first line is no header"
+_OTHER_ROWS = "its rows are not those that its header names"
+
+
+def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame:
+    """Every ``*.ndjson`` below a directory or a URL that Spark can read; hidden files are left out.
+
+    Columns: `path`; `name`, without its directories; `digest` of its bytes; `problem`, why it can't be believed, NULL
+    where it can; `role`, `client`, `boot`, `first_lsn`, `last_lsn`, `parent` as in its header; `owner_role`,
+    `owner_client` as its directories say, NULL where they say none; `lines`, its rows as :data:`schema.LINE`, NULL
+    where there is a problem. Logs of applications are left out. A job that uses it more than once had better
+    persist it. Raises :class:`FileNotFoundError`.
+    """
+    try:
+        files = (
+            spark.read.format("binaryFile")
+            .option("recursiveFileLookup", "true")
+            .option("pathGlobFilter", "*.ndjson")
+            .load(location(journals))
+        )
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" in (error.getCondition() or ""):
+            raise FileNotFoundError(f"{os.fspath(journals)}: there are no such journals") from None
+        raise
+    return _checked(_parsed(files))
+
+
+def location(path: str | os.PathLike[str]) -> str:
+    """A local path as a URL, with nothing in it that Spark would take for a pattern; a URL as it is.
+
+    Raises :class:`FileNotFoundError` for a local path that does not exist.
+    """
+    text = os.fspath(path)
+    if re.match("[A-Za-z][A-Za-z0-9+.-]+:", text):
+        return text
+    if not Path(text).exists():
+        raise FileNotFoundError(f"{text}: there is no such directory")
+    absolute = os.path.abspath(text)  # Path.resolve would follow links, and give other names
+    return "file://" + re.sub(r"([\[\]{}*?\\])", r"\\\1", absolute)
+
+
+def _parsed(files: DataFrame) -> DataFrame:
+    # Bytes are taken for text as they are: what is no UTF-8 has another digest than its name says, or is no JSON.
+    text = F.col("content").cast("string")
+    shown = F.regexp_replace("path", "^file:/+", "/")
+    name = F.element_at(F.split(shown, "/"), -1)
+    read = files.select(
+        shown.alias("path"),
+        name.alias("name"),
+        F.sha2("content", 256).alias("digest"),
+        F.split(text, "\n", -1).alias("text"),
+    ).select("*", F.from_json(F.element_at("text", 1), _HEADER).alias("header"))
+    whole = _whole() & (F.col("header.rows") > 0)
+    joined = F.concat(
+        F.lit("["),
+        F.array_join(F.slice("text", 2, F.when(whole, F.col("header.rows")).otherwise(0).cast("int")), ","),
+        F.lit("]"),
+    )
+    return read.select(
+        "path",
+        "name",
+        "digest",
+        "header",
+        _whole().alias("whole"),
+        (F.element_at("text", -1) == "").alias("ended"),
+        F.greatest(F.size("text") - 2, F.lit(0)).alias("found"),
+        F.when(whole, F.from_json(joined, T.ArrayType(LINE))).alias("lines"),
+    )
+
+
+def _whole() -> Column:
+    return F.coalesce(
+        (F.element_at("text", -1) == "") & (F.size("text") == F.col("header.rows") + 2), F.lit(False)
+    )
+
+
+def _checked(parsed: DataFrame) -> DataFrame:
+    header = F.col("header")
+    is_header = F.coalesce(header["format"] == _FORMAT, F.lit(False))
+    owner = F.regexp_extract("path", _OWNER, 1)
+    # A plus sign in a directory's name is one, not a blank.
+    client = F.try_url_decode(F.regexp_replace(F.regexp_extract("path", _OWNER, 2), "\\+", "%2B"))
+    named = F.col("name").rlike(_NAME)
+    flat = parsed.select(
+        "path",
+        "name",
+        "digest",
+        named.alias("named"),
+        F.when(owner != "", owner).alias("owner_role"),
+        F.when(owner != "", client).alias("owner_client"),
+        is_header.alias("is_header"),
+        (F.coalesce(header["op"] != "", F.lit(False)) | ~F.col("ended")).alias("is_log"),
+        *(
+            header[name].alias(name)
+            for name in ("version", "role", "client", "boot", "first_lsn", "last_lsn", "rows", "parent")
+        ),
+        "whole",
+        "found",
+        "lines",
+    )
+    claims = F.col("named") | F.col("owner_role").isNotNull() | F.col("is_header")
+    problem = F.when(~claims, F.lit("neither a journal's segment nor an application's log")).otherwise(
+        _problem()
+    )
+    judged = flat.where(claims | ~F.col("is_log")).withColumn("problem", problem)
+    sound = F.col("problem").isNull()
+    return judged.select(
+        "path", "name", "digest", "problem", "role", "client", "boot", "first_lsn", "last_lsn", "parent",
+        "owner_role", "owner_client", F.when(sound, F.col("lines")).alias("lines"),
+    )  # fmt: skip
+
+
+def _problem() -> Column:
+    """Why a file can't be believed; what is said first is what a reader should know first."""
+    failure = _failure()
+    cut = F.col("is_header") & _known() & ~_damaged() & ~F.col("whole")
+    boot, first, digest = (F.regexp_extract("name", _NAME, i) for i in (1, 2, 3))
+    renamed = (boot != F.col("boot")) | (first.cast("long") != F.col("first_lsn"))
+    foreign = (F.col("owner_role") != F.col("role")) | ~F.col("owner_client").eqNullSafe(F.col("client"))
+    return (
+        F.when(
+            ~F.col("named"),
+            F.coalesce(failure, F.lit("its name is not a segment's, so nothing says what its bytes should be")),
+        )
+        .when(
+            digest != F.col("digest"),
+            F.when(cut, F.concat(F.lit("cut: it has "), failure)).otherwise(
+                "edited or damaged: its bytes are not those that its name promises"
+            ),
+        )
+        .when(failure.isNotNull(), failure)
+        .when(renamed, F.lit("renamed: its name and its header are of different boots or rows"))
+        .when(
+            F.col("owner_role").isNotNull() & foreign,
+            F.concat(
+                F.lit("foreign: it lies among those of "), "owner_role", F.lit(" "),
+                F.coalesce("owner_client", F.lit("?")), F.lit(", and is of "), "role", F.lit(" "), "client",
+            ),
+        )
+    )  # fmt: skip
+
+
+def _known() -> Column:
+    numeric = F.coalesce(F.col("version").rlike("^-?[0-9]{1,9}$"), F.lit(False))
+    return F.when(numeric, F.col("version").cast("int") <= _VERSION).otherwise(F.lit(False))
+
+
+def _damaged() -> Column:
+    lacks = F.lit(False)
+    for name in ("role", "client", "boot", "first_lsn", "last_lsn", "rows"):
+        lacks |= F.col(name).isNull()
+    return lacks | ~F.coalesce(F.col("role").isin("producer", "group"), F.lit(False))
+
+
+def _failure() -> Column:
+    """Why the bytes are no segment of this version; NULL where they are one."""
+    unreadable = F.exists(
+        "lines",
+        lambda line: (
+            _any_null(line)
+            | ~F.coalesce(line["incarnation"].rlike(_NUMBERS), F.lit(True))
+            | ~F.coalesce(line["digest"].rlike(_NUMBERS), F.lit(True))
+        ),
+    )
+    as_named = F.forall(
+        F.transform(
+            "lines", lambda line, i: (line["lsn"] - i == F.col("first_lsn")) & (line["boot"] == F.col("boot"))
+        ),
+        lambda each: each,
+    )
+    return (
+        F.when(~F.col("is_header"), F.lit(_NO_HEADER))
+        .when(
+            ~_known(),
+            F.concat(
+                F.lit("written by a newer version (form "), F.coalesce("version", F.lit("None")),
+                F.lit("): update reliamsg"),
+            ),
+        )
+        .when(_damaged(), F.lit("its header is damaged"))
+        .when(
+            ~F.col("whole"),
+            F.concat(F.col("found").cast("string"), F.lit(" whole rows instead of "), F.col("rows").cast("string")),
+        )
+        .when(
+            (F.col("last_lsn") - F.col("first_lsn") + 1 != F.col("rows")) | (F.col("rows") < 1), F.lit(_OTHER_ROWS)
+        )
+        .when(
+            F.col("lines").isNull() | (F.size("lines") != F.col("rows")) | F.coalesce(unreadable, F.lit(True)),
+            F.lit("a row can't be read"),
+        )
+        .when(~F.coalesce(as_named, F.lit(False)), F.lit(_OTHER_ROWS))
+    )  # fmt: skip
+
+
+def _any_null(line: Column) -> Column:
+    found = F.lit(False)
+    for name in _REQUIRED:
+        found |= line[name].isNull()
+    return found
