@@ -46,7 +46,7 @@ def test_journals_alone_are_complete_after_a_kill(
         wait_for(lambda: set(range(1, 6_001)) <= set(run.outcome(consumer)["till"]), 60, "all are handed out")
         consumer.stop()
         journals = tmp_path / "journals"
-        journals.mkdir()
+        shutil.copytree(run.journals, journals)
         for path in run.directory.glob("*.db"):
             shutil.copy(path, journals / path.name)
     report = check_directory(journals)
