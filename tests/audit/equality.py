@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,7 +18,7 @@ from reliamsg.verify.journals import Chain, merge_copies
 from reliamsg.verify.spans import Spans
 from tests.audit.fleet import frames
 
-__all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "named_groups", "plain"]
+__all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "named_groups", "plain", "shared"]
 
 Place = tuple[str, str, str, str, str, int, str]
 """Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites; what there is not is empty or 0."""
@@ -168,3 +169,22 @@ def named_groups(spark: SparkSession, chains: Iterable[Chain]) -> DataFrame:
             given = (row for row in chain.rows if row.kind in ("delivered", "redelivered"))
             found |= {(row.topic, chain.client) for row in given}
     return spark.createDataFrame(sorted(found), "topic string, grp string")
+
+
+def shared(verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``verdict.json`` and the plain checker's report, as plain data, must agree in."""
+    evidence = verdict["evidence"]
+    found: dict[Place, Spans] = {}
+    for each in (*verdict["findings"], *verdict["lost_ranges"]):
+        if each["kind"] in EVIDENCE or (each["severity"] == "lost" and "hop" not in each):
+            continue  # in the lines of the evidence, and in the lost ranges
+        producer = each["producer"] if "topic" in each else _producer(each["text"])
+        loss = " ".join((each.get("where", ""), each.get("hop", ""), *each.get("sites", ()))).strip()
+        names = (producer, each.get("topic", ""), each.get("group", ""), each.get("site", ""))
+        _add(found, (each["kind"], *names, each.get("epoch") or 0, loss), each.get("first"), each.get("last"))
+    return {
+        **{name: verdict[name] for name in ("verdict", "messages", "streams", "sites", "latency", "rows")},
+        **{name: evidence[name] for name in ("clients", "duplicated")},
+        **{name: sorted(evidence[name]) for name in ("missing", "broken")},
+        "found": {place: list(ranges) for place, ranges in found.items()},
+    }

@@ -80,11 +80,15 @@ def journals(seed: int, tag: str, *, clean: bool = True, changes: int = 0) -> Jo
 
 
 def segments(role: Role, client: str, rows: Sequence[JournalRow], rng: random.Random) -> list[Segment]:
-    """A client's rows as the segments of a chain, cut at random places and between boots."""
+    """A client's rows as the segments of a chain, cut at random places, between boots, and where rows are missing."""
     found: list[Segment] = []
     start = 0
     for end in range(1, len(rows) + 1):
-        if end == len(rows) or rows[end].boot != rows[start].boot or rng.random() < 0.2:
+        goes_on = end < len(rows) and (rows[end].boot, rows[end].lsn) == (
+            rows[start].boot,
+            rows[end - 1].lsn + 1,
+        )
+        if not goes_on or rng.random() < 0.2:
             found.append(encode(role, client, rows[start:end], found[-1].digest if found else None))
             start = end
     return found

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from reliamsg.verify import Expect, check
+from reliamsg.audit.job import MAX_FINDINGS, audit
+from reliamsg.verify import Expect, check, check_directory
 from reliamsg.verify.journals import collect, merge_copies
-from tests.audit.equality import Outcome, by_spark, differences, plain
+from tests.audit.equality import Outcome, by_spark, differences, plain, shared
 from tests.audit.generated import Journals, journals, segments
 
 _RUNS = 100
@@ -103,14 +104,36 @@ def test_sound_journals_are_complete(seed: int) -> None:
 def test_segments_say_what_the_rows_do(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     rng = random.Random(seed)
     run = journals(seed, "-x", clean=rng.random() < 0.5)
-    target: Path = tmp_path_factory.mktemp("journals")
-    for role, name, rows in run.clients:
-        for segment in segments(role, name, rows, rng):
-            path = target / segment.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(segment.data)
+    target = tmp_path_factory.mktemp("journals")
+    _write([run], target, rng)
     found = collect(target)
     assert found.problems == []
     assert not differences(
         plain(found.chains, evidence=True), plain(merge_copies(run.chains()), evidence=True)
     )
+
+
+def _write(runs: Sequence[Journals], target: Path, rng: random.Random) -> None:
+    """The segments that left the runs' clients."""
+    for run in runs:
+        for role, name, rows in run.clients:
+            for segment in segments(role, name, rows, rng):
+                path = target / segment.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(segment.data)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_verdicts_on_segments_are_equal(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """The whole job, clones and missing rows included."""
+    made = universe(seed)
+    _write(made.runs[:40], tmp_path, random.Random(seed))
+    report = check_directory(tmp_path, made.expect)
+    verdict = audit(spark, tmp_path, until_us=made.until_us, drained=made.drained)
+    assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"
+    by_spark, plainly = shared(verdict), shared(report.as_dict())
+    found, others = by_spark.pop("found"), plainly.pop("found")
+    differ = [(each, others.get(each), found.get(each)) for each in sorted(found.keys() | others.keys())]
+    assert [each for each in differ if each[1] != each[2]] == []
+    assert by_spark == plainly
