@@ -29,6 +29,8 @@ GROUPS_ALONE = {
 """Held against the plain checker elsewhere."""
 EVIDENCE = {"missing", "broken", "unclosed"}
 SOUPS, HISTORIES = 300, 60
+pytestmark = pytest.mark.timeout(600)
+"""Seconds; the first test waits for Spark to judge all of them."""
 
 Place = tuple[str, str, str, str, str, int, str]
 """Kind, producer, topic, group, site, epoch, place; what it does not have is empty or 0."""
@@ -59,9 +61,28 @@ def unverified() -> list[Chain]:
     return [producer.add("closed").chain(), group.add("closed").chain()]
 
 
+def held_back() -> list[Chain]:
+    """A group that lost what it had in its inbox, and what it had only received."""
+    producer, group = Writer("producer", "p-held"), Writer("group", "g-held")
+    place: dict[str, Any] = {"epoch": 1, "stream": ("p-held", "t-held")}
+    producer.boot(groups={"t-held": ["g-held"]}, sites=["dc1", "dc2"], confirm="all")
+    producer.add("enqueued", 1, 6, digest=sum_of("held", 1, 6), **place)
+    for site in ("dc1", "dc2"):
+        producer.add("confirmed", 1, 6, site=site, **place)
+    producer.add("published", 1, 6, **place)
+    group.boot(topics=["t-held"])
+    group.add("received", 1, 4, site="dc1", **place).add("received", 2, 5, site="dc2", **place)
+    group.add("buffered", 2, 3, site="dc2", **place).add("delivered", 1, 1, **place).add(
+        "acknowledged", 1, 1, **place
+    )
+    return [producer.add("closed").chain(), group.add("closed").chain()]
+
+
 def fleets() -> list[list[Chain]]:
     return (
-        [unverified()] + [soup(seed) for seed in range(SOUPS)] + [spoilt(seed) for seed in range(HISTORIES)]
+        [unverified(), held_back()]
+        + [soup(seed) for seed in range(SOUPS)]
+        + [spoilt(seed) for seed in range(HISTORIES)]
     )
 
 
@@ -165,7 +186,6 @@ def observed(rows: Iterable[Row]) -> Found:
     return {place: list(ranges) for place, ranges in spans.items()}
 
 
-@pytest.mark.timeout(300)
 def test_findings_are_those_of_the_plain_checker(run: Run, all_fleets: list[list[Chain]]) -> None:
     plain = expected(check(fleet) for fleet in all_fleets)
     by_spark = observed(run.found)
