@@ -1,0 +1,128 @@
+"""``reliamsg audit`` as a process: what it prints, writes, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reliamsg.audit.expect import Expect, parse_expect
+from reliamsg.audit.until import parse_until
+from reliamsg.errors import ConfigError
+from reliamsg.verify import check_directory
+from tests.audit.mutilated import exported, of
+
+_SECONDS = 300
+
+
+def audit(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "reliamsg", "audit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=_SECONDS,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def test_a_verdict_as_json_and_its_files(tmp_path: Path) -> None:
+    journals, out = exported(tmp_path), tmp_path / "out"
+    done = audit(journals, "--out", out, "--json", "--master", "local[2]")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found["verdict"] == "complete"
+    assert found == json.loads((out / "verdict.json").read_text())
+    assert {each.name for each in out.iterdir() if not each.name.startswith(".")} == {
+        "chains", "findings", "latency", "ranges", "sites", "verdict.json", "report.html",
+    }  # fmt: skip
+    plain = check_directory(journals).as_dict()
+    for name in ("messages", "streams", "sites", "latency", "rows", "lost_ranges"):
+        assert found[name] == plain[name], name
+
+
+def test_a_table_and_the_status_of_what_is_unknown(tmp_path: Path) -> None:
+    journals = exported(tmp_path)
+    done = audit(journals, "--expect", "producer=nobody", "--master", "local[2]")
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith("verdict: unknown\n")
+    assert "  evidence: no journal of producer nobody\n" in done.stdout
+
+
+def test_no_journals_at_all(tmp_path: Path) -> None:
+    done = audit(tmp_path, "--master", "local[1]")
+    assert done.returncode == 2, done.stderr
+    assert done.stdout.startswith("verdict: unknown\n")
+    assert "there are no journals" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["absent"], 66, "absent: there is no such directory"),
+        ([], 64, "Missing argument 'JOURNALS'"),
+        ([".", "--expect", "group=g"], 64, "write group=NAME:TOPIC"),
+        ([".", "--until", "soon"], 64, "neither ISO 8601 nor µs since 1970"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: list[str], status: int, says: str) -> None:
+    done = audit(*arguments)
+    assert done.returncode == status
+    assert done.stdout == ""
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_without_java_one_line_says_what_to_install(tmp_path: Path) -> None:
+    done = audit(tmp_path, PATH=str(tmp_path), JAVA_HOME="")
+    assert done.returncode == 69
+    assert "the audit needs Java 17 or 21" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_help_is_that_of_the_audit() -> None:
+    done = audit("--help")
+    assert done.returncode == 0
+    assert "--until" in done.stdout
+    assert "69   PySpark or Java is missing" in done.stdout
+
+
+def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
+    journals, out = exported(tmp_path), tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("of much worth")
+    done = audit(journals, "--out", out, "--master", "local[1]")
+    assert done.returncode == 64
+    assert "thesis.txt" in done.stderr
+    assert [each.name for each in out.iterdir()] == ["thesis.txt"]
+
+
+def test_a_missing_group_s_segment_makes_it_unknown(tmp_path: Path) -> None:
+    journals = exported(tmp_path)
+    of(journals, "group")[1].unlink()
+    done = audit(journals, "--json", "--master", "local[2]")
+    assert done.returncode == 2, done.stderr
+    assert json.loads(done.stdout)["verdict"] == "unknown"
+
+
+def test_times_are_utc_unless_they_say_otherwise() -> None:
+    assert parse_until("1970-01-02") == 86_400_000_000
+    assert parse_until("1970-01-02T00:00:00+01:00") == 82_800_000_000
+    assert parse_until("1790000000000000") == 1_790_000_000_000_000
+    with pytest.raises(ConfigError):
+        parse_until("yesterday")
+
+
+def test_expectations_in_words_and_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.json"
+    path.write_text('{"producers": ["b"], "groups": {"t": ["h"]}}')
+    found = parse_expect(["producer=a", "group=g:t", str(path)], drained=False)
+    assert found == Expect(("a", "b"), {"t": ["g", "h"]}, drained=False)
+    path.write_text('{"clients": []}')
+    with pytest.raises(ConfigError):
+        parse_expect([str(path)])
