@@ -124,7 +124,7 @@ def _write(runs: Sequence[Journals], target: Path, rng: random.Random) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [4, 1])
 def test_verdicts_on_segments_are_equal(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """The whole job, clones and missing rows included."""
     made = universe(seed)
