@@ -41,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store.segment",
         "export.target",
     },
-    "audit": BASE,
+    "audit": BASE | {"store.segment"},
     "cli": BASE | MIDDLE | UPPER | {"export", "lab", "testing", "verify"},
     "__init__": BASE | UPPER,
     "__main__": {"cli"},

@@ -63,9 +63,7 @@ def audit(
     with ExitStack() as kept:
 
         def keep(frame: DataFrame) -> DataFrame:
-            frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
-            kept.callback(frame.unpersist)
-            return frame
+            return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK)
 
         segments = keep(read.segments(spark, journals))
         if output is not None:

@@ -9,11 +9,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reliamsg.cli.demo.audit import Audit, audit
 from reliamsg.cli.demo.brokers import Brokers
 from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, SUBSCRIBED, TOPIC, Plan
 from reliamsg.cli.demo.watch import Watch
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import Failure
+from reliamsg.export.offline import export_file
 from reliamsg.lab.process import Child, LabError
 from reliamsg.verify import Expect, Report, check_directory
 
@@ -38,6 +40,7 @@ class Outcome:
     """How a run ended."""
 
     report: Report
+    audit: Audit
     watch: Watch
     at_stake: dict[str, int]
     """For each group, messages that were queued at dc1, confirmed, when it was killed."""
@@ -84,9 +87,11 @@ class Run:
             self._return_site()
             finished = self._finish()
         self.watch.look()
-        report = check_directory(self.plan.evidence, Expect(groups={TOPIC: GROUPS}, producers=PRODUCERS))
+        report, audited = self._judge()
         seconds = time.monotonic() - started
-        return Outcome(report, self.watch, at_stake, plain_at_stake, unacknowledged, seconds, finished)
+        return Outcome(
+            report, audited, self.watch, at_stake, plain_at_stake, unacknowledged, seconds, finished
+        )
 
     # The steps
 
@@ -158,6 +163,17 @@ class Run:
         for name in (*GROUPS, "plain-publisher", "plain-subscriber"):
             self._end(name)
         return finished
+
+    def _judge(self) -> tuple[Report, Audit]:
+        """Let the journals leave their clients' files, and have them judged twice."""
+        for path in (*map(self.plan.outbox, PRODUCERS), *map(self.plan.inbox, GROUPS)):
+            export_file(path, self.plan.journals)
+        report = check_directory(self.plan.evidence, Expect(groups={TOPIC: GROUPS}, producers=PRODUCERS))
+        self.on_event(f"the checker says: {report.verdict}; now Spark audits the same journals")
+        audited = audit(self.plan.journals, Path(self.plan.directory) / "spark", report, self.stop)
+        if audited.not_run:
+            self.on_event(f"Spark audits nothing: {audited.not_run}")
+        return report, audited
 
     def _drained(self) -> bool:
         best, deadline = -1, time.monotonic() + _STALLED_SECONDS

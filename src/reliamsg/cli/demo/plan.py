@@ -73,6 +73,11 @@ class Plan:
         return Path(self.directory) / "reliamsg"
 
     @property
+    def journals(self) -> Path:
+        """Where the clients' journals are in the end, as segments."""
+        return self.evidence / "journals"
+
+    @property
     def control(self) -> Path:
         """Where plain paho's logs are."""
         return Path(self.directory) / "plain"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reliamsg.cli.demo.audit import Audit
 from reliamsg.cli.demo.director import Outcome
 from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, Plan
 from reliamsg.cli.status import Status
@@ -21,17 +22,19 @@ _KIND_NAMES = {
 
 
 def exit_code(outcome: Outcome) -> Status:
-    """0 only for a complete run whose faults could have lost something."""
+    """0 only for a complete run whose faults could have lost something, and that no audit speaks against."""
     verdict = outcome.report.verdict
     if verdict in ("violated", "lost"):
         return Status.INCOMPLETE
-    return Status.OK if verdict == "complete" and outcome.mattered else Status.UNKNOWN
+    proven = verdict == "complete" and outcome.mattered and outcome.audit.agrees
+    return Status.OK if proven else Status.UNKNOWN
 
 
 def as_dict(outcome: Outcome, kind: str, directory: str | None) -> dict[str, Any]:
     """The checker's report, with what belongs to the demo beside it."""
     return {
         **outcome.report.as_dict(),
+        "audit": outcome.audit.as_dict(),
         "plain": outcome.watch.plain.as_dict(),
         "at_stake": {"dc1": outcome.at_stake, "plain": outcome.plain_at_stake},
         "handled_unacknowledged": outcome.unacknowledged,
@@ -75,8 +78,20 @@ def text(outcome: Outcome, plan: Plan, kind: str, plain_kind: str) -> str:
                 f"from {outcome.report.clients} journals and {outcome.report.logs} logs of the applications,",
             ),
             _line("", "by a checker that trusts none of the clients"),
+            *_audit_lines(outcome.audit),
         ]
     )
+
+
+def _audit_lines(audit: Audit) -> list[str]:
+    if audit.not_run:
+        return [_line("Spark audit", f"not run: {audit.not_run}")]
+    if not audit.agrees:
+        return [_line("Spark audit", "DIFFERS"), *(_line("", f"- {each}") for each in audit.differences)]
+    return [
+        _line("Spark audit", f"{audit.verdict.upper()}: equal to the checker in verdict and every count,"),
+        _line("", f"from the journals alone ({audit.seconds:.0f} s with starting Spark)"),
+    ]
 
 
 def _line(label: str, content: str) -> str:
