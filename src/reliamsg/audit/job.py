@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -31,9 +30,11 @@ from reliamsg.audit.expect import Expect
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.output import Output
 from reliamsg.audit.schema import CHAINS, union
+from reliamsg.audit.session import suit, suited
 
 __all__ = ["MAX_FINDINGS", "audit"]
 
+_IDENTITY = ("role", "client", "digest")
 MAX_FINDINGS = 1000
 """Findings, and lost ranges, that reach the driver; the tables have all."""
 
@@ -60,64 +61,72 @@ def audit(
     started = time.perf_counter()
     rules = expect or Expect(gap_timeout=gap_timeout, tolerance=tolerance, drained=drained, until_us=until_us)
     output = Output(out) if out is not None else None
-    with ExitStack() as kept:
-
-        def keep(frame: DataFrame) -> DataFrame:
-            return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK)
-
-        segments = keep(read.segments(spark, journals))
-        if output is not None:
-            output.clear()
-        believed = chains.believed(segments)
-        members = chains.members(believed)
-        if members.forked:
-            members = chains.Members(keep(chains.without_copies(members.frame)), True)
-        problems = evidence.problems(members.frame, segments)
-        known = keep(chains.chains(members.frame, problems))
-        rows = keep(chains.rows(members.frame))
-        of_chains = known.select(*CHAINS.fieldNames())
-        named = keep(evidence.named(rows, rules))
-        contested = keep(producers.contested(rows, of_chains))
-        instances = keep(
-            groups.instances(rows, of_chains, gap_timeout=rules.gap_timeout, tolerance=rules.tolerance)
+    own = suited(spark)
+    segments = _keep(read.segments(own, journals))
+    copies, journalled = _extent(segments)
+    suit(own, spark, journalled)
+    if output is not None:
+        output.clear()
+    believed = chains.believed(segments)
+    members = chains.members(believed)
+    if members.forked:
+        members = chains.Members(_keep(chains.without_copies(members.frame)), True)
+    problems = evidence.problems(members.frame, segments)
+    known = _keep(chains.chains(members.frame, problems))
+    rows = _keep(chains.rows(members.frame))
+    of_chains = known.select(*CHAINS.fieldNames())
+    named = _keep(evidence.named(rows, rules))
+    contested = _keep(producers.contested(rows, of_chains))
+    instances = _keep(
+        groups.instances(rows, of_chains, gap_timeout=rules.gap_timeout, tolerance=rules.tolerance)
+    )
+    stretches = _keep(contents.stretches(rows, contested))
+    pieces = _keep(
+        accounts.ranges(
+            rows, of_chains, named, drained=rules.drained, until_us=rules.until_us, contested=contested
         )
-        stretches = keep(contents.stretches(rows, contested))
-        pieces = keep(
-            accounts.ranges(
-                rows, of_chains, named, drained=rules.drained, until_us=rules.until_us, contested=contested
-            )
+    )
+    others = _keep(
+        union(
+            [
+                groups.merge(instances),
+                producers.findings(rows, of_chains),
+                producers.incarnations(rows),
+                contents.corrupt(stretches),
+                accounts.findings(pieces),
+                evidence.of_chains(known, problems, segments, rules.until_us),
+                evidence.missing(rows, of_chains, named, rules),
+            ]
         )
-        others = keep(
-            union(
-                [
-                    groups.merge(instances),
-                    producers.findings(rows, of_chains),
-                    producers.incarnations(rows),
-                    contents.corrupt(stretches),
-                    accounts.findings(pieces),
-                    evidence.of_chains(known, problems, segments, rules.until_us),
-                    evidence.missing(rows, of_chains, named, rules),
-                ]
-            )
-        )
-        findings = keep(others.unionByName(accounts.unverified(pieces, contents.verified(stretches), others)))
-        by_site, by_hop = keep(sites.counts(rows)), keep(latency.quantiles(rows))
-        found = _verdict(
-            findings, pieces, instances, by_site, by_hop, known, rows, _duplicated(segments, believed)
-        )
-        found["seconds"] = round(time.perf_counter() - started, 3)
-        if output is not None:
-            output.table("findings", findings)
-            output.table("ranges", pieces)
-            output.table("sites", by_site)
-            output.table("latency", by_hop)
-            output.table("chains", of_chains)
-            output.finish(found, rows, findings)
+    )
+    findings = _keep(others.unionByName(accounts.unverified(pieces, contents.verified(stretches), others)))
+    by_site, by_hop = _keep(sites.counts(rows)), _keep(latency.quantiles(rows))
+    found = _verdict(findings, pieces, instances, by_site, by_hop, known, rows, copies)
+    found["seconds"] = round(time.perf_counter() - started, 3)
+    if output is not None:
+        output.table("findings", findings)
+        output.table("ranges", pieces)
+        output.table("sites", by_site)
+        output.table("latency", by_hop)
+        output.table("chains", of_chains)
+        output.finish(found, rows, findings)
     return found
 
 
-def _duplicated(segments: DataFrame, believed: DataFrame) -> int:
-    return segments.where(F.col("problem").isNull()).count() - believed.count()
+def _keep(frame: DataFrame) -> DataFrame:
+    """Work a step out, and let the next ones begin from there: a plan of all steps together grows beyond what can
+    be planned. Its parts lie with the executors; when one is lost, the audit has to be run again."""
+    return frame.localCheckpoint(eager=True, storageLevel=StorageLevel.MEMORY_AND_DISK)
+
+
+def _extent(segments: DataFrame) -> tuple[int, int]:
+    """How many sound segments there are beyond the first copy of each, and how many rows in all."""
+    sound = segments.where(F.col("problem").isNull())
+    found = sound.agg(
+        F.count(F.lit(1)) - F.countDistinct(*_IDENTITY),
+        F.coalesce(F.sum(F.col("last_lsn") - F.col("first_lsn") + 1), F.lit(0)),
+    ).collect()[0]
+    return found[0], found[1]
 
 
 def _verdict(

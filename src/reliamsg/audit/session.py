@@ -1,4 +1,4 @@
-"""Where a Spark session is made; nowhere else."""
+"""Where a Spark session is made, and suited to its work; nowhere else."""
 
 from __future__ import annotations
 
@@ -6,13 +6,27 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-__all__ = ["make_session"]
+__all__ = ["LITTLE", "make_session", "suit", "suited"]
 
 _SETTINGS = {
     # Dates and times are compared with what clients wrote, which is UTC.
     "spark.sql.session.timeZone": "UTC",
     # An overflow or a bad cast is a mistake of ours, and must not become a NULL that nobody sees.
     "spark.sql.ansi.enabled": "true",
+}
+_APPLICATION_SETTINGS = {
+    # Remembering for each expression which line of Python it came from doubles the time that plans take.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+    "spark.sql.dataFrameQueryContext.enabled": "false",
+}
+LITTLE = 300_000
+"""Up to so many journal rows, an audit's time is what it takes to plan it and to start its tasks."""
+_FOR_LITTLE = {
+    # Compiling code for each step takes longer than having the few rows interpreted.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
 }
 _LOCAL_SETTINGS = {
     # One machine: as many tasks as it can run at once, and no web server that nobody looks at.
@@ -30,7 +44,7 @@ def make_session(master: str | None = None, *, settings: Mapping[str, str] | Non
     own and come last. Raises what Spark raises when it can't start, for lack of Java say.
     """
     builder = SparkSession.builder.appName("reliamsg audit")
-    for name, value in _SETTINGS.items():
+    for name, value in (_SETTINGS | _APPLICATION_SETTINGS).items():
         builder = builder.config(name, value)
     if master is not None:
         builder = builder.master(master)
@@ -41,3 +55,18 @@ def make_session(master: str | None = None, *, settings: Mapping[str, str] | Non
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def suited(spark: SparkSession) -> SparkSession:
+    """A session of its own for one audit, in the same Spark application; at first with settings for little work."""
+    own = spark.newSession()
+    for name, value in (_SETTINGS | _FOR_LITTLE).items():
+        own.conf.set(name, value)
+    return own
+
+
+def suit(own: SparkSession, spark: SparkSession, rows: int) -> None:
+    """Once it is known how many journal rows there are: with more than a little, work as `spark` is set to."""
+    if rows > LITTLE:
+        for name in _FOR_LITTLE:
+            own.conf.set(name, str(spark.conf.get(name)))

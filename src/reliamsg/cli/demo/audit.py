@@ -1,0 +1,99 @@
+"""A second opinion at the end of a run: the Spark audit of the same journals, where Java and PySpark are there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, TOPIC
+from reliamsg.cli.signals import StopRequest
+from reliamsg.cli.status import Failure
+from reliamsg.lab.process import Child
+from reliamsg.verify import Report
+
+__all__ = ["Audit", "audit"]
+
+_SECONDS = 180.0
+_COMPARED = ("verdict", "messages", "streams", "sites")
+"""What both must say alike. The plain checker reads the applications' logs as well, so its counts prove that the
+journals tell what the applications saw."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """How the audit ended."""
+
+    not_run: str = ""
+    """Why it did not run, else empty."""
+    verdict: str = ""
+    seconds: float = 0.0
+    differences: list[str] = field(default_factory=list)
+    """What the audit and the plain checker do not say alike; empty where they agree."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing speaks against the plain checker's report."""
+        return not self.differences
+
+    def as_dict(self) -> dict[str, Any]:
+        if self.not_run:
+            return {"not_run": self.not_run}
+        return {
+            "verdict": self.verdict,
+            "equal": self.agrees,
+            "differences": self.differences,
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def audit(journals: Path, out: Path, report: Report, stop: StopRequest) -> Audit:
+    """Audit the segments below `journals` in a process of its own, and hold the outcome against `report`.
+
+    Writes the audit's tables and report to `out`. Takes ten seconds or more; ends early when `stop` is asked for.
+    """
+    if not_run := _missing():
+        return Audit(not_run=not_run)
+    out.mkdir(parents=True)
+    expected = [f"producer={name}" for name in PRODUCERS] + [f"group={name}:{TOPIC}" for name in GROUPS]
+    command = [sys.executable, "-m", "reliamsg.audit", str(journals), "--out", str(out / "audit"), "--json"]
+    command += [part for name in expected for part in ("--expect", name)]
+    started = time.monotonic()
+    child = Child("the audit", command, output=out / "output.txt")
+    try:
+        while child.alive and time.monotonic() < started + _SECONDS:
+            if stop.wait(0.1):
+                raise Failure(stop.status, "interrupted; everything was ended")
+    finally:
+        child.kill()
+    seconds = time.monotonic() - started
+    try:
+        found = json.loads((out / "audit" / "verdict.json").read_text())
+    except (OSError, ValueError):
+        last = child.output_tail().strip().splitlines() or ["it said nothing"]
+        return Audit(seconds=seconds, differences=[f"the audit came to no end: {last[-1]} ({child.output})"])
+    return Audit("", found["verdict"], seconds, _differences(report.as_dict(), found))
+
+
+def _missing() -> str:
+    """What the audit would need and is not there."""
+    if importlib.util.find_spec("pyspark") is None:
+        return "PySpark is not installed: pip install 'reliamsg[audit]'"
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
+        return "Java is not installed: on Debian, apt-get install openjdk-17-jre-headless"
+    return ""
+
+
+def _differences(plain: dict[str, Any], found: dict[str, Any]) -> list[str]:
+    return [
+        f"{name}: the checker says {plain[name]}, the audit {found.get(name)}"
+        for name in _COMPARED
+        if plain[name] != found.get(name)
+    ]
