@@ -9,6 +9,16 @@ from reliamsg.sending.producer import Producer
 from reliamsg.sending.receipt import Receipt
 
 __version__ = "0.1.0"
-__all__ = ["Consumer", "Gap", "JournalExport", "Message", "MessageId", "Producer", "Quorum", "Receipt", "Site"]
+__all__ = [
+    "Consumer",
+    "Gap",
+    "JournalExport",
+    "Message",
+    "MessageId",
+    "Producer",
+    "Quorum",
+    "Receipt",
+    "Site",
+]
 
 logging.getLogger("reliamsg").addHandler(logging.NullHandler())

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from reliamsg.audit.session import make_session
+from reliamsg.audit.session import make_session, suited
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = make_session(
-        "local[2]", settings={"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"}
-    )
-    yield session
+    session = make_session("local[2]", settings={"spark.ui.showConsoleProgress": "false"})
+    session.sparkContext.setLogLevel("ERROR")
+    # As a small audit sets itself; steps that are tested alone get no session of their own.
+    yield suited(session)
     session.stop()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 from reliamsg.export.offline import export_file
-from reliamsg.store.segment import digest_of, parse_name
+from reliamsg.store.journal import JournalRow
+from reliamsg.store.segment import Role, digest_of, encode, parse_name
+from tests.audit.generated import journals as generated
 from tests.verify.histories import make
 from tests.verify.test_files import save_all
 
-__all__ = ["exported", "of", "rewritten"]
+__all__ = ["a_day_off", "exported", "of", "of_run", "rewritten", "written"]
 
 
 def exported(directory: Path, *, rows: int = 12) -> Path:
@@ -23,6 +28,46 @@ def exported(directory: Path, *, rows: int = 12) -> Path:
         for left in directory.glob("export.db*"):
             left.unlink()
     return journals
+
+
+def of_run(
+    directory: Path,
+    tag: str,
+    *,
+    rows: int = 6,
+    change: Callable[[list[JournalRow]], list[JournalRow]] = lambda rows: rows,
+) -> Path:
+    """Below `directory`, the journals of another such run, whose clients have `tag` behind their names.
+
+    `change` is what happened to the groups' rows before they were exported.
+    """
+    for role, name, own in generated(7, tag).clients:
+        written(directory, role, name, change(own) if role == "group" else own, rows)
+    return directory
+
+
+def written(
+    directory: Path, role: Role, name: str, own: Sequence[JournalRow], rows: int, parent: str | None = None
+) -> str:
+    """Write a client's rows as segments of at most so many; returns the digest of the last."""
+    for _, boot in groupby(own, key=lambda row: row.boot):
+        left = list(boot)
+        while left:
+            segment = encode(role, name, left[:rows], parent)
+            path = directory / segment.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(segment.data)
+            left, parent = left[rows:], segment.digest
+    assert parent is not None
+    return parent
+
+
+def a_day_off(rows: list[JournalRow]) -> list[JournalRow]:
+    """The rows of a client whose wall clock is a day ahead."""
+    day_us = 86_400_000_000
+    return [
+        replace(row, wall_us=row.wall_us + day_us, wall_last_us=row.wall_last_us + day_us) for row in rows
+    ]
 
 
 def of(journals: Path, role: str) -> list[Path]:

@@ -127,8 +127,7 @@ def judge(
     spark: SparkSession, chains: list[Chain], *, drained: bool = True, until_us: int | None = None
 ) -> Run:
     """What the job's steps say, each run once."""
-    rows, known = frames(spark, chains)
-    rows, known = rows.persist(), known.persist()
+    rows, known = (frame.localCheckpoint() for frame in frames(spark, chains))
     contested = producers.contested(rows, known).localCheckpoint()
     pieces = accounts.ranges(
         rows, known, named_groups(spark, chains), contested=contested, drained=drained, until_us=until_us
@@ -147,17 +146,13 @@ def judge(
     assert [(f.name, f.dataType) for f in found.schema.fields] == [
         (f.name, f.dataType) for f in FINDINGS.fields
     ]
-    try:
-        return Run(
-            found.collect(),
-            accounts.counts(pieces).collect(),
-            sites.counts(rows).collect(),
-            latency.quantiles(rows).collect(),
-            accounts.losses(pieces).collect(),
-        )
-    finally:
-        rows.unpersist()
-        known.unpersist()
+    return Run(
+        found.collect(),
+        accounts.counts(pieces).collect(),
+        sites.counts(rows).collect(),
+        latency.quantiles(rows).collect(),
+        accounts.losses(pieces).collect(),
+    )
 
 
 def expected(reports: Iterable[Report]) -> Found:

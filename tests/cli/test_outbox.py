@@ -53,7 +53,10 @@ def test_drain_declares_the_groups_that_the_producer_named(mixed: Sites, nowhere
     away = Sites(
         [*nowhere.arguments, "--site", "dc2=" + nowhere.arguments[1].split("=", 1)[1]], mixed.directory
     )
-    refused(publish(away, unique, b"a\n", "--group", unique, "--timeout", "0.5"), 1)
+    # The row that tells of the producer's opening has left with the journal.
+    journal = ("--journal", str(mixed.directory / "journals"))
+    refused(publish(away, unique, b"a\n", "--group", unique, "--timeout", "0.5", *journal), 1)
+    assert list((mixed.directory / "journals").rglob("*.ndjson"))
     succeeded(reliamsg("outbox", "drain", mixed.file("p.db"), *mixed.arguments))
     assert succeeded(subscribe(mixed, unique, unique, "--count", "1")) == b"a\n", "RabbitMQ kept it"
 

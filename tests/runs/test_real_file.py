@@ -12,7 +12,9 @@ from typing import TypeVar
 import pytest
 
 from reliamsg.lab import Mosquitto, RabbitNode
-from tests.runs.harness import wait_for
+from reliamsg.verify import check_directory
+from tests.runs.collected import keep
+from tests.runs.harness import assert_complete, wait_for
 
 T = TypeVar("T")
 RELIAMSG = [sys.executable, "-m", "reliamsg"]
@@ -43,17 +45,18 @@ def test_output_equals_input(
     source.write_bytes(text)
     dc1 = make_mosquitto(name="dc1")
     sites = ["--site", f"dc1={dc1.url}", "--site", f"dc2={rabbit.url}"]
+    journal = ["--journal", tmp_path / "journals"]
     subprocess.run(
         [*RELIAMSG, "group", "create", "readers", "--topic", "changes", *sites], check=True, timeout=60
     )
     with output.open("wb") as out:
         reader = subprocess.Popen(
             [*RELIAMSG, "sub", "changes", "--group", "readers", "--inbox", tmp_path / "inbox.db",
-             "--count", str(text.count(b"\n")), *sites], stdout=out,
+             "--count", str(text.count(b"\n")), *journal, *sites], stdout=out,
         )  # fmt: skip
         writer = subprocess.Popen(
             [*RELIAMSG, "pub", "changes", "--producer", "files", "--outbox", tmp_path / "outbox.db",
-             "--group", "readers", "--file", source, *sites],
+             "--group", "readers", "--file", source, *journal, *sites],
         )  # fmt: skip
         try:
             half = wait_for(
@@ -69,3 +72,5 @@ def test_output_equals_input(
             writer.kill()
             reader.kill()
     assert output.read_bytes() == text
+    assert_complete(check_directory(tmp_path))
+    keep(tmp_path)

@@ -12,7 +12,9 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto, RabbitNode
-from tests.runs.harness import wait_until_reading
+from reliamsg.verify import check_directory
+from tests.runs.collected import keep
+from tests.runs.harness import assert_complete, wait_until_reading
 from tests.runs.plain import PahoSubscriber, paho_publish
 
 TOPIC = "resume-test"
@@ -42,9 +44,17 @@ def test_nothing_is_lost_when_a_site_forgets(
     sites = [Site("dc1", dc1.url, backoff_max=0.5), Site("dc2", other.url)]
 
     def arrive() -> Consumer:
-        return Consumer(topic, sites, topics=[topic], inbox=tmp_path / "inbox.db")
+        return Consumer(
+            topic, sites, topics=[topic], inbox=tmp_path / "inbox.db", journal=tmp_path / "journals"
+        )
 
-    with Producer("station", sites, outbox=tmp_path / "outbox.db", groups={topic: [topic]}) as producer:
+    with Producer(
+        "station",
+        sites,
+        outbox=tmp_path / "outbox.db",
+        groups={topic: [topic]},
+        journal=tmp_path / "journals",
+    ) as producer:
         with arrive() as consumer:
             wait_until_reading(consumer)
             producer.publish(topic, b"A").wait(timeout=20)
@@ -63,6 +73,8 @@ def test_nothing_is_lost_when_a_site_forgets(
                 receipt.wait(timeout=30)
             producer.publish(topic, b"F").wait(timeout=30)
             assert take(consumer, 1) == [b"F"], "what dc1 delivers again is a duplicate"
+    assert_complete(check_directory(tmp_path))
+    keep(tmp_path)
     assert control(make_mosquitto(name="control")) == ["A"], (
         "the fault did not matter: the plain client lost nothing"
     )

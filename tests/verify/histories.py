@@ -280,7 +280,7 @@ def _publisher_log(name: str, published: dict[Stream, list[tuple[int, int, int]]
 
 def _with(record: AppRecord, **changes: object) -> AppRecord:
     fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    return AppRecord(**{**fields, **changes})  # type: ignore[arg-type]
+    return AppRecord(**{**fields, **changes})
 
 
 Mutant = Callable[[History], None]

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit.expect import parse_expect
 from reliamsg.audit.job import audit
+from reliamsg.audit.output import Output
 from reliamsg.audit.session import make_session
 from reliamsg.audit.until import parse_until
 from reliamsg.audit.verdict import status, table
@@ -99,6 +100,8 @@ def _command(
     )
     if "://" not in journals and not os.path.exists(journals):
         raise FileNotFoundError(f"{journals}: there is no such directory")
+    if out is not None:
+        Output(out)  # what is wrong with it is said before Spark is started
     with _session(master) as spark:
         found = audit(spark, journals, out=out, expect=rules)
     click.echo(json.dumps(found, ensure_ascii=False) if as_json else table(found))

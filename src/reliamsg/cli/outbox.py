@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -137,7 +136,7 @@ def drain_(
     info = inspect_outbox(file)
     _check_sites(info, sites, forgotten)
     with StopRequest() as stop, Progress() as progress:
-        producer = Producer(info.producer, sites, outbox=file, groups=_groups(Path(file)), confirm=confirm)
+        producer = Producer(info.producer, sites, outbox=file, groups=info.groups, confirm=confirm)
         pending = 0
         try:
             before = producer.pending()
@@ -163,14 +162,3 @@ def _check_sites(info: OutboxInfo, sites: Sequence[Site], forgotten: Sequence[st
         raise Failure(
             Status.USAGE, f"the outbox also sends to {names}: give --site {missing[0]}=URL, or --forget-site"
         )
-
-
-def _groups(file: Path) -> dict[str, list[str]]:
-    """The groups that the producer named when it was opened last, by topic."""
-    from reliamsg.verify.journals import read_chain
-
-    for boot in reversed(read_chain(file).boots):
-        groups = boot.opened.get("groups")
-        if isinstance(groups, dict):
-            return {topic: list(names) for topic, names in groups.items()}
-    return {}

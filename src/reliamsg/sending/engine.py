@@ -134,6 +134,7 @@ class Engine:
         transports: Transports,
     ) -> None:
         outbox = self._outbox
+        outbox.remember_groups(groups)
         stored = outbox.site_cursors()
         oldest, top = outbox.bounds()
         limits = {s.name: SiteLimits(s.window_batches, s.window_bytes, s.confirm_timeout) for s in sites}

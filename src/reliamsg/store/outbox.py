@@ -8,6 +8,7 @@ must not be used again (``OutboxIndeterminate``).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
@@ -207,6 +208,13 @@ class Outbox:
                 )
             self._put_meta(connection, "published", str(published))
 
+    def remember_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
+        """Keep, by topic, which groups the producer names: for whoever drains the outbox in its place, and since
+        the row that tells of its opening may leave with the journal."""
+        with self._db.transaction() as connection:
+            text = json.dumps({topic: list(names) for topic, names in groups.items()})
+            self._put_meta(connection, "groups", text)
+
     def forget_sites(self, names: Iterable[str]) -> None:
         """Drop the cursors of sites that are not named any more."""
         with self._db.transaction() as connection:
@@ -373,6 +381,8 @@ class OutboxInfo:
     """Messages that each site has not confirmed, as of the latest stored cursor."""
     parked: list[tuple[str, str, str]]
     """(site, stream, reason)"""
+    groups: dict[str, list[str]]
+    """By topic, the groups that the producer named when it was opened last."""
 
 
 def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
@@ -407,6 +417,7 @@ def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
         unpublished,
         sites,
         parked,
+        json.loads(meta.get("groups", "{}")),
     )
 
 

@@ -90,7 +90,7 @@ class _Reader:
         self.findings = findings
         self.chain = chain
         self.seen = seen
-        """Rows of files read before: a clone begins with those of its original."""
+        """What was enqueued by files read before: a clone begins with the rows of its original."""
         self.confirmed: dict[str, SpanMap] = {}
         """By site, as far as this chain was read."""
         self.newest_epoch = 0
@@ -104,9 +104,9 @@ class _Reader:
                 self.facts.groups.setdefault(topic, set()).update(groups)
             published: SpanMap = SpanMap()
             for row in boot.rows:
-                known = (row.boot, row.lsn) in self.seen
-                self.seen.add((row.boot, row.lsn))
                 if row.kind == "enqueued":
+                    known = (row.boot, row.lsn) in self.seen
+                    self.seen.add((row.boot, row.lsn))
                     self._enqueued(row, named, known)
                 elif row.kind == "epoch":
                     self._entered(row)
