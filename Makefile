@@ -4,6 +4,8 @@
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
+RUNS := $(CURDIR)/build/runs
+export RELIAMSG_RUNS := $(RUNS)
 
 help:  ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -14,11 +16,16 @@ setup:  ## Debian packages (as root) and the virtual environment; nothing twice
 demo: setup  ## Kill a site and a consumer, and see what is lost (nothing)
 	@$(BIN)/reliamsg demo
 
+# The journals of the runs on real brokers are kept, for the audit's tests, which share one Spark session.
 test: setup  ## All tests at small sizes, at most 10 minutes
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	@rm -rf $(RUNS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore tests/audit
+	$(BIN)/python -m pytest tests/audit
 
 test-full: setup  ## All tests at full sizes, at most an hour
-	$(BIN)/python -m pytest --full -n 2 --dist worksteal
+	@rm -rf $(RUNS)
+	$(BIN)/python -m pytest --full -n 2 --dist worksteal --ignore tests/audit
+	$(BIN)/python -m pytest --full tests/audit
 
 lint: setup  ## Style, and formatting
 	$(BIN)/ruff check .
@@ -31,8 +38,9 @@ format: setup  ## Put the formatting right
 types: setup  ## Types, strictly
 	$(BIN)/mypy
 
-bench: setup  ## Throughput against plain pika
+bench: setup  ## Throughput against plain pika, and an audit of ten million messages
 	$(BIN)/python benchmarks/throughput.py --json
+	$(BIN)/python benchmarks/audit.py --json
 
 clean:  ## Everything that was made here
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -65,7 +65,7 @@ def known(
     pieces = _pieces(events).join(_passages(events), list(KEY), how="left")
     return (
         pieces.join(F.broadcast(audience), ["topic", "grp"], how="left")
-        .join(_streams(rows), list(_OF_STREAM), how="left")
+        .join(groups.bounds(rows), list(_OF_STREAM), how="left")
         .join(F.broadcast(_clients(chains)), "grp", how="left")
         .join(F.broadcast(_owners(rows, chains, until_us)), "producer", how="left")
         .join(
@@ -174,34 +174,6 @@ def _passages(events: DataFrame) -> DataFrame:
         merged(passed, [*KEY, "tag", "site"])
         .groupBy(*KEY)
         .agg(F.collect_list(F.struct("tag", "site", "first", "last")).alias("passages"))
-    )
-
-
-def _streams(rows: DataFrame) -> DataFrame:
-    """What a stream as a whole says at each group: `joined`, `reached`, `lowest` that was handed, `leaps`."""
-    place = F.struct("epoch", F.col("first").alias("number"))
-    handed = (
-        rows.where(
-            (F.col("role") == "group")
-            & F.col("kind").isin("delivered", "redelivered")
-            & (F.col("first") <= F.col("last"))
-        )
-        .groupBy(F.col("client").alias("grp"), *STREAM)
-        .agg(F.min(place).alias("lowest"))
-    )
-    joined = groups.joined(rows).select(*_OF_STREAM, place.alias("joined"))
-    reached = groups.reached(rows).select(
-        *_OF_STREAM, F.struct("epoch", F.col("last").alias("number")).alias("reached")
-    )
-    leaps = groups.leaps(rows).select(*_OF_STREAM, F.struct("low", "high").alias("leap"))
-    every = handed
-    for other in (joined, reached, leaps):
-        every = every.unionByName(other, allowMissingColumns=True)
-    return every.groupBy(*_OF_STREAM).agg(
-        F.max("joined").alias("joined"),
-        F.max("reached").alias("reached"),
-        F.max("lowest").alias("lowest"),
-        F.collect_set("leap").alias("leaps"),
     )
 
 
