@@ -54,6 +54,9 @@ def test_everything_arrives_once_and_in_order_and_plain_paho_loses(kind: str, tm
     assert found["plain"]["lost"] > 0
     assert found["plain"]["published"] == found["plain"]["confirmed"] == 2 * count
     assert found["plain"]["delivered"] + found["plain"]["lost"] == 2 * count
+    assert found["audit"]["verdict"] == "complete"
+    assert found["audit"]["equal"], found["audit"]
+    assert list(place.rglob("report.html"))
     assert len(list(place.rglob("*.db"))) == 4
     errors = result.stderr.decode()
     assert "SIGKILL to dc1" in errors

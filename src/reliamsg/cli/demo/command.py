@@ -47,10 +47,12 @@ def demo(messages: int, kind: Kind, directory: Path | None, as_json: bool) -> in
     Producers A and B publish N messages each through sites dc1 and dc2 to the groups primary and secondary. dc1
     is SIGKILLed with messages queued, loses its state and returns empty; a consumer is SIGKILLed and started
     again. Beside it, plain paho-mqtt (QoS 1, persistent session) goes through the same with a broker of its own.
-    At the end a checker reads journals and the applications' own logs, trusting none of the clients.
+    At the end a checker reads journals and the applications' own logs, trusting none of the clients. Where Java and
+    PySpark are there, Spark audits the same journals, and must say the same.
 
-    Takes about half a minute. Ends with 0 only when nothing was lost, doubled, reordered or left open, although
-    the faults could have lost messages. With --json the last line of standard output is the result.
+    Takes about half a minute, and as long again for Spark. Ends with 0 only when nothing was lost, doubled,
+    reordered or left open, although the faults could have lost messages. With --json the last line of standard
+    output is the result.
     """
     from reliamsg.cli.demo.display import make_display
     from reliamsg.cli.demo.summary import as_dict, exit_code, text
@@ -83,7 +85,7 @@ def _run(
         with start_brokers(kind, where / "brokers") as brokers:
             plan = Plan(str(where), messages, brokers.urls, brokers.plain.url, brokers.options, slowness)
             display.begin(plan)
-            outcome = Run(plan, brokers, stop, display.look, display.event).perform()
+            outcome = Run(plan, brokers, stop, display.look, display.event, place.keep).perform()
             plain_kind = brokers.plain_kind
         if outcome.mattered or outcome.report.verdict != "complete":
             break

@@ -67,6 +67,8 @@ class Run:
     on_look: Callable[[Watch], None]
     """Called several times a second."""
     on_event: Callable[[str], None]
+    keep: bool = False
+    """Somebody wants to look at the files afterwards."""
     watch: Watch = field(init=False)
     _children: dict[str, Child] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
@@ -170,7 +172,9 @@ class Run:
             export_file(path, self.plan.journals)
         report = check_directory(self.plan.evidence, Expect(groups={TOPIC: GROUPS}, producers=PRODUCERS))
         self.on_event(f"the checker says: {report.verdict}; now Spark audits the same journals")
-        audited = audit(self.plan.journals, Path(self.plan.directory) / "spark", report, self.stop)
+        audited = audit(
+            self.plan.journals, Path(self.plan.directory) / "spark", report, self.stop, keep=self.keep
+        )
         if audited.not_run:
             self.on_event(f"Spark audits nothing: {audited.not_run}")
         return report, audited
