@@ -31,7 +31,7 @@ def processes_with(text: str) -> list[int]:
     "kind",
     [
         "embedded",
-        "mosquitto",
+        pytest.param("mosquitto", marks=pytest.mark.full),
         pytest.param("mixed", marks=pytest.mark.full),
         pytest.param("rabbitmq", marks=pytest.mark.full),
     ],

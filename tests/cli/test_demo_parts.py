@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.cli.demo.audit import Audit
 from reliamsg.cli.demo.director import Outcome
 from reliamsg.cli.demo.display import LiveDisplay
 from reliamsg.cli.demo.plan import Plan
@@ -21,13 +22,18 @@ def plan(directory: Path) -> Plan:
     )
 
 
-def outcome(directory: Path, report: Report, *, queued: int = 5, plain_lost: int = 3) -> Outcome:
+AGREES = Audit(verdict="complete", seconds=20.0)
+
+
+def outcome(
+    directory: Path, report: Report, *, queued: int = 5, plain_lost: int = 3, audit: Audit = AGREES
+) -> Outcome:
     watch = Watch(plan(directory))
     for number in range(1, 11):
         watch.plain.add(AppRecord("publish", "ok", producer="A", n=number))
         if number > plain_lost:
             watch.plain.add(AppRecord("delivered", producer="A", n=number))
-    return Outcome(report, watch, {"primary": queued, "secondary": 5}, plain_lost, 2, 1.0, True)
+    return Outcome(report, audit, watch, {"primary": queued, "secondary": 5}, plain_lost, 2, 1.0, True)
 
 
 def counted(lost: int) -> Counts:
@@ -40,6 +46,22 @@ def test_complete(tmp_path: Path) -> None:
     shown = text(found, plan(tmp_path), "embedded", "embedded broker")
     assert "COMPLETE: nothing lost" in shown
     assert "5 for primary, 5 for secondary" in shown
+    assert "COMPLETE: equal to the checker in verdict and every count" in shown
+
+
+def test_without_spark_it_says_so(tmp_path: Path) -> None:
+    found = outcome(tmp_path, Report(messages=counted(0)), audit=Audit(not_run="Java is not installed"))
+    assert exit_code(found) == 0
+    assert "not run: Java is not installed" in text(found, plan(tmp_path), "embedded", "embedded broker")
+
+
+def test_an_audit_that_differs_leaves_the_outcome_open(tmp_path: Path) -> None:
+    differs = Audit(verdict="lost", differences=["verdict: the checker says complete, the audit lost"])
+    found = outcome(tmp_path, Report(messages=counted(0)), audit=differs)
+    assert exit_code(found) == 2
+    shown = text(found, plan(tmp_path), "embedded", "embedded broker")
+    assert "DIFFERS" in shown
+    assert "the checker says complete, the audit lost" in shown
 
 
 @pytest.mark.parametrize("kind", ["lost", "out_of_order", "duplicate", "phantom"])

@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit.schema import ROWS
+from reliamsg.audit.schema import ROWS, told
 
 __all__ = ["Header", "Members", "believed", "chains", "lines", "members", "rows", "without_copies"]
 
 _CLIENT = ("role", "client")
 _CHAIN = (*_CLIENT, "chain")
 _ORDER = ("first_lsn", "last_lsn", "digest")
-_MEMBER = "role string, client string, digest string, chain string, alone boolean"
+_MEMBER = {
+    "role": "string", "client": "string", "digest": "string", "chain": "string", "alone": "boolean",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,13 @@ def _named(believed: DataFrame, forked: dict[tuple[str, str], list[Header]]) -> 
     single = believed.withColumns({"chain": F.concat_ws("/", *_CLIENT), "alone": F.lit(True)})
     if not forked:
         return single
-    told = []
+    places = []
     for (role, client), headers in sorted(forked.items()):
         found = lines(headers)
         for number, line in enumerate(found, 1):
             name = f"{role}/{client}" if len(found) == 1 else f"{role}/{client}#{number:04}"
-            told += [(role, client, header.digest, name, len(found) == 1) for header in line]
-    known = believed.sparkSession.createDataFrame(told, _MEMBER)
+            places += [(role, client, header.digest, name, len(found) == 1) for header in line]
+    known = told(believed.sparkSession, _MEMBER, places)
     of_forked = known.select(*_CLIENT).distinct()
     return single.join(F.broadcast(of_forked), list(_CLIENT), how="left_anti").unionByName(
         believed.join(F.broadcast(known), [*_CLIENT, "digest"], how="inner")

@@ -10,13 +10,12 @@ from reliamsg.audit.expect import Expect
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.ranges import coverage, tagged
 from reliamsg.audit.schema import findings as as_findings
-from reliamsg.audit.schema import union
+from reliamsg.audit.schema import told, union
 
 __all__ = ["missing", "named", "of_chains", "problems"]
 
 _CLIENT = ("role", "client")
 _CHAIN = (*_CLIENT, "chain")
-_PAIR = "topic string, grp string"
 
 
 def problems(members: DataFrame, segments: DataFrame) -> DataFrame:
@@ -141,10 +140,10 @@ def of_chains(
 
 def named(rows: DataFrame, expect: Expect) -> DataFrame:
     """`topic`, `grp`: every group that someone says reads a topic."""
-    told = [(topic, group) for topic, groups in expect.groups.items() for group in groups]
+    expected = [(topic, group) for topic, groups in expect.groups.items() for group in groups]
     return union(
         [
-            rows.sparkSession.createDataFrame(told, _PAIR),
+            told(rows.sparkSession, {"topic": "string", "grp": "string"}, expected),
             _named_by_producers(rows).where(F.col("grp").isNotNull()),
             _read_by_groups(rows),
         ]
@@ -176,12 +175,11 @@ def _handed() -> Column:
 
 def missing(rows: DataFrame, chains: DataFrame, named: DataFrame, expect: Expect) -> DataFrame:
     """``missing``: clients that someone expects or names, and topics that nobody publishes to, without a journal."""
-    session = rows.sparkSession
     known = chains.select(*_CLIENT).distinct()
-    told = session.createDataFrame([(name,) for name in expect.producers], "client string")
+    expected = told(rows.sparkSession, {"client": "string"}, [(name,) for name in expect.producers])
     heard = rows.where((F.col("role") == "group") & _handed()).select(F.col("producer").alias("client"))
     wanted = (
-        told.unionByName(heard)
+        expected.unionByName(heard)
         .select(F.lit("producer").alias("role"), "client")
         .unionByName(named.select(F.lit("group").alias("role"), F.col("grp").alias("client")))
         .distinct()

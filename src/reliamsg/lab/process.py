@@ -58,11 +58,25 @@ def program(name: str, package: str, *places: str) -> str:
     return found
 
 
-_ports_given: set[int] = set()
+_reservations: list[socket.socket] = []
+"""One for each port that was given: its abstract name is taken for as long as this process lives."""
+
+
+def _reserve(port: int) -> bool:
+    """Take a port for this process; False if it was given before, here or to another process of the lab."""
+    reservation = socket.socket(socket.AF_UNIX)
+    try:
+        reservation.bind(f"\0reliamsg-lab-port-{port}")
+    except OSError:
+        reservation.close()
+        return False
+    _reservations.append(reservation)
+    return True
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port that nobody listens at, given once per process.
+    """A TCP port that nobody listens at, given once as long as this process lives, also to other processes that ask
+    here: between asking and listening, and while a broker is down, it looks free to everybody.
 
     It lies below the range that the kernel gives to outgoing connections (32768 and up on Linux), so that
     none of those takes it while its broker is down for a restart.
@@ -70,15 +84,13 @@ def free_port(host: str = "127.0.0.1") -> int:
     chance = random.SystemRandom()
     for _ in range(1000):
         port = chance.randrange(10_000, 32_000)
-        if port in _ports_given:
-            continue
         with socket.socket() as probe:
             try:
                 probe.bind((host, port))
             except OSError:
                 continue
-        _ports_given.add(port)
-        return port
+        if _reserve(port):
+            return port
     raise LabError(f"no free port found between 10000 and 32000 at {host}")
 
 
