@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 from reliamsg.audit.job import audit
 from tests.audit.mutilated import exported, of
 
+pytestmark = pytest.mark.full
 _HOME = Path(pyspark.__file__).parent
 _SECONDS = 300.0
 _ENVIRONMENT = {**os.environ, "SPARK_HOME": str(_HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -83,7 +84,6 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_local_cluster(spark: SparkSession, journals: Path, tmp_path: Path) -> None:
     here = audit(spark, journals)

@@ -12,6 +12,7 @@ import pytest
 
 from reliamsg.audit.expect import Expect, parse_expect
 from reliamsg.audit.until import parse_until
+from reliamsg.audit.verdict import status, table
 from reliamsg.errors import ConfigError
 from reliamsg.verify import check_directory
 from tests.audit.mutilated import exported
@@ -44,18 +45,18 @@ def test_a_verdict_as_json_and_its_files(tmp_path: Path) -> None:
     plain = check_directory(journals).as_dict()
     for name in ("messages", "streams", "sites", "latency", "rows", "lost_ranges"):
         assert found[name] == plain[name], name
-
-
-def test_no_journals_at_all(tmp_path: Path) -> None:
-    done = audit(tmp_path, "--expect", "producer=nobody", "--master", "local[1]")
-    assert done.returncode == 2, done.stderr
-    assert done.stdout.startswith("verdict: unknown\n")
-    assert "there are no journals" in done.stdout
-    assert "  evidence: no journal of producer nobody\n" in done.stdout
+    assert table(found).startswith("verdict: complete\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("verdict", "expected"), [("complete", 0), ("violated", 1), ("lost", 1), ("unknown", 2)]
+)
+def test_the_status_follows_the_verdict(verdict: str, expected: int) -> None:
+    assert status({"verdict": verdict}) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
     [
         (["absent"], 66, "absent: there is no such directory"),
         ([], 64, "Missing argument 'JOURNALS'"),
@@ -63,9 +64,9 @@ def test_no_journals_at_all(tmp_path: Path) -> None:
         ([".", "--until", "soon"], 64, "neither ISO 8601 nor µs since 1970"),
     ],
 )
-def test_mistakes_are_one_line(arguments: list[str], status: int, says: str) -> None:
+def test_mistakes_are_one_line(arguments: list[str], code: int, says: str) -> None:
     done = audit(*arguments)
-    assert done.returncode == status
+    assert done.returncode == code
     assert done.stdout == ""
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
