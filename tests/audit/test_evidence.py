@@ -168,9 +168,11 @@ def test_clients_that_are_expected_and_absent(spark: SparkSession, tmp_path: Pat
 
 @pytest.mark.timeout(300)
 def test_no_journals_at_all(spark: SparkSession, tmp_path: Path) -> None:
-    found = audit(spark, tmp_path)
-    assert found["verdict"] == "unknown"
-    assert found["evidence"]["missing"] == ["there are no journals"]
+    found = audit(spark, tmp_path, expect=Expect(("nobody",)))
+    plain = check_directory(tmp_path, PlainExpect(producers=["nobody"])).as_dict()
+    assert found["verdict"] == plain["verdict"] == "unknown"
+    assert found["evidence"]["missing"] == ["there are no journals", "no journal of producer nobody"]
+    assert sorted(found["evidence"]["missing"]) == sorted(plain["evidence"]["missing"])
 
 
 def test_a_clone_s_chains_share_their_beginning() -> None:

@@ -34,6 +34,7 @@ from reliamsg.audit.session import suit, suited
 
 __all__ = ["MAX_FINDINGS", "audit"]
 
+_NO_JOURNALS = "there are no journals"
 _IDENTITY = ("role", "client", "digest")
 MAX_FINDINGS = 1000
 """Findings, and lost ranges, that reach the driver; the tables have all."""
@@ -142,15 +143,16 @@ def _verdict(
     kinds = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
     clients = known.groupBy("role", "client").count().collect()
     count = sum(row["count"] for row in clients)
-    missing = _lines(findings, "missing") if count else ["there are no journals"]
+    missing = _lines(findings, "missing")
     if not count:
+        missing = [_NO_JOURNALS, *missing]
         kinds["missing"] = kinds.get("missing", 0) + 1
     lost = [
         verdict.as_dict(row) for row in _worst_first(accounts.losses(pieces)).limit(MAX_FINDINGS).collect()
     ]
     worst = [verdict.as_dict(row) for row in _worst_first(findings).limit(MAX_FINDINGS).collect()]
     if not count:
-        text = {"kind": "missing", "severity": KINDS["missing"][0], "text": "there are no journals"}
+        text = {"kind": "missing", "severity": KINDS["missing"][0], "text": _NO_JOURNALS}
         worst.append({**text, "source": "journal"})
     read = rows.agg(
         F.count(F.lit(1)).alias("rows"),
