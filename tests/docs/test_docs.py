@@ -63,8 +63,17 @@ def own_vhost(rabbit: RabbitNode, vhost: str) -> str:
     return f"amqp://guest:guest@127.0.0.1:{rabbit.port}/{vhost}"
 
 
+AT_FULL_SIZE = {"docs/how-to/audit.md"}
+"""Two further audits, half a minute each, of the command and the call that README and an example show as well."""
+WITH_CODE = [
+    pytest.param(path, marks=pytest.mark.full if name_of(path) in AT_FULL_SIZE else (), id=name_of(path))
+    for path in FILES
+    if code_of(path)
+]
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("path", [path for path in FILES if code_of(path)], ids=name_of)
+@pytest.mark.parametrize("path", WITH_CODE)
 def test_the_code_runs(path: Path, tmp_path: Path, brokers: Callable[[Path], dict[str, str]]) -> None:
     urls = brokers(path)
     place = tmp_path / "work"
