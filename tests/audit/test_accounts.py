@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Row, SparkSession
 
 from reliamsg.audit import accounts, contents, groups, latency, producers, sites
 from reliamsg.audit.ranges import LAST
@@ -16,6 +16,7 @@ from reliamsg.audit.schema import FINDINGS, union
 from reliamsg.verify import Expect, Report, check
 from reliamsg.verify.journals import Chain, merge_copies
 from reliamsg.verify.spans import Spans
+from tests.audit.equality import named_groups
 from tests.audit.fleet import SECOND_US, T, Writer, frames, renamed, soup, sum_of
 from tests.verify import test_random_mutants
 from tests.verify.histories import make
@@ -84,22 +85,6 @@ def fleets() -> list[list[Chain]]:
         + [soup(seed) for seed in range(SOUPS)]
         + [spoilt(seed) for seed in range(HISTORIES)]
     )
-
-
-def named_groups(spark: SparkSession, chains: Iterable[Chain]) -> DataFrame:
-    """Every group that a journal says reads a topic."""
-    found: set[tuple[str, str]] = set()
-    for chain in chains:
-        for boot in chain.boots:
-            if chain.role == "producer":
-                found |= {(t, name) for t, names in boot.opened.get("groups", {}).items() for name in names}
-            else:
-                found |= {(topic, chain.client) for topic in boot.opened.get("topics", ())}
-        if chain.role == "group":
-            found |= {
-                (row.topic, chain.client) for row in chain.rows if row.kind in ("delivered", "redelivered")
-            }
-    return spark.createDataFrame(sorted(found), "topic string, grp string")
 
 
 @dataclass
