@@ -8,7 +8,6 @@ from pyspark.sql import functions as F
 from reliamsg.audit import producers
 from reliamsg.audit.accounts_pieces import KEY, PRODUCER, known
 from reliamsg.audit.ranges import EPOCH, LAST, coverage, merged, size, tagged
-from reliamsg.audit.schema import FINDINGS
 from reliamsg.audit.schema import findings as as_findings
 
 __all__ = ["PRODUCER", "counts", "findings", "losses", "ranges", "unverified"]
@@ -214,17 +213,10 @@ def findings(pieces: DataFrame) -> DataFrame:
     # A gap without an end may well reach beyond what was ever published.
     shown = merged(plain, keys).where((F.col("kind") != "phantom_gap") | (F.col("last") < LAST))
     where = F.when(F.size("sites") > 0, F.concat(F.lit(" at "), F.array_join("sites", ", "))).otherwise("")
-    fields = {
-        "grp": F.when(F.col("grp") != PRODUCER, F.col("grp")),
-        "text": F.when(F.col("hop").isNotNull(), F.concat(F.lit("last seen: "), "hop", where)),
-    }
-    return shown.select(
-        *(
-            fields.get(field.name, F.col(field.name) if field.name in shown.columns else F.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
-            for field in FINDINGS.fields
-        )
+    return as_findings(
+        shown,
+        grp=F.when(F.col("grp") != PRODUCER, F.col("grp")),
+        text=F.when(F.col("hop").isNotNull(), F.concat(F.lit("last seen: "), "hop", where)),
     )
 
 

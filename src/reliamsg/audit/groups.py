@@ -22,7 +22,8 @@ from reliamsg.audit.groups_order import (
 )
 from reliamsg.audit.groups_pieces import histories
 from reliamsg.audit.ranges import EPOCH, STREAM, merged, size
-from reliamsg.audit.schema import FINDINGS, union
+from reliamsg.audit.schema import findings as as_findings
+from reliamsg.audit.schema import union
 
 __all__ = ["bounds", "count", "counts", "findings", "instances", "joined", "leaps", "merge", "reached"]
 
@@ -54,15 +55,7 @@ def instances(
 
 def merge(instances: DataFrame) -> DataFrame:
     """Findings of :func:`instances`, adjacent and repeated ones as one."""
-    ranges = merged(instances, ["kind", "grp", *EPOCH])
-    return ranges.select(
-        *(
-            (F.col(field.name) if field.name in ranges.columns else F.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
-            for field in FINDINGS.fields
-        )
-    )
+    return as_findings(merged(instances, ["kind", "grp", *EPOCH]))
 
 
 def count(instances: DataFrame) -> DataFrame:

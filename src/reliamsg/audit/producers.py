@@ -6,8 +6,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from reliamsg.audit.ranges import EPOCH, STREAM, coverage, merged, tagged
-from reliamsg.audit.schema import FINDINGS, union
 from reliamsg.audit.schema import findings as as_findings
+from reliamsg.audit.schema import union
 
 __all__ = ["contested", "enqueued", "findings", "incarnations", "names_in", "opened", "soundness"]
 
@@ -98,15 +98,7 @@ def soundness(chains: DataFrame, role: str) -> DataFrame:
 
 def _shaped(frame: DataFrame) -> DataFrame:
     """Ranges with `kind` and `site` as findings."""
-    fields = {"site": F.when(F.col("site") != _ANY, F.col("site"))}
-    return frame.select(
-        *(
-            fields.get(field.name, F.col(field.name) if field.name in frame.columns else F.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
-            for field in FINDINGS.fields
-        )
-    )
+    return as_findings(frame, site=F.when(F.col("site") != _ANY, F.col("site")))
 
 
 def _identified(rows: DataFrame) -> DataFrame:

@@ -100,11 +100,12 @@ FINDINGS = T.StructType(
 says beyond its kind's meaning, if anything. Columns that a kind has no use for are NULL."""
 
 
-def findings(frame: DataFrame, kind: str, **columns: Column | str) -> DataFrame:
-    """`frame` as findings of one kind: columns of :data:`FINDINGS` that it has are kept, `columns` replace them."""
+def findings(frame: DataFrame, kind: str | None = None, **columns: Column | str) -> DataFrame:
+    """`frame` as findings, of one kind or of those in its column `kind`: columns of :data:`FINDINGS` that it has are
+    kept, `columns` replace them."""
     chosen = []
     for field in FINDINGS.fields:
-        if field.name == "kind":
+        if field.name == "kind" and kind is not None:
             value = F.lit(kind)
         elif field.name in columns:
             given = columns[field.name]

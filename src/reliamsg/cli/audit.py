@@ -12,7 +12,7 @@ import click
 
 from reliamsg.cli.status import Failure, Status
 
-__all__ = ["audit"]
+__all__ = ["audit", "missing"]
 
 
 @click.command(
@@ -23,15 +23,15 @@ __all__ = ["audit"]
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def audit(arguments: tuple[str, ...]) -> None:
     """Say what became of every message, from clients' journals (takes PySpark and Java)."""
-    if missing := _missing():
-        raise Failure(Status.UNAVAILABLE, missing)
+    if lacking := missing():
+        raise Failure(Status.UNAVAILABLE, lacking)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-m", "reliamsg.audit", *arguments])
 
 
-def _missing() -> str:
-    """What the audit needs and is not there."""
+def missing() -> str:
+    """What the audit needs and is not there, and how to get it; empty where all is there."""
     if any(importlib.util.find_spec(name) is None for name in ("pyspark", "jinja2", "plotly")):
         return "the audit needs PySpark, jinja2 and plotly: pip install 'reliamsg[audit]'"
     home = os.environ.get("JAVA_HOME")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import shutil
 import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reliamsg.cli.audit import missing
 from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, TOPIC
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import Failure
@@ -59,7 +57,7 @@ def audit(journals: Path, out: Path, report: Report, stop: StopRequest, *, keep:
     Leaves what the process printed in `out`, and with `keep` also tables and a report for people. Takes ten seconds or
     more; ends early when `stop` is asked for.
     """
-    if not_run := _missing():
+    if not_run := missing():
         return Audit(not_run=not_run)
     out.mkdir(parents=True)
     expected = [f"producer={name}" for name in PRODUCERS] + [f"group={name}:{TOPIC}" for name in GROUPS]
@@ -81,16 +79,6 @@ def audit(journals: Path, out: Path, report: Report, stop: StopRequest, *, keep:
     except ValueError:
         return Audit(seconds=seconds, differences=[f"the audit came to no end: {last} ({child.output})"])
     return Audit("", found["verdict"], seconds, _differences(report.as_dict(), found))
-
-
-def _missing() -> str:
-    """What the audit would need and is not there."""
-    if importlib.util.find_spec("pyspark") is None:
-        return "PySpark is not installed: pip install 'reliamsg[audit]'"
-    home = os.environ.get("JAVA_HOME")
-    if shutil.which("java") is None and not (home and Path(home, "bin", "java").exists()):
-        return "Java is not installed: on Debian, apt-get install openjdk-17-jre-headless"
-    return ""
 
 
 def _differences(plain: dict[str, Any], found: dict[str, Any]) -> list[str]:
