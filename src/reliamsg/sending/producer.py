@@ -38,6 +38,13 @@ __all__ = ["Producer"]
 
 log = logging.getLogger("reliamsg.sending")
 
+ENDING_S = 5.0
+"""Disconnecting and storing what is left may take so long, however little time :meth:`Producer.close` was given."""
+STORING_S = 2.0
+"""What the file gets of it for itself, after a journal's target that used up all the time."""
+LEAST_GOODBYE_S = 0.1
+"""A site gets so long to disconnect, also where others used up the time."""
+
 
 class Producer:
     """Publishes durably: first to a file on this machine, from there to every site until it has confirmed.
@@ -256,6 +263,8 @@ class Producer:
         """Accept nothing more, wait for confirms for at most `timeout` seconds, and close the outbox.
 
         The journal's last segment goes out if its target answers within what is left of that time (or half a second).
+        Returns within `timeout` and five seconds: a site or disk that hangs for longer is left behind, with a
+        message in the log.
 
         Returns what remains unconfirmed: it stays in the outbox, and is sent when that is opened again.
         Whoever waits for room or for a receipt gets :class:`ClosedError`. Closing twice is harmless. Does not
@@ -269,7 +278,7 @@ class Producer:
             self._engine.begin_close()
             with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
                 self._engine.flush(timeout)
-            self._threads.end(5.0)
+            self._threads.end(ENDING_S)
             self._finalizer.detach()
         return self._engine.remaining()
 
@@ -317,16 +326,31 @@ class _Threads:
         """Disconnect, store what is left, close the file. Nothing in a child process after fork()."""
         if self._generation != forks.generation:
             return
-        self._engine.begin_close()
-        for link in self._engine.links.values():
-            link.transport.close(timeout)
+        engine, now = self._engine, time.monotonic()
+        engine.begin_close()
+        by = now + timeout
+        if engine.close_by is not None:
+            by = max(by, engine.close_by + STORING_S)
+        elif engine.exporter is not None:
+            by += CLOSING_EXPORT_S
+        # Half of the time is for the sites together, so that none that hangs takes the others' time or the file's.
+        self._disconnect(now + (by - now) / 2)
         self._stop = True
         self._wakeup.set()
-        # The journal's last segment may take what is left of the time for closing.
-        by = self._engine.close_by
-        if self._engine.exporter is not None:
-            timeout += max(CLOSING_EXPORT_S, 0.0 if by is None else by - time.monotonic())
-        self._writer.join(timeout)
+        if threading.current_thread() is self._writer:  # which collected a producer that nobody closed
+            return
+        self._writer.join(max(LEAST_GOODBYE_S, by - time.monotonic()))
+        if self._writer.is_alive():
+            log.error(
+                "producer %s: the outbox is still being written; it is closed once the disk answers",
+                engine.producer_id,
+            )
+
+    def _disconnect(self, by: float) -> None:
+        links = list(self._engine.links.values())
+        for number, link in enumerate(links):
+            share = (by - time.monotonic()) / (len(links) - number)
+            link.transport.close(max(LEAST_GOODBYE_S, share))
 
     def _write(self) -> None:
         engine, wakeup = self._engine, self._wakeup
