@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "errors", "forks"}
+BASE = {"wire", "message", "config", "errors", "forks", "keys"}
 MIDDLE = {"core", "store", "transport"}
 UPPER = {"sending", "receiving"}
 TOP = {"cli", "aio", "testing", "lab"}
@@ -20,6 +20,7 @@ TOP = {"cli", "aio", "testing", "lab"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"message"},  # for types only
     "config": {"errors"},
+    "keys": {"errors"},
     "message": set(),
     "forks": set(),
     "wire": BASE,

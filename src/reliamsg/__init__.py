@@ -3,6 +3,7 @@
 import logging
 
 from reliamsg.config import JournalExport, Quorum, Site
+from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, MessageId
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.sending.producer import Producer
@@ -13,6 +14,7 @@ __all__ = [
     "Consumer",
     "Gap",
     "JournalExport",
+    "KeyRing",
     "Message",
     "MessageId",
     "Producer",

@@ -13,6 +13,14 @@ from reliamsg.wire.limits import MAX_PARTITION
 EXCHANGE = "reliamsg"
 """The durable AMQP topic exchange that everything goes through."""
 
+CONTROL_PREFIX = "reliamsg:"
+"""How every control address begins."""
+
+_STATUS_PREFIX = CONTROL_PREFIX + "status:"
+_CALL_PREFIX = CONTROL_PREFIX + "call:"
+_PRODUCER_PREFIX = CONTROL_PREFIX + "producer:"
+_GROUP_PREFIX = CONTROL_PREFIX + "group:"
+
 
 def topic_address(topic: str, partition: int = 0) -> str:
     """The MQTT topic, or AMQP routing key, of one partition of a topic."""
@@ -49,3 +57,48 @@ def lock_queue(topic: str, partition: int, group: str) -> str:
 def client_id(group: str) -> str:
     """The MQTT client id, and with it the persistent session, of a group."""
     return f"reliamsg:{group}"
+
+
+# -- control addresses ----------------------------------------------------------------------------------------
+#
+# All begin with CONTROL_PREFIX. No topic does, since names have no colon.
+
+
+def status_address(topic: str, partition: int = 0) -> str:
+    """Where producers of a topic announce what they hold; every group of the topic listens."""
+    return f"{_STATUS_PREFIX}{topic_address(topic, partition)}"
+
+
+def call_address(topic: str, partition: int = 0) -> str:
+    """Where a group calls for a topic's producers, whoever they are; they listen."""
+    return f"{_CALL_PREFIX}{topic_address(topic, partition)}"
+
+
+def producer_address(producer: str) -> str:
+    """Where groups tell a producer their state; the producer, and a live twin of it, listens."""
+    return f"{_PRODUCER_PREFIX}{producer}"
+
+
+def group_address(group: str) -> str:
+    """Where a group's inboxes listen: for answers, repairs, and each other's beacons."""
+    return f"{_GROUP_PREFIX}{group}"
+
+
+def is_control(address: str) -> bool:
+    """Whether an address is one of those above, or of their kind in a later version."""
+    return address.startswith(CONTROL_PREFIX)
+
+
+def is_group(address: str) -> bool:
+    """Whether an address is a group's own control address."""
+    return address.startswith(_GROUP_PREFIX)
+
+
+def is_status(address: str) -> bool:
+    """Whether an address is one where producers announce what they hold."""
+    return address.startswith(_STATUS_PREFIX)
+
+
+def is_call(address: str) -> bool:
+    """Whether an address is one where groups call for producers."""
+    return address.startswith(_CALL_PREFIX)

@@ -17,3 +17,20 @@ MAX_ENVELOPE_BYTES = 2048
 
 MAX_BATCH_MESSAGES = 65_536
 """Most messages in one batch."""
+
+MAX_CONTROL_BYTES = 64 * 1024
+"""Largest control frame. One stream at all of the limits below still fits into one."""
+
+MAX_CONTROL_STREAMS = 1_000
+"""Most streams in one control frame."""
+
+MAX_CHAIN = 300
+"""Most epochs of a stream that a status tells."""
+
+MAX_SPANS = 300
+"""Most ranges of each kind of one stream in a control frame."""
+
+MAX_NAMED_GROUPS = 200
+"""Most groups that a status says of a stream since when they count."""
+
+MAX_NONCE_BYTES = 32

@@ -1,0 +1,105 @@
+"""Shared secrets that frames are signed with, so that nobody without them can publish in another's name.
+
+A signature is HMAC-SHA-256 over a canonical form: a few fixed fields, each with its length before it, so that no two
+different frames have the same form. Which fields those are is said where each kind of frame is
+(:mod:`reliamsg.wire.data`, :mod:`reliamsg.wire.plain`, :mod:`reliamsg.wire.control`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+
+from reliamsg.errors import ConfigError
+
+__all__ = ["KeyRing"]
+
+MAX_KEY_ID_BYTES = 64
+"""Longest name of a key."""
+MIN_SECRET_BYTES = 16
+"""Shortest secret; below that it could be guessed from one frame that was overheard."""
+MAX_KEYS = 100
+"""Most keys of one ring."""
+SIGNATURE_BYTES = 32
+
+
+class KeyRing:
+    """The keys that are trusted, and the one that is signed with.
+
+    `keys`: secrets of at least 16 random bytes (``secrets.token_bytes(32)``), by key id; ids are up to 64 printable
+    ASCII characters and travel with every frame. `sign_with`: the id of the key that this side signs with; with None
+    the ring only verifies. A key is exchanged in three steps: add the new one everywhere, sign with it everywhere,
+    take the old one away once no frame that it signed is on its way or in an outbox.
+
+    Raises :class:`ConfigError` for anything else. Rings don't change, may be used by any number of clients and
+    threads, and don't show their secrets.
+    """
+
+    __slots__ = ("_states", "sign_with")
+
+    def __init__(self, keys: Mapping[str, bytes], *, sign_with: str | None = None) -> None:
+        if not isinstance(keys, Mapping) or not keys:
+            raise ConfigError('keys must be a mapping with a key at least: KeyRing({"2026-a": secret})')
+        if len(keys) > MAX_KEYS:
+            raise ConfigError(f"{len(keys)} keys; at most {MAX_KEYS} are possible")
+        for key_id, secret in keys.items():
+            _check_key(key_id, secret)
+        if sign_with is not None and sign_with not in keys:
+            raise ConfigError(f"sign_with={sign_with!r} is not among the keys: {', '.join(sorted(keys))}")
+        self.sign_with = sign_with
+        # What HMAC begins with is the same for all messages of a key: the state behind it is kept and copied.
+        self._states = {key_id: hmac.new(secret, digestmod=hashlib.sha256) for key_id, secret in keys.items()}
+
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """The keys that are trusted, by their ids, sorted."""
+        return tuple(sorted(self._states))
+
+    @property
+    def signs(self) -> bool:
+        """Whether this ring has a key to sign with."""
+        return self.sign_with is not None
+
+    def sign(self, parts: Iterable[bytes]) -> bytes:
+        """The signature of a canonical form with the key `sign_with`, 32 bytes; :class:`ConfigError` without."""
+        if self.sign_with is None:
+            raise ConfigError("this key ring only verifies: give it sign_with=")
+        return self._digest(self.sign_with, parts)
+
+    def verifies(self, key_id: str, signature: bytes, parts: Iterable[bytes]) -> bool:
+        """Whether `signature` is that of a canonical form with the key `key_id`, and the key is trusted here."""
+        if key_id not in self._states:
+            return False
+        return hmac.compare_digest(self._digest(key_id, parts), signature)
+
+    def _digest(self, key_id: str, parts: Iterable[bytes]) -> bytes:
+        state = self._states[key_id].copy()
+        for part in parts:
+            state.update(b"%d:" % len(part))
+            state.update(part)
+        return state.digest()
+
+    def __repr__(self) -> str:
+        return f"<KeyRing of {', '.join(self.key_ids)}, signs with {self.sign_with}>"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("a key ring is not pickled: its secrets would be in the pickle")
+
+
+def _check_key(key_id: object, secret: object) -> None:
+    if not isinstance(key_id, str) or not is_key_id(key_id):
+        raise ConfigError(
+            f"key id {key_id!r}: use 1 to {MAX_KEY_ID_BYTES} printable ASCII characters, no space"
+        )
+    if not isinstance(secret, bytes):
+        raise ConfigError(f"the secret of key {key_id!r} must be bytes, not {type(secret).__name__}")
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ConfigError(
+            f"the secret of key {key_id!r} has {len(secret)} bytes; use at least {MIN_SECRET_BYTES} random ones"
+        )
+
+
+def is_key_id(text: str) -> bool:
+    """Whether `text` may name a key."""
+    return 0 < len(text) <= MAX_KEY_ID_BYTES and text.isascii() and text.isprintable() and " " not in text

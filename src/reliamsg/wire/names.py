@@ -1,0 +1,20 @@
+"""Whether names that came from a network are names, without the cost of saying each time why."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from reliamsg.config import check_name
+from reliamsg.errors import ConfigError
+
+__all__ = ["is_name"]
+
+
+@lru_cache(maxsize=4_096)
+def is_name(text: str) -> bool:
+    """Whether `text` may name a producer, topic or group."""
+    try:
+        check_name("name", text)
+    except ConfigError:
+        return False
+    return True
