@@ -18,16 +18,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from reliamsg.core.announced import Announced
 from reliamsg.core.arrivals import Arrival, arrive
+from reliamsg.core.asking import Ask
 from reliamsg.core.delivery import DeliveryRules, Offer, fail, mark_taken, offer
 from reliamsg.core.passage import declare, expire, follow
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
+from reliamsg.core.report import Report
 from reliamsg.core.stream import EpochChange, Note, Snapshot, StreamChange, StreamState
 from reliamsg.core.waiting import WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
 
-__all__ = ["Arrival", "ConsumerCore", "Note", "Offer", "Rules", "Snapshot", "StreamState"]
+__all__ = [
+    "Announced", "Arrival", "Ask", "ConsumerCore", "Note", "Offer", "Report", "Rules", "Snapshot", "StreamState",
+]  # fmt: skip
 
 RESERVE = 2_000
 """Numbers that are committed ahead as perhaps handed out; more for a stream that uses them up fast."""
@@ -48,6 +53,12 @@ class Rules(DeliveryRules):
     """Streams that are known at a time; those beyond are refused."""
     skip_gaps: bool = False
     """An expired gap is declared at once; otherwise it is reported and waits for :meth:`ConsumerCore.accept`."""
+    nak_delay: float = 0.5
+    """What is missing for so many seconds is asked for."""
+    repair_timeout: float = 300.0
+    """The clock of a gap waits so many seconds at most for a producer that says that it holds what is missing."""
+    seed: int = 0
+    """Of the jitter between requests; should differ between groups."""
 
 
 class ConsumerCore:
@@ -65,6 +76,8 @@ class ConsumerCore:
         """(stream, epoch, what is wrong), each reported once. The caller takes them out."""
         self.urgent = False
         self.touched: dict[Stream, StreamState] = {}
+        self.moved: set[Stream] = set()
+        """Streams whose :meth:`report` changed with a commit. The caller takes them out."""
         self.moves = 0
         """How often a stream was joined or went on to another epoch."""
         self._dirty: dict[Stream, StreamState] = {}
@@ -84,11 +97,13 @@ class ConsumerCore:
         last: int,
         token: object,
         now: float,
+        repair: bool = False,
     ) -> Arrival:
         """A verified envelope arrived: numbers `first` to `last` of `stream` in `epoch`.
 
         A delivery that is `deferred` is to be given again when ``moves`` has risen; one that is `refused` has
-        left no trace here.
+        left no trace here. A `repair` came at the group's own address: no broker waits for its acknowledgement,
+        `token` is not used, and one that is deferred or refused may be dropped, since it is asked for again.
         """
         state = self.streams.get(stream)
         if state is None:
@@ -156,6 +171,36 @@ class ConsumerCore:
         state = self.streams.get(stream)
         known = state.current if state is not None else None
         return 1 if known is None else max(known.highest + 1, known.redelivered_below)
+
+    # -- status and state -------------------------------------------------------------------------------
+
+    def announce(self, site: str, announced: Announced, now: float) -> str:
+        """A verified status was heard at `site`, and says this about one stream.
+
+        Returns why there is no room for the stream; empty where there is. Call :meth:`tick` and :meth:`asks`
+        soon: what is said takes effect a moment later, since what it tells of may be on its way.
+        """
+        return ""
+
+    def asks(self, now: float, only_heads: bool = False) -> list[Ask]:
+        """Requests that are due: send each to its stream's producer, with :meth:`report`. :meth:`tick` returns when
+        to look again. With `only_heads` nothing is asked for that could not be handed out at once (the inbox is
+        full)."""
+        return []
+
+    def report(self, stream: Stream) -> Report:
+        """What is committed of a stream, and what it lacks; an empty report where it is not known.
+
+        ``moved`` holds the streams whose committed values changed; the caller takes them out.
+        """
+        return Report()
+
+    def adopt(
+        self, stream: Stream, entered: tuple[int, int], position: tuple[int, int], high_water: int, now: float
+    ) -> bool:
+        """Go on where another inbox of the group stopped: with the report that it sent last. What may have been
+        handed out by it is flagged. False where the stream is known here already."""
+        return False
 
     # -- handing out ------------------------------------------------------------------------------------
 
