@@ -16,16 +16,17 @@ setup:  ## Debian packages (as root) and the virtual environment; nothing twice
 demo: setup  ## Kill a site and a consumer, and see what is lost (nothing)
 	@$(BIN)/reliamsg demo
 
-# The journals of the runs on real brokers are kept, for the audit's tests, which share one Spark session.
+# First everything that runs side by side. The journals of the runs on real brokers are kept for the audit's tests, which
+# come last and one at a time: Spark takes all processors, and starves whatever runs beside it.
 test: setup  ## All tests at small sizes, at most 10 minutes
 	@rm -rf $(RUNS)
-	$(BIN)/python -m pytest -n 3 --dist worksteal --ignore tests/audit
-	$(BIN)/python -m pytest tests/audit
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m 'not spark'
+	$(BIN)/python -m pytest -m spark
 
 test-full: setup  ## All tests at full sizes, at most an hour
 	@rm -rf $(RUNS)
-	$(BIN)/python -m pytest --full -n 2 --dist worksteal --ignore tests/audit
-	$(BIN)/python -m pytest --full tests/audit
+	$(BIN)/python -m pytest --full -n 2 --dist worksteal -m 'not spark'
+	$(BIN)/python -m pytest --full -m spark
 
 lint: setup  ## Style, and formatting
 	$(BIN)/ruff check .

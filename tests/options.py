@@ -21,6 +21,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: makes sense at full size only; runs with --full")
+    config.addinivalue_line(
+        "markers", "spark: starts a Java machine, which wants all processors; not in parallel"
+    )
     # Time limits per example fail on a busy machine; the blob is what reproduces a failure.
     settings.register_profile(
         "reliamsg",
@@ -29,6 +32,11 @@ def pytest_configure(config: pytest.Config) -> None:
         max_examples=1000 if config.getoption("--full") else 100,
     )
     settings.load_profile("reliamsg")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.nodeid.startswith("tests/audit/"):
+        item.add_marker(pytest.mark.spark)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -26,7 +26,8 @@ def processes_with(text: str) -> list[int]:
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.spark
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -40,7 +41,7 @@ def test_everything_arrives_once_and_in_order_and_plain_paho_loses(kind: str, tm
     place = tmp_path / "demo"
     count = 2000
     result = reliamsg(
-        "demo", "--messages", str(count), "--sites", kind, "--dir", place, "--json", timeout=200
+        "demo", "--messages", str(count), "--sites", kind, "--dir", place, "--json", timeout=800
     )
     found = json_of(succeeded(result))
     assert found["verdict"] == "complete"

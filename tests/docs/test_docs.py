@@ -65,11 +65,16 @@ def own_vhost(rabbit: RabbitNode, vhost: str) -> str:
 
 AT_FULL_SIZE = {"docs/how-to/audit.md"}
 """Two further audits, half a minute each, of the command and the call that README and an example show as well."""
-WITH_CODE = [
-    pytest.param(path, marks=pytest.mark.full if name_of(path) in AT_FULL_SIZE else (), id=name_of(path))
-    for path in FILES
-    if code_of(path)
-]
+_SPARK = re.compile(r"reliamsg audit|reliamsg\.audit|pyspark")
+"""What a block says that starts Spark."""
+
+
+def marks_of(path: Path) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.full] if name_of(path) in AT_FULL_SIZE else []
+    return [*marks, pytest.mark.spark] if _SPARK.search(code_of(path)) else marks
+
+
+WITH_CODE = [pytest.param(path, marks=marks_of(path), id=name_of(path)) for path in FILES if code_of(path)]
 
 
 @pytest.mark.timeout(300)

@@ -131,7 +131,8 @@ def test_two_accounts_with_an_operator(
     assert output_of(process).count("in order: True") == 4
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.spark
+@pytest.mark.timeout(700)
 def test_audit(start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
     network = MemoryNetwork("dc1", "dc2")
     journals = tmp_path / "journals"
@@ -154,7 +155,7 @@ def test_audit(start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) ->
     consumer.close()
     network.close()
     text = output_of(
-        start("audit.py", str(journals), "--out", str(tmp_path / "out"), "--master", "local[2]"), timeout=150
+        start("audit.py", str(journals), "--out", str(tmp_path / "out"), "--master", "local[2]"), timeout=600
     )
     assert text == "complete: 3 messages in 1 streams\n  delivered to shipping: 3\n"
     assert (tmp_path / "out" / "report.html").stat().st_size > 1_000_000
