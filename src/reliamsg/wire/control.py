@@ -337,8 +337,8 @@ def _may_be_at(status: Status) -> bool:
 
 def _is_for(state: State) -> bool:
     """Whether a state's address is the one that its kind goes to."""
-    if state.producer:
-        return state.role != "call" and state.to == producer_address(state.producer)
+    if state.producer:  # the group's other inboxes may be told as well
+        return state.role != "call" and state.to in (producer_address(state.producer), group_address(state.group))
     if state.role == "call":
         return not state.streams and is_call(state.to)
     return state.to == group_address(state.group)
