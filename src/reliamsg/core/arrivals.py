@@ -13,18 +13,13 @@ from typing import TYPE_CHECKING
 from reliamsg.core.passage import follow
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import Note, StreamState
+from reliamsg.core.stream import MAX_EPOCHS_AHEAD, Note, StreamState
 from reliamsg.message import Prev
 
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
 
 __all__ = ["MAX_EPOCHS_AHEAD", "Arrival", "arrive"]
-
-MAX_EPOCHS_AHEAD = 32
-"""The lowest epochs of a stream that are taken in before they are entered. Brokers keep what is further ahead."""
-_MAX_EPOCHS_AT_ALL = 4 * MAX_EPOCHS_AHEAD
-"""More than those lowest there may be for a time: lower ones can arrive after higher ones."""
 
 _Epoch = tuple[int, int, Prev | None]
 """Number, incarnation, and the one before."""
@@ -49,13 +44,23 @@ class Arrival:
 
 
 def arrive(
-    core: ConsumerCore, state: StreamState, site: str, of: _Epoch, first: int, last: int, now: float
+    core: ConsumerCore,
+    state: StreamState,
+    site: str,
+    of: _Epoch,
+    first: int,
+    last: int,
+    now: float,
+    reason: str = "",
 ) -> tuple[Reorder | None, Arrival]:
-    """Numbers `first` to `last` arrived; returns their epoch too, unless it is behind the stream."""
+    """Numbers `first` to `last` arrived; returns their epoch too, unless it is behind the stream. `reason` goes into
+    the journal."""
     epoch, incarnation, prev = of
     known = state.live.get(epoch)
+    if known is not None and known.told:
+        known = _confirm(core, state, known, incarnation, prev)
     if known is None and state.is_ahead(epoch):
-        if not _has_room(state, epoch):
+        if not state.has_room(epoch):
             return None, Arrival(deferred=True)
         known = state.live[epoch] = Reorder(epoch, incarnation, prev)
         core.mark(state)
@@ -63,21 +68,32 @@ def arrive(
         return None, _past(core, state, site, epoch, incarnation, first, last)
     if known.incarnation != incarnation:
         return known, _conflict(core, state, site, epoch, incarnation, first, last)
-    return known, _place(core, state, known, site, first, last, now)
+    return known, _place(core, state, known, site, first, last, now, reason)
 
 
-def _has_room(state: StreamState, epoch: int) -> bool:
-    """Whether one more epoch may wait to be entered."""
-    entered = len(state.draining) + (state.current is not None)
-    ahead = len(state.live) - entered
-    if ahead < MAX_EPOCHS_AHEAD:
-        return True
-    below = sum(state.is_ahead(other) and other < epoch for other in state.live)
-    return below < MAX_EPOCHS_AHEAD and ahead < _MAX_EPOCHS_AT_ALL
+def _confirm(
+    core: ConsumerCore, state: StreamState, known: Reorder, incarnation: int, prev: Prev | None
+) -> Reorder | None:
+    """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""
+    if known.incarnation == incarnation:
+        known.told, known.prev = False, prev
+        core.mark(state)
+    elif state.is_ahead(known.epoch):
+        core.report_conflict(state, known.epoch, known.incarnation, "another incarnation of a known epoch")
+        del state.live[known.epoch]
+        return None
+    return known
 
 
 def _place(
-    core: ConsumerCore, state: StreamState, known: Reorder, site: str, first: int, last: int, now: float
+    core: ConsumerCore,
+    state: StreamState,
+    known: Reorder,
+    site: str,
+    first: int,
+    last: int,
+    now: float,
+    reason: str,
 ) -> Arrival:
     late: list[Span] = []
     top = last if known.last is None else min(last, known.last)
@@ -85,13 +101,15 @@ def _place(
         late = state.closed.arrived(known.epoch, first, last)
     new = known.place(first, top) if first <= top else []
     for span in new:
-        core.note(Note("received", state.stream, known.epoch, known.incarnation, *span, site))
+        core.note(Note("received", state.stream, known.epoch, known.incarnation, *span, site, reason))
     if late:
         _late(core, state, site, known.epoch, known.incarnation, known.last, late)
     seen = sum(b - a + 1 for a, b in (*new, *late))
     if seen < last - first + 1:
         _duplicates(core, state, known, site, first, last, [*new, *late])
     if new:
+        if state.asking is not None:
+            state.asking.arrived(known.epoch, new[0][0])
         follow(core, state, now)
     return Arrival(new, late, release=not new and not late and known.is_safe(first, last))
 

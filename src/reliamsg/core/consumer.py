@@ -20,23 +20,26 @@ from typing import Literal
 
 from reliamsg.core.announced import Announced
 from reliamsg.core.arrivals import Arrival, arrive
-from reliamsg.core.asking import Ask
+from reliamsg.core.asking import Ask, Jitter, ask
 from reliamsg.core.delivery import DeliveryRules, Offer, fail, mark_taken, offer
-from reliamsg.core.passage import declare, expire, follow
+from reliamsg.core.hearing import hear
+from reliamsg.core.joining import adopt
+from reliamsg.core.passage import declare, follow
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.report import Report
-from reliamsg.core.stream import EpochChange, Note, Snapshot, StreamChange, StreamState
-from reliamsg.core.waiting import WaitingRoom
+from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
+from reliamsg.core.stream import Note, Snapshot, StreamState
+from reliamsg.core.ticking import tick_stream
+from reliamsg.core.waiting import REPAIRS, WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
 
 __all__ = [
     "Announced", "Arrival", "Ask", "ConsumerCore", "Note", "Offer", "Report", "Rules", "Snapshot", "StreamState",
 ]  # fmt: skip
 
-RESERVE = 2_000
-"""Numbers that are committed ahead as perhaps handed out; more for a stream that uses them up fast."""
-
+MAX_ASKS = 500
+"""Requests that are made at once; the others follow at the next look."""
 MAX_UNDECODABLE = 1_000
 """Ranges of an epoch of which it is remembered that a copy could not be read."""
 MAX_REPORTED = 100
@@ -80,6 +83,9 @@ class ConsumerCore:
         """Streams whose :meth:`report` changed with a commit. The caller takes them out."""
         self.moves = 0
         """How often a stream was joined or went on to another epoch."""
+        self.jitter = Jitter(rules.seed)
+        self.ask_queue: dict[Stream, StreamState] = {}
+        """Streams with requests that are due."""
         self._dirty: dict[Stream, StreamState] = {}
         self._timed: dict[Stream, StreamState] = {}
         self._number = 0
@@ -110,10 +116,12 @@ class ConsumerCore:
             if len(self.streams) >= self.rules.max_streams:
                 return Arrival(refused="too-many-streams")
             state = self.streams[stream] = StreamState(stream)
-        known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now)
+        reason = "repair" if repair else ""
+        known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now, reason)
         if not (arrival.release or arrival.deferred):
             held = known if not arrival.quarantine else None
-            self._wait(state, held, site, token, first, last, now, bool(arrival.late or held is None))
+            at, token = (REPAIRS, None) if repair else (site, token)
+            self._wait(state, held, at, token, first, last, now, bool(arrival.late or held is None))
         return arrival
 
     def _wait(
@@ -160,7 +168,7 @@ class ConsumerCore:
             if waiting.site == site:
                 waiting.known = None
                 waiting.after = self._number + 1
-            else:
+            elif waiting.site != REPAIRS:  # what was repaired is asked for again
                 sites.add(waiting.site)
         self._mark(state, urgent=True)
         follow(self, state, now)
@@ -180,27 +188,42 @@ class ConsumerCore:
         Returns why there is no room for the stream; empty where there is. Call :meth:`tick` and :meth:`asks`
         soon: what is said takes effect a moment later, since what it tells of may be on its way.
         """
-        return ""
+        return hear(self, announced, site, now)
 
     def asks(self, now: float, only_heads: bool = False) -> list[Ask]:
         """Requests that are due: send each to its stream's producer, with :meth:`report`. :meth:`tick` returns when
         to look again. With `only_heads` nothing is asked for that could not be handed out at once (the inbox is
         full)."""
-        return []
+        found: list[Ask] = []
+        while self.ask_queue and len(found) < MAX_ASKS:
+            state = self.ask_queue.pop(next(iter(self.ask_queue)))
+            request = ask(self, state, now, only_heads)
+            self.time(state)
+            if request is not None:
+                found.append(request)
+        return found
 
     def report(self, stream: Stream) -> Report:
         """What is committed of a stream, and what it lacks; an empty report where it is not known.
 
         ``moved`` holds the streams whose committed values changed; the caller takes them out.
         """
-        return Report()
+        state = self.streams.get(stream)
+        return Report() if state is None else report_of(state)
 
     def adopt(
         self, stream: Stream, entered: tuple[int, int], position: tuple[int, int], high_water: int, now: float
     ) -> bool:
         """Go on where another inbox of the group stopped: with the report that it sent last. What may have been
-        handed out by it is flagged. False where the stream is known here already."""
-        return False
+        handed out by it is flagged. False where the stream was joined here before, or there is no room."""
+        state = self.streams.get(stream)
+        if state is None:
+            if len(self.streams) >= self.rules.max_streams:
+                return False
+            state = self.streams[stream] = StreamState(stream)
+        done = adopt(self, state, entered, position, high_water)
+        follow(self, state, now)
+        return done
 
     # -- handing out ------------------------------------------------------------------------------------
 
@@ -266,7 +289,7 @@ class ConsumerCore:
     def _settled(
         self, state: StreamState, known: Reorder, kind: str, span: Span, reason: str, now: float
     ) -> None:
-        self._note(kind, state, known.epoch, known.incarnation, *span, reason=reason)
+        self.note_range(kind, state, known.epoch, known.incarnation, *span, reason)
         if state.attempts:
             for key in [k for k in state.attempts if k[0] == known.epoch and span[0] <= k[1] <= span[1]]:
                 del state.attempts[key]
@@ -297,45 +320,15 @@ class ConsumerCore:
 
     def tick(self, now: float) -> float | None:
         """Let the clocks run up to `now`. Returns when to call again; None when nothing is timed."""
-        deadline: float | None = None
+        deadline: float | None = now + 0.05 if self.ask_queue else None
         connected = self.waiting.any_connected
         for state in list(self._timed.values()):
-            at = self._tick(state, now, connected)
+            at = tick_stream(self, state, now, connected)
             if at is None:
                 del self._timed[state.stream]
             else:
                 deadline = at if deadline is None else min(deadline, at)
         return deadline
-
-    def _tick(self, state: StreamState, now: float, connected: bool) -> float | None:
-        if state.failing and not state.halted:
-            if now < state.retry_at:
-                return state.retry_at
-            self.touch(state)
-        clock = state.clock
-        if clock.target is None:
-            return None
-        running = connected and not state.draining and state.unacknowledged == 0
-        elapsed = clock.tick(now, running)
-        if running and not clock.opened and state.current is not None and elapsed > 0:
-            clock.opened = True
-            self._note_gap("gap_opened", state, "")
-        if elapsed >= self.rules.gap_timeout:
-            expire(self, state, now)
-            if clock.target is None:
-                return None
-        elif elapsed - clock.saved >= 1.0:
-            self._mark(state)
-        # Clocks that stand still are looked at as often: what sets them going again need not tell.
-        left = self.rules.gap_timeout - clock.elapsed
-        return now + min(max(left, 0.001), 0.5)
-
-    def _note_gap(self, kind: str, state: StreamState, reason: str) -> None:
-        target = state.clock.target
-        assert target is not None  # only called while there is one
-        epoch, first, last = target
-        known = state.live.get(epoch)
-        self._note(kind, state, epoch, known.incarnation if known else 0, first, last or 0, reason=reason)
 
     # -- commits ----------------------------------------------------------------------------------------
 
@@ -347,46 +340,16 @@ class ConsumerCore:
     def snapshot(self, closing: bool = False) -> Snapshot:
         """What the next commit must hold. With `closing`, high-water marks become exact."""
         self._number += 1
-        snapshot = Snapshot(self._number, [self._change(state, closing) for state in self._dirty.values()])
+        snapshot = Snapshot(self._number, [change_of(state, closing) for state in self._dirty.values()])
         self._dirty.clear()
         self.urgent = False
         return snapshot
 
-    def _change(self, state: StreamState, closing: bool) -> StreamChange:
-        epochs = []
-        for known in (*state.live.values(), *state.finishing):
-            entered = state.has_entered(known.epoch)
-            high = known.high_water
-            if closing:
-                high = max(known.cursor, known.redelivered_below) if entered else 0
-            elif entered and known.more_to_come and known.cursor + state.reserve // 2 > high:
-                high = known.cursor + state.reserve
-            epochs.append(EpochChange(known, known.position, high, list(known.settled), known.last, entered))
-        if state.current is not None:
-            # As many again as went in the time of one commit, several times over.
-            used = state.current.cursor - state.reserved_at
-            state.reserve = max(RESERVE, min(8 * used, 100_000))
-            state.reserved_at = state.current.cursor
-        gap = None
-        if state.clock.target is not None and state.current is not None:
-            gap = (state.clock.target, state.clock.elapsed)
-        change = StreamChange(
-            state, epochs, list(state.finishing), gap, dict(state.arming), state.history_changed
-        )
-        state.finishing.clear()
-        state.arming.clear()
-        state.history_changed = False
-        return change
-
     def committed(self, snapshot: Snapshot) -> list[tuple[str, object]]:
         """The commit is on disk. Returns (site, token) of the deliveries that brokers may forget now."""
         for change in snapshot.changes:
-            for epoch in change.epochs:
-                epoch.known.committed(epoch.position, epoch.settled)
-                epoch.known.high_water = epoch.high_water
-            _arm(change)
-            if change.gap is not None and change.gap[0] == change.state.clock.target:
-                change.state.clock.saved = change.gap[1]
+            if is_committed(change):
+                self.moved.add(change.state.stream)
             self.touch(change.state)
         released: list[tuple[str, object]] = []
         for state in self._waiting_in(snapshot):
@@ -403,17 +366,15 @@ class ConsumerCore:
     def commit_failed(self, snapshot: Snapshot) -> None:
         """Nothing of the snapshot was stored: all of it belongs to the next one."""
         for change in snapshot.changes:
-            state = change.state
-            self._dirty[state.stream] = state
-            state.finishing[:0] = change.finished
-            state.arming.update({k: n for k, n in change.arming.items() if k not in state.arming})
-            state.history_changed |= change.history
+            self._dirty[change.state.stream] = change.state
+            was_not_committed(change)
 
     # -- at the start -----------------------------------------------------------------------------------
 
     def restore(self, state: StreamState, now: float) -> None:
         """Take over a stream as the inbox holds it."""
         self.streams[state.stream] = state
+        restore_report(state)
         follow(self, state, now)
         self._mark(state)
         self.touch(state)
@@ -438,7 +399,7 @@ class ConsumerCore:
     def note(self, note: Note) -> None:
         self.notes.append(note)
 
-    def _note(
+    def note_range(
         self,
         kind: str,
         state: StreamState,
@@ -446,11 +407,9 @@ class ConsumerCore:
         incarnation: int,
         first: int,
         last: int,
-        *,
-        site: str = "",
         reason: str = "",
     ) -> None:
-        self.notes.append(Note(kind, state.stream, epoch, incarnation, first, last, site, reason))
+        self.notes.append(Note(kind, state.stream, epoch, incarnation, first, last, reason=reason))
 
     def report_conflict(self, state: StreamState, epoch: int, incarnation: int, reason: str) -> bool:
         """Tell of a conflict, once for each epoch and incarnation; False where it was told before."""
@@ -460,15 +419,3 @@ class ConsumerCore:
         state.reported.add(key)
         self.conflicts.append((state.stream, epoch, reason))
         return True
-
-
-def _arm(change: StreamChange) -> None:
-    """Attempts are on disk: they may be made, unless they were or need not be meanwhile."""
-    state = change.state
-    for key, count in change.arming.items():
-        known = state.live.get(key[0])
-        if known is None or known.held.run_from(key[1]) is None:
-            continue
-        to_come = key[1] >= known.cursor or known.retry.run_from(key[1]) is not None
-        if to_come and state.attempts.get(key, 1) + 1 == count:
-            state.armed[key] = count

@@ -24,13 +24,17 @@ GapKey = tuple[int, int, int | None]
 class GapClock:
     """How long the gap at a stream's head has held it up."""
 
-    __slots__ = ("_at", "elapsed", "opened", "saved", "target")
+    __slots__ = ("_at", "decided", "elapsed", "opened", "saved", "target", "waited")
 
     def __init__(self) -> None:
         self.target: GapKey | None = None
         self.elapsed = 0.0
         self.saved = 0.0
         """What a commit holds of `elapsed`."""
+        self.waited = 0.0
+        """For how long it would have counted, but a producer said that it holds what is missing."""
+        self.decided = False
+        """The gap was put to the policy at once, since its messages were removed."""
         self.opened = False
         """Whether the gap has held the stream up for any time at all."""
         self._at: float | None = None
@@ -40,7 +44,8 @@ class GapClock:
         if target == self.target:
             return None
         before, self.target = self.target, target
-        self.elapsed = self.saved = 0.0
+        self.elapsed = self.saved = self.waited = 0.0
+        self.decided = False
         self._at = None
         return before
 
@@ -50,10 +55,15 @@ class GapClock:
         self.elapsed = self.saved = elapsed
         self.opened = True
 
-    def tick(self, now: float, running: bool) -> float:
-        """Count the time since the last tick, if the clock ran throughout; return what has elapsed."""
+    def tick(self, now: float, running: bool, waiting: bool = False) -> float:
+        """Count the time since the last tick, if the clock ran throughout; return what has elapsed. With `waiting`
+        it counts as waited instead."""
         if running and self._at is not None:
-            self.elapsed += min(max(0.0, now - self._at), MAX_STEP_S)
+            step = min(max(0.0, now - self._at), MAX_STEP_S)
+            if waiting:
+                self.waited += step
+            else:
+                self.elapsed += step
         self._at = now if running else None
         return self.elapsed
 

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from reliamsg.core.asking import watch
 from reliamsg.core.chain import Link, LinkKind, link
 from reliamsg.core.gaps import GapKey
+from reliamsg.core.heard import extend
+from reliamsg.core.joining import before_joining, join
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Note, StreamState
 from reliamsg.message import Gap
@@ -26,7 +29,7 @@ def follow(core: ConsumerCore, state: StreamState, now: float) -> None:
     _finish_drained(core, state)
     while True:
         if state.current is None:
-            target = _before_joining(core, state)
+            target = before_joining(core, state)
             if state.current is not None:
                 continue
             break
@@ -46,9 +49,21 @@ def follow(core: ConsumerCore, state: StreamState, now: float) -> None:
             continue
         break
     _aim(core, state, target, now)
+    watch(core, state, now)
 
 
 def _gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
+    target = _whole_gap_at_head(known, joint)
+    if target is None or known.removed.empty:
+        return target
+    # What was removed closes at once; the rest may still come.
+    epoch, head, last = target
+    run = known.removed.run_from(head)
+    end = run if run is not None else (known.removed.next_at(head) or MAX_SEQ + 1) - 1
+    return target if last is None else (epoch, head, min(last, end))
+
+
+def _whole_gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
     head = known.cursor
     beyond = known.held.next_at(head)
     if beyond is not None:
@@ -57,7 +72,7 @@ def _gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
         if settled is not None:
             last = min(last, settled - 1)
         return known.epoch, head, last
-    if joint.kind is LinkKind.UNKNOWN:
+    if joint.kind is LinkKind.UNKNOWN and known.announced < head:
         return known.epoch, head, None
     last = joint.last if joint.kind is LinkKind.ENDS else known.highest
     if last < head:
@@ -97,47 +112,6 @@ def _aim(core: ConsumerCore, state: StreamState, target: GapKey | None, now: flo
         core.time(state)
 
 
-# -- joining ------------------------------------------------------------------------------------------------
-
-
-def _before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
-    """Join the stream if it is clear where; else say what is waited for."""
-    lowest = state.next_epoch()
-    if lowest is None or lowest.held.first is None:
-        return None
-    first = lowest.held.first
-    if core.rules.begin == "latest" or (first == 1 and lowest.prev is None):
-        _join(core, state, lowest, first)
-        return None
-    # The number 0 stands for "anything before": a lower arrival is another target, and starts the clock anew.
-    return lowest.epoch, 0, first - 1
-
-
-def _join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int) -> None:
-    earliest = core.rules.begin == "earliest"
-    core.moves += 1
-    state.current = lowest
-    state.joined = (lowest.epoch, first)
-    state.history_changed = True
-    lowest.position = lowest.cursor = first
-    prev = lowest.prev
-    if prev is not None:
-        core.note(
-            Note("before_join", state.stream, prev.epoch, prev.incarnation, 1, prev.last, reason="begin")
-        )
-        if earliest:
-            state.closed.add(prev.epoch, 1, prev.last)
-    if first > 1:
-        core.note(
-            Note("before_join", state.stream, lowest.epoch, lowest.incarnation, 1, first - 1, reason="begin")
-        )
-        if earliest:
-            state.closed.add(lowest.epoch, 1, first - 1)
-    core.note(Note("joined", state.stream, lowest.epoch, lowest.incarnation, first, first))
-    core.mark(state, urgent=True)
-    core.touch(state)
-
-
 # -- epochs -------------------------------------------------------------------------------------------------
 
 
@@ -153,6 +127,11 @@ def _enter(core: ConsumerCore, state: StreamState, later: Reorder, joint: Link) 
     state.accepted.discard_below(MAX_SEQ)
     state.reserved_at = later.cursor
     state.history_changed = True
+    if state.adopted is not None:
+        state.adopted.flag(later)
+    if state.heard is not None:
+        for owner in state.heard.owners.values():
+            extend(state, owner.latest)
     if joint.kind is LinkKind.FORK:
         core.note(Note("conflict", state.stream, later.epoch, later.incarnation, 0, 0, reason=joint.reason))
         core.report_conflict(state, later.epoch, later.incarnation, joint.reason)
@@ -186,13 +165,15 @@ def expire(core: ConsumerCore, state: StreamState, now: float) -> None:
         lowest = state.next_epoch()
         assert lowest is not None  # it is what is waited for
         assert lowest.held.first is not None
-        _join(core, state, lowest, lowest.held.first)
+        join(core, state, lowest, lowest.held.first)
         follow(core, state, now)
         return
     epoch, first, last = clock.target
     known = state.current
     if last is None:
         reason = "extent unknown"
+    elif known.removed.covers(first, last):
+        reason = "removed"
     else:
         reason = "undecodable" if known.undecodable.overlap(first, last) else "expired"
     gap = Gap(state.stream, epoch, first, last, reason)
@@ -257,6 +238,9 @@ def _pass(core: ConsumerCore, state: StreamState, known: Reorder, first: int, la
     state.accepted.remove(first, last)
     state.history_changed = True
     reason, elapsed = state.accepted_as
+    if known.removed.covers(first, last):
+        reason = "removed"
+    state.declaring.append((known.epoch, first, last))
     detail = None if elapsed is None else {"elapsed": round(elapsed, 3)}
     core.note(
         Note(
@@ -292,4 +276,5 @@ def _pass_unknown(
     )
     core.note(Note("declared", state.stream, prev.epoch, prev.incarnation, 1, prev.last, "", reason))
     state.closed.add(prev.epoch, 1, prev.last)
+    state.declaring.append((prev.epoch, 1, prev.last))
     _enter(core, state, later, Link(LinkKind.UNKNOWN))

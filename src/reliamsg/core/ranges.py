@@ -63,17 +63,20 @@ class RangeSet:
         if self._firsts and self._firsts[0] < bound:
             self.remove(self._firsts[0], bound - 1)
 
-    def missing(self, first: int, last: int) -> list[Span]:
-        """What of `first` to `last` is not in the set, in order."""
+    def missing(self, first: int, last: int, most: int | None = None) -> list[Span]:
+        """What of `first` to `last` is not in the set, in order; only the lowest `most` intervals, where that is
+        given."""
         _check(first, last)
         found: list[Span] = []
         for i in range(bisect_left(self._lasts, first), len(self._firsts)):
             if self._firsts[i] > last:
                 break
+            if most is not None and len(found) >= most:
+                return found
             if self._firsts[i] > first:
                 found.append((first, self._firsts[i] - 1))
             first = self._lasts[i] + 1
-        if first <= last:
+        if first <= last and (most is None or len(found) < most):
             found.append((first, last))
         return found
 

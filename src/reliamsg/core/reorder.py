@@ -26,8 +26,9 @@ class Reorder:
     """What is known of one epoch: which numbers arrived, were handed out, are settled."""
 
     __slots__ = (
-        "cursor", "epoch", "held", "high_water", "incarnation", "journalled", "last", "persisted", "position",
-        "prev", "redelivered_below", "retry", "safe", "safe_position", "settled", "undecodable",
+        "announced", "asked", "cursor", "epoch", "held", "high_water", "incarnation", "journalled", "last",
+        "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position", "settled",
+        "told", "undecodable",
     )  # fmt: skip
 
     def __init__(self, epoch: int, incarnation: int, prev: Prev | None, position: int = 1) -> None:
@@ -55,6 +56,20 @@ class Reorder:
         """The epoch's last number, once a later epoch was entered."""
         self.undecodable = RangeSet()
         """Missing numbers of which a copy came that could not be read."""
+        self.announced = 0
+        """The highest number that is known to exist because the producer says so."""
+        self.told = False
+        """The epoch is known only because the producer says so: nothing of it has arrived."""
+        self.removed = RangeSet()
+        """Numbers that the producer took back. What of them arrived nevertheless is handed out."""
+        self.asked = RangeSet()
+        """Missing numbers that were asked for, and journalled as such."""
+
+    def place_at(self, first: int) -> None:
+        """The epoch begins with `first` for this group; nothing before it has arrived."""
+        self.position = self.cursor = first
+        if first > 1:
+            self.held.discard_below(first)
 
     def place(self, first: int, last: int) -> list[Span]:
         """Note that `first` to `last` arrived; return what of it is new, in order."""
@@ -136,6 +151,11 @@ class Reorder:
 
     @property
     def highest(self) -> int:
+        """The highest number that is known to exist."""
+        return max(self.arrived, self.announced)
+
+    @property
+    def arrived(self) -> int:
         """The highest number that is known to exist from this epoch's own data."""
         return max(self.held.last or 0, self.settled.last or 0, self.cursor - 1)
 
@@ -160,3 +180,7 @@ class Reorder:
         self.safe_position = max(self.safe_position, position)
         self.safe = RangeSet(settled)
         self.persisted.discard_below(self.safe_position)
+        if not self.asked.empty:
+            self.asked.discard_below(self.safe_position)
+        if not self.removed.empty:
+            self.removed.discard_below(self.safe_position)

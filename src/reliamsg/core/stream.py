@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from reliamsg.core.announced import Position, Span3
+from reliamsg.core.asking import Asking
 from reliamsg.core.chain import History
 from reliamsg.core.gaps import ClosedGaps, GapClock, GapKey
+from reliamsg.core.heard import Heard
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.message import Gap, Stream
 
-__all__ = ["EpochChange", "Note", "Snapshot", "StreamChange", "StreamState", "Waiting"]
+__all__ = [
+    "MAX_EPOCHS_AHEAD",
+    "Adopted",
+    "EpochChange",
+    "Note",
+    "Snapshot",
+    "StreamChange",
+    "StreamState",
+    "Waiting",
+]
+
+MAX_EPOCHS_AHEAD = 32
+"""The lowest epochs of a stream that are taken in before they are entered. Brokers keep what is further ahead."""
+_MAX_EPOCHS_AT_ALL = 4 * MAX_EPOCHS_AHEAD
+"""More than those lowest there may be for a time: lower ones can arrive after higher ones."""
+MAX_DECLARED = 100
+"""The latest passed ranges of a stream that its producer is told of."""
 
 
 @dataclass(slots=True)
@@ -50,13 +70,28 @@ class Waiting:
     released: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """Where another inbox of the group stopped, as it said last."""
+
+    position: Position
+    entered: tuple[int, int]
+    high_water: int
+
+    def flag(self, known: Reorder) -> None:
+        """Numbers of an epoch that the other inbox may have handed out count as handed out before."""
+        if (known.epoch, known.incarnation) == self.entered:
+            known.redelivered_below = max(known.redelivered_below, self.high_water)
+
+
 class StreamState:
     """One stream at one group."""
 
     __slots__ = (
-        "accepted", "accepted_as", "armed", "arming", "attempts", "clock", "closed", "current", "draining",
-        "expired_after", "finishing", "gap", "halted", "history", "history_changed", "joined", "live",
-        "reported", "reserve", "reserved_at", "retry_at", "stream", "waiting",
+        "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
+        "current", "declared", "declaring", "draining", "expired_after", "finishing", "gap", "halted", "heard",
+        "history", "history_changed", "joined", "live", "reported", "reserve", "reserved_at", "retry_at", "stream",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -95,6 +130,18 @@ class StreamState:
         self.reserved_at = 0
         self.reported: set[tuple[int, int]] = set()
         self.waiting: list[Waiting] = []
+        self.heard: Heard | None = None
+        """What its producers have said; None while they said nothing."""
+        self.asking: Asking | None = None
+        """Requests for what is missing; None while nothing is."""
+        self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
+        """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
+        self.declared: deque[Span3] = deque(maxlen=MAX_DECLARED)
+        """The latest ranges that were passed without having arrived, and that is committed."""
+        self.adopted: Adopted | None = None
+        """Where this inbox takes over from another one."""
+        self.declaring: list[Span3] = []
+        """The same since the last commit."""
 
     def is_ahead(self, epoch: int) -> bool:
         """Whether the epoch lies beyond the one that is being handed out."""
@@ -103,8 +150,16 @@ class StreamState:
     def has_entered(self, epoch: int) -> bool:
         return self.current is not None and epoch <= self.current.epoch
 
+    def has_room(self, epoch: int) -> bool:
+        """Whether one more epoch may wait to be entered."""
+        ahead = len(self.live) - len(self.draining) - (self.current is not None)
+        if ahead < MAX_EPOCHS_AHEAD:
+            return True
+        below = sum(self.is_ahead(other) and other < epoch for other in self.live)
+        return below < MAX_EPOCHS_AHEAD and ahead < _MAX_EPOCHS_AT_ALL
+
     def next_epoch(self) -> Reorder | None:
-        """The lowest epoch beyond the current one of which anything arrived."""
+        """The lowest epoch beyond the current one of which anything is known."""
         current = self.current
         if len(self.live) <= len(self.draining) + (current is not None):
             return None
@@ -169,6 +224,8 @@ class StreamChange:
     arming: dict[tuple[int, int], int]
     history: bool
     """Whether history, closed gaps or joining changed."""
+    declared: list[Span3] = field(default_factory=list)
+    """What was passed since the last commit."""
 
 
 @dataclass(slots=True)

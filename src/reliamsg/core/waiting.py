@@ -13,7 +13,12 @@ from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import StreamState, Waiting
 
-__all__ = ["SPILL_AFTER_S", "WaitingRoom"]
+__all__ = ["REPAIRS", "SPILL_AFTER_S", "WaitingRoom"]
+
+REPAIRS = ""
+"""In place of a site: what came as a repair, which no broker keeps. It is persisted like anything else; a crash before
+that costs another request."""
+_REPAIRS_CROWDED = 64
 
 SPILL_AFTER_S = 0.1
 """A delivery that is not safe at this age is overdue."""
@@ -39,6 +44,7 @@ class WaitingRoom:
     def __init__(self, sites: Mapping[str, int]) -> None:
         """`sites`: each site's name and how many deliveries it lets wait."""
         self._sites = {name: _Site(prefetch) for name, prefetch in sites.items()}
+        self._sites[REPAIRS] = _Site(_REPAIRS_CROWDED)
         self._entered = 0
 
     def connected(self, site: str) -> None:
@@ -98,7 +104,8 @@ class WaitingRoom:
             site = self._sites[waiting.site]
             del site.pending[waiting.number]
             site.ahead.pop(waiting.number, None)
-            released.append((waiting.site, waiting.token))
+            if waiting.site != REPAIRS:
+                released.append((waiting.site, waiting.token))
         state.waiting = kept
         return released
 

@@ -1,0 +1,170 @@
+"""What producers said about a stream, and for how long it counts.
+
+A stream has one producer, but two processes may own copies of its outbox, each in an epoch of its own; so what was
+said is kept for each such *owner*. The newest status of an owner replaces its earlier ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reliamsg.core.announced import Announced, Position
+from reliamsg.core.ranges import Span
+from reliamsg.core.reorder import Reorder
+from reliamsg.message import Prev
+
+if TYPE_CHECKING:
+    from reliamsg.core.stream import StreamState
+
+__all__ = ["GRACE_S", "JOIN_GRACE_S", "MAX_OWNERS", "Heard", "Owner", "extend", "start_of"]
+
+GRACE_S = 0.25
+"""What a status tells of counts as missing so much later: it may be on its way."""
+JOIN_GRACE_S = 1.0
+"""The same for a stream that the group is about to join: something from before may be on its way."""
+MAX_OWNERS = 4
+"""Owners of a stream's outbox of which it is remembered what they said: those heard last."""
+MAX_REMOVED = 1_000
+"""Removed ranges of an epoch that are taken in."""
+
+
+class Owner:
+    """One opening of a producer's outbox, as its latest status has it."""
+
+    __slots__ = ("_entries", "_top", "heard_at", "interval", "latest")
+
+    def __init__(self, announced: Announced, now: float) -> None:
+        self.take(announced, now)
+
+    def take(self, announced: Announced, now: float) -> None:
+        """Its newest status was heard."""
+        self.latest = announced
+        self.heard_at = now
+        self.interval = announced.interval
+        self._entries = {epoch: (incarnation, first) for epoch, incarnation, first, _ in announced.chain}
+        self._top = announced.chain[-1][0] if announced.chain else 0
+
+    def is_older(self, announced: Announced) -> bool:
+        """Whether a status is older than the newest one, or that one again."""
+        latest = self.latest
+        return 0 < announced.number <= latest.number or announced.lsn < latest.lsn
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether it was heard within two intervals."""
+        return now - self.heard_at <= 2 * self.interval
+
+    def offers(self, known: Reorder, first: int, last: int) -> Span | None:
+        """What of `first` to `last` it may still hold: from some number on. What it has not spoken of yet, it may."""
+        entry = self._entries.get(known.epoch)
+        if entry is None:
+            return (first, last) if known.epoch > self._top else None
+        incarnation, held_from = entry
+        if incarnation != known.incarnation or held_from > last:
+            return None
+        return max(first, held_from), last
+
+    def holds(self, known: Reorder, first: int, last: int | None) -> bool:
+        """Whether it says that it holds any of `first` to `last` (None: any later number of the epoch)."""
+        for epoch, incarnation, held_from, end in self.latest.chain:
+            if epoch == known.epoch:
+                low, high = max(first, held_from), end if last is None else min(last, end)
+                return (
+                    incarnation == known.incarnation and low <= high and not known.removed.covers(low, high)
+                )
+        return False
+
+
+class Heard:
+    """All that was said about one stream."""
+
+    __slots__ = ("owners", "waiting")
+
+    def __init__(self) -> None:
+        self.owners: dict[tuple[int, int], Owner] = {}
+        """By epoch and incarnation."""
+        self.waiting: list[tuple[float, Announced]] = []
+        """What takes effect at a time to come: the oldest, and the newest since."""
+
+    def take(self, announced: Announced, now: float) -> bool:
+        """Note who said what; False where that is older than what is known. `announced` takes no effect here."""
+        key = (announced.epoch, announced.incarnation)
+        owner = self.owners.get(key)
+        if owner is None:
+            if len(self.owners) >= MAX_OWNERS:
+                del self.owners[min(self.owners, key=lambda other: self.owners[other].heard_at)]
+            self.owners[key] = Owner(announced, now)
+            return True
+        if owner.is_older(announced):
+            return False
+        owner.take(announced, now)
+        return True
+
+    def put_off(self, announced: Announced, until: float) -> None:
+        """Have what was said take effect at `until`. Of several only the oldest and the newest wait: what the one
+        left out said, the newest says as well."""
+        if len(self.waiting) >= 2:
+            self.waiting.pop()
+        self.waiting.append((until, announced))
+
+    def due(self, now: float) -> Announced | None:
+        """What takes effect now, if anything; ask until there is nothing."""
+        if self.waiting and self.waiting[0][0] <= now:
+            return self.waiting.pop(0)[1]
+        return None
+
+    def offered(self, known: Reorder, first: int, last: int) -> Span | None:
+        """What of missing numbers it makes sense to ask for."""
+        if not self.owners:
+            return first, last
+        parts = [owner.offers(known, first, last) for owner in self.owners.values()]
+        return min((part for part in parts if part is not None), default=None)
+
+    def holds(self, known: Reorder, first: int, last: int | None, now: float) -> bool:
+        """Whether a producer that was heard lately says that it holds any of these numbers."""
+        return any(owner.is_fresh(now) and owner.holds(known, first, last) for owner in self.owners.values())
+
+
+def extend(state: StreamState, announced: Announced) -> None:
+    """Take in what a chain says of the current epoch and of later ones: that they exist, what they follow, and where
+    they end. Data outweighs it."""
+    before: Prev | None = None
+    for number, (epoch, incarnation, first, last) in enumerate(announced.chain):
+        prev, before = before, Prev(epoch, incarnation, last)
+        known = state.live.get(epoch)
+        if known is None:
+            # What the chain's first entry followed is not known, unless something of it is held.
+            if not state.is_ahead(epoch) or (number == 0 and first > last):
+                continue
+            if not state.has_room(epoch):
+                break  # the rest when the stream has gone on
+            known = state.live[epoch] = Reorder(epoch, incarnation, prev)
+            known.told = True
+        elif known.incarnation != incarnation:
+            break
+        if known.told and known.prev is None:
+            known.prev = prev
+        if known.last is None:
+            known.announced = max(known.announced, last)
+    for epoch, first, last in announced.removed:
+        known = state.live.get(epoch)
+        if known is not None and known.last is None and known.removed.intervals < MAX_REMOVED:
+            known.removed.add(first, last)
+
+
+def start_of(announced: Announced) -> tuple[Position, int, Prev | None] | None:
+    """Where a group that knows nothing of the stream starts: with the oldest that is offered, and at the latest where
+    the producer counts it from. Returns the position, its epoch's incarnation, and the epoch before; None where
+    nothing is held and the producer does not count the group."""
+    since, before = announced.since, None
+    for epoch, incarnation, first, last in announced.chain:
+        offered = first if first <= last else None
+        counted = None
+        if since is not None and epoch >= since[0]:
+            counted = since[1] if epoch == since[0] else 1
+        starts = [number for number in (offered, counted) if number is not None]
+        if starts:
+            return (epoch, min(starts)), incarnation, before
+        before = Prev(epoch, incarnation, last)
+    if since is not None and since[0] == announced.epoch:  # it has published nothing since
+        return since, announced.incarnation, before
+    return None

@@ -1,0 +1,130 @@
+"""What becomes of a status: what it tells of is missing from a moment later on, unless it arrives.
+
+Nothing that it says ever sinks: an older status that comes after a newer one is not looked at, and the end of an
+epoch that was announced stays known. What arrives outweighs what is said: an epoch that is only said to exist gives way
+to data.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reliamsg.core.announced import Announced
+from reliamsg.core.asking import hurry, watch
+from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, extend
+from reliamsg.core.joining import join_as_told
+from reliamsg.core.passage import follow
+from reliamsg.core.stream import Note, StreamState
+from reliamsg.wire.limits import MAX_SEQ
+
+if TYPE_CHECKING:
+    from reliamsg.core.consumer import ConsumerCore
+
+__all__ = ["MAX_CHAIN", "hear", "settle_heard"]
+
+MAX_CHAIN = 10_000
+"""Epochs in a chain that is looked at."""
+
+
+def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str:
+    """Take in what was said about a stream; returns why there is no room for it."""
+    if not _is_sound(announced):
+        return "malformed"
+    state = core.streams.get(announced.stream)
+    if state is None:
+        if not announced.chain and announced.since is None:
+            return ""
+        if len(core.streams) >= core.rules.max_streams:
+            return "too-many-streams"
+        state = core.streams[announced.stream] = StreamState(announced.stream)
+    if _is_another_history(core, state, announced, site):
+        return ""
+    heard = state.heard
+    if heard is None:
+        heard = state.heard = Heard()
+    was_there = any(owner.is_fresh(now) for owner in heard.owners.values())
+    is_known = (announced.epoch, announced.incarnation) in heard.owners
+    if not heard.take(announced, now):
+        return ""
+    if not (was_there and is_known):
+        hurry(core, state, now)
+    if not _is_settled(state, announced):
+        heard.put_off(announced, now + (GRACE_S if state.current is not None else JOIN_GRACE_S))
+        core.time(state)
+    return ""
+
+
+def settle_heard(core: ConsumerCore, state: StreamState, now: float) -> float | None:
+    """Have what was said take effect, as far as it is time; returns when there will be more."""
+    heard = state.heard
+    if heard is None:
+        return None
+    while (announced := heard.due(now)) is not None:
+        if state.current is None:
+            join_as_told(core, state, announced)
+        if state.current is not None:
+            extend(state, announced)
+            _report_fork(core, state, announced)
+            follow(core, state, now)
+        else:
+            watch(core, state, now)
+    return heard.waiting[0][0] if heard.waiting else None
+
+
+def _is_sound(announced: Announced) -> bool:
+    """Whether the numbers make sense at all."""
+    below = 0
+    if len(announced.chain) > MAX_CHAIN:
+        return False
+    for epoch, _, first, last in announced.chain:
+        if not (below < epoch <= announced.epoch and 1 <= first <= last + 1 and 1 <= last <= MAX_SEQ):
+            return False
+        below = epoch
+    if announced.since is not None and not (
+        1 <= announced.since[0] <= MAX_SEQ and 1 <= announced.since[1] <= MAX_SEQ
+    ):
+        return False
+    return announced.epoch <= MAX_SEQ and all(
+        1 <= first <= last <= MAX_SEQ for _, first, last in announced.removed
+    )
+
+
+def _is_settled(state: StreamState, announced: Announced) -> bool:
+    """Whether all that it tells of is known, and arrived: the usual case."""
+    current = state.current
+    if current is None or announced.removed or not announced.chain:
+        return current is not None and not announced.removed
+    epoch, _, _, last = announced.chain[-1]
+    return epoch == current.epoch == announced.epoch and last <= current.highest
+
+
+def _is_another_history(core: ConsumerCore, state: StreamState, announced: Announced, site: str) -> bool:
+    """Whether it names a known epoch with another incarnation; that is reported."""
+    own = (announced.epoch, announced.incarnation, 1, 0)
+    for epoch, incarnation, _, last in (*announced.chain, own):
+        known = state.live.get(epoch)
+        other = None if known is None else known.incarnation
+        if known is None:
+            done = state.history.find(epoch)
+            other = None if done is None else done.incarnation
+        if other is not None and other != incarnation:
+            reason = "another incarnation of a known epoch"
+            if core.report_conflict(state, epoch, incarnation, reason):
+                core.note(Note("conflict", state.stream, epoch, incarnation, 1, last, site, reason))
+                core.mark(state)
+            return True
+    return False
+
+
+def _report_fork(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+    """Tell of a producer that has gone back behind what arrived from it, though it has sent nothing new yet."""
+    known = state.current
+    assert known is not None  # only of a stream that was joined
+    for epoch, _, _, last in announced.chain:
+        if epoch == known.epoch and epoch < announced.epoch and last < known.arrived:
+            reason = f"epoch {announced.epoch} says that {epoch} ended at {last}, {known.arrived} is known"
+            if core.report_conflict(state, announced.epoch, announced.incarnation, reason):
+                core.note(
+                    Note("conflict", state.stream, announced.epoch, announced.incarnation, 0, 0, "", reason)
+                )
+                core.mark(state)

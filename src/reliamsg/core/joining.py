@@ -1,0 +1,135 @@
+"""Where a group joins a stream: where the producer says that it begins, or with what arrives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reliamsg.core.announced import Announced, Position
+from reliamsg.core.gaps import GapKey
+from reliamsg.core.heard import extend, start_of
+from reliamsg.core.reorder import Reorder
+from reliamsg.core.stream import Adopted, Note, StreamState
+from reliamsg.message import Prev
+from reliamsg.wire.limits import MAX_SEQ
+
+if TYPE_CHECKING:
+    from reliamsg.core.consumer import ConsumerCore
+
+__all__ = ["adopt", "before_joining", "join", "join_as_told"]
+
+
+def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
+    """Join the stream if it is clear where; else say what is waited for."""
+    lowest = state.next_epoch()
+    if lowest is None or lowest.held.first is None:
+        return None
+    first = lowest.held.first
+    if state.adopted is not None and lowest.epoch == state.adopted.position[0]:
+        _take_over(core, state, lowest)
+        return None
+    at_the_start = first == 1 and lowest.prev is None
+    if state.adopted is None and (core.rules.begin == "latest" or at_the_start):
+        join(core, state, lowest, first)
+        return None
+    # The number 0 stands for "anything before": a lower arrival is another target, and starts the clock anew.
+    return lowest.epoch, 0, first - 1
+
+
+def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+    """Join the stream where its producer says that it begins, or with what arrived from before that."""
+    if state.adopted is not None:
+        _adopt_as_told(core, state, state.adopted, announced)
+        return
+    found = start_of(announced) if core.rules.begin == "earliest" else None
+    if found is None:
+        return
+    (epoch, first), incarnation, prev = found
+    lowest = state.next_epoch()
+    if lowest is not None and lowest.held.first is not None:
+        arrived = lowest.epoch, lowest.held.first
+        if arrived <= (epoch, first):
+            join(core, state, lowest, arrived[1])
+            return
+    known = state.live.get(epoch)
+    if known is None:
+        known = state.live[epoch] = Reorder(epoch, incarnation, prev)
+        known.told = True
+    join(core, state, known, first)
+
+
+def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int) -> None:
+    """The stream begins with number `first` of its lowest epoch. What came before is no loss."""
+    earliest = core.rules.begin == "earliest"
+    lowest.place_at(first)
+    prev = lowest.prev
+    if prev is not None:
+        core.note(
+            Note("before_join", state.stream, prev.epoch, prev.incarnation, 1, prev.last, reason="begin")
+        )
+        if earliest:
+            state.closed.add(prev.epoch, 1, prev.last)
+    if first > 1:
+        core.note(
+            Note("before_join", state.stream, lowest.epoch, lowest.incarnation, 1, first - 1, reason="begin")
+        )
+        if earliest:
+            state.closed.add(lowest.epoch, 1, first - 1)
+    _begin(core, state, lowest, first, "")
+
+
+def adopt(
+    core: ConsumerCore, state: StreamState, entered: tuple[int, int], position: Position, high_water: int
+) -> bool:
+    """Start where another inbox of the group stopped; see :meth:`ConsumerCore.adopt`."""
+    if state.current is not None or position[0] < 1:
+        return False
+    state.adopted = Adopted(position, entered, high_water)
+    known = state.live.get(position[0])
+    if position[0] == entered[0]:
+        if known is not None and known.incarnation != entered[1]:
+            return False
+        if known is None:
+            known = state.live[position[0]] = Reorder(*entered, None)
+            known.told = True
+    if known is not None:
+        _take_over(core, state, known)
+    return True
+
+
+def _adopt_as_told(core: ConsumerCore, state: StreamState, adopted: Adopted, announced: Announced) -> None:
+    """The other inbox had left messages of an earlier epoch undone: the chain says which incarnation that was."""
+    prev: Prev | None = None
+    for epoch, incarnation, _, last in announced.chain:
+        if epoch >= adopted.position[0]:
+            known = state.live.get(epoch)
+            if known is None:
+                known = state.live[epoch] = Reorder(epoch, incarnation, prev)
+                known.told = True
+            _take_over(core, state, known)
+            return
+        prev = Prev(epoch, incarnation, last)
+
+
+def _take_over(core: ConsumerCore, state: StreamState, known: Reorder) -> None:
+    adopted = state.adopted
+    assert adopted is not None  # it is what is taken over
+    first = adopted.position[1] if known.epoch == adopted.position[0] else 1
+    known.place_at(first)
+    if known.epoch < adopted.entered[0]:
+        known.redelivered_below = MAX_SEQ  # any of it may have been handed out
+    _begin(core, state, known, first, "took_over")
+
+
+def _begin(core: ConsumerCore, state: StreamState, known: Reorder, first: int, reason: str) -> None:
+    core.moves += 1
+    state.current = known
+    state.joined = (known.epoch, first)
+    state.history_changed = True
+    if state.adopted is not None:
+        state.adopted.flag(known)
+    core.note(Note("joined", state.stream, known.epoch, known.incarnation, first, first, reason=reason))
+    if state.heard is not None:
+        for owner in state.heard.owners.values():
+            extend(state, owner.latest)
+    core.mark(state, urgent=True)
+    core.touch(state)

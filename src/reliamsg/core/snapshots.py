@@ -1,0 +1,122 @@
+"""What one commit takes from a stream, and what follows when it is on disk."""
+
+from __future__ import annotations
+
+from reliamsg.core.asking import lacking
+from reliamsg.core.report import Report
+from reliamsg.core.stream import EpochChange, StreamChange, StreamState
+from reliamsg.wire.limits import MAX_SEQ
+
+__all__ = ["RESERVE", "change_of", "is_committed", "report_of", "restore_report", "was_not_committed"]
+
+RESERVE = 2_000
+"""Numbers that are committed ahead as perhaps handed out; more for a stream that uses them up fast."""
+
+
+def change_of(state: StreamState, closing: bool) -> StreamChange:
+    """The stream as a commit must hold it. With `closing`, high-water marks become exact."""
+    epochs = []
+    for known in (*state.live.values(), *state.finishing):
+        entered = state.has_entered(known.epoch)
+        if known.told and not entered:
+            continue  # the producer will say so again
+        high = known.high_water
+        if closing:
+            high = max(known.cursor, known.redelivered_below) if entered else 0
+        elif entered and known.more_to_come and known.cursor + state.reserve // 2 > high:
+            high = known.cursor + state.reserve
+        epochs.append(EpochChange(known, known.position, high, list(known.settled), known.last, entered))
+    if state.current is not None:
+        # As many again as went in the time of one commit, several times over.
+        used = state.current.cursor - state.reserved_at
+        state.reserve = max(RESERVE, min(8 * used, 100_000))
+        state.reserved_at = state.current.cursor
+    gap = None
+    if state.clock.target is not None and state.current is not None:
+        gap = (state.clock.target, state.clock.elapsed)
+    change = StreamChange(
+        state,
+        epochs,
+        list(state.finishing),
+        gap,
+        dict(state.arming),
+        state.history_changed,
+        list(state.declaring),
+    )
+    state.finishing.clear()
+    state.arming.clear()
+    state.declaring.clear()
+    state.history_changed = False
+    return change
+
+
+def is_committed(change: StreamChange) -> bool:
+    """The change is on disk. Returns whether what is told to producers differs from before."""
+    state = change.state
+    for epoch in change.epochs:
+        epoch.known.committed(epoch.position, epoch.settled)
+        epoch.known.high_water = epoch.high_water
+    _arm(change)
+    if change.gap is not None and change.gap[0] == state.clock.target:
+        state.clock.saved = change.gap[1]
+    before = state.committed
+    _note_position(change)
+    state.declared.extend(change.declared)
+    return bool(change.declared) or state.committed[:2] != before[:2]
+
+
+def _note_position(change: StreamChange) -> None:
+    """Remember what the commit holds of the stream's position."""
+    entered = [epoch for epoch in change.epochs if epoch.entered]
+    if not entered:
+        return
+    if len(entered) > 1:
+        entered.sort(key=lambda epoch: epoch.known.epoch)
+    top = entered[-1]
+    lowest = next((one for one in entered if one.last is None or one.position <= one.last), top)
+    change.state.committed = (
+        (lowest.known.epoch, lowest.position),
+        (top.known.epoch, top.known.incarnation),
+        top.high_water,
+    )
+
+
+def was_not_committed(change: StreamChange) -> None:
+    """Nothing of the change was stored: all of it belongs to the next one."""
+    state = change.state
+    state.finishing[:0] = change.finished
+    state.declaring[:0] = change.declared
+    state.arming.update({k: n for k, n in change.arming.items() if k not in state.arming})
+    state.history_changed |= change.history
+
+
+def _arm(change: StreamChange) -> None:
+    """Attempts are on disk: they may be made, unless they were or need not be meanwhile."""
+    state = change.state
+    for key, count in change.arming.items():
+        known = state.live.get(key[0])
+        if known is None or known.held.run_from(key[1]) is None:
+            continue
+        to_come = key[1] >= known.cursor or known.retry.run_from(key[1]) is not None
+        if to_come and state.attempts.get(key, 1) + 1 == count:
+            state.armed[key] = count
+
+
+def report_of(state: StreamState) -> Report:
+    """What is committed of a stream, and what it lacks now."""
+    missing = tuple((known.epoch, first, last) for known, first, last in lacking(state))
+    return Report(*state.committed, missing, tuple(state.declared))
+
+
+def restore_report(state: StreamState) -> None:
+    """The stream is as its inbox holds it: all of that is committed."""
+    known = state.current
+    if known is None:
+        return
+    state.committed = (state.position, (known.epoch, known.incarnation), known.high_water)
+    if state.joined is not None:
+        passed = (span for span in state.closed.spans() if span[:2] >= state.joined and span[2] < MAX_SEQ)
+        state.declared.extend(passed)
+    target = state.clock.target
+    if target is not None and target[0] == known.epoch and target[2] is not None:
+        known.announced = max(known.announced, target[2])  # that much is known to exist

@@ -1,0 +1,81 @@
+"""What time does to one stream: gap clocks, backoff, what was said and takes effect, requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reliamsg.core.asking import look
+from reliamsg.core.hearing import settle_heard
+from reliamsg.core.passage import expire
+from reliamsg.core.stream import StreamState
+
+if TYPE_CHECKING:
+    from reliamsg.core.consumer import ConsumerCore
+
+__all__ = ["tick_stream"]
+
+POLL_S = 0.5
+"""Clocks that stand still are looked at as often: what sets them going again need not tell."""
+
+
+def tick_stream(core: ConsumerCore, state: StreamState, now: float, connected: bool) -> float | None:
+    """Let a stream's clocks run up to `now`; returns when to look at it again, None when nothing of it is timed."""
+    times = [
+        settle_heard(core, state, now),
+        _retry(core, state, now),
+        _tick_clock(core, state, now, connected),
+        look(core, state, now, connected),
+    ]
+    return min((at for at in times if at is not None), default=None)
+
+
+def _retry(core: ConsumerCore, state: StreamState, now: float) -> float | None:
+    if not state.failing or state.halted:
+        return None
+    if now < state.retry_at:
+        return state.retry_at
+    core.touch(state)
+    return None
+
+
+def _tick_clock(core: ConsumerCore, state: StreamState, now: float, connected: bool) -> float | None:
+    clock = state.clock
+    idle = not state.draining and state.unacknowledged == 0
+    while idle and _is_removed(state) and not clock.decided:
+        clock.decided = True
+        expire(core, state, now)
+        idle = not state.draining and state.unacknowledged == 0
+    if clock.target is None:
+        return None
+    running = idle and connected
+    waiting = running and clock.waited < core.rules.repair_timeout and _is_promised(state, now)
+    elapsed = clock.tick(now, running, waiting)
+    if running and not clock.opened and state.current is not None and elapsed + clock.waited > 0:
+        clock.opened = True
+        epoch, first, last = clock.target
+        known = state.live.get(epoch)
+        core.note_range("gap_opened", state, epoch, known.incarnation if known else 0, first, last or 0)
+    if elapsed >= core.rules.gap_timeout:
+        expire(core, state, now)
+        if clock.target is None:
+            return None
+    elif elapsed - clock.saved >= 1.0:
+        core.mark(state)
+    left = core.rules.gap_timeout - clock.elapsed
+    return now + min(max(left, 0.001), POLL_S)
+
+
+def _is_removed(state: StreamState) -> bool:
+    """Whether the messages of the gap at the head are gone for good: the producer took them back."""
+    target, known = state.clock.target, state.current
+    if target is None or known is None or target[2] is None or known.epoch != target[0]:
+        return False
+    return known.removed.covers(target[1], target[2])
+
+
+def _is_promised(state: StreamState, now: float) -> bool:
+    """Whether a producer that was heard lately says that it holds what the gap at the head lacks."""
+    target, known = state.clock.target, state.current
+    if target is None or known is None or state.heard is None or known.epoch != target[0]:
+        return False
+    return state.heard.holds(known, target[1], target[2], now)
