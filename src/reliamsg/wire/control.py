@@ -182,7 +182,8 @@ def is_control_frame(data: bytes) -> bool:
 def encode_status(status: Status, ring: KeyRing | None = None) -> list[bytes]:
     """The frames of a status, signed if a ring is given, to be sent to ``status.to``.
 
-    Of a chain over its limit the newest epochs go; removed ranges over theirs go in further entries of the stream.
+    Of a chain over its limit the newest epochs go, the oldest of these as one of which nothing is held: a chain always
+    begins with what came before. Removed ranges over their limit go in further entries of the stream.
     Raises ValueError for a stream with over MAX_NAMED_GROUPS groups in `since`.
     """
     streams = [part for stream in status.streams for part in _parts_of_status(stream)]
@@ -209,7 +210,10 @@ def _parts_of_status(stream: StreamStatus) -> list[StreamStatus]:
         raise ValueError(f"{len(stream.since)} groups of a stream; at most {MAX_NAMED_GROUPS} can be told")
     if len(stream.chain) <= MAX_CHAIN and len(stream.removed) <= MAX_SPANS:
         return [stream]
-    chain = stream.chain[-MAX_CHAIN:]
+    chain = stream.chain
+    if len(chain) > MAX_CHAIN:
+        before = chain[-MAX_CHAIN]
+        chain = [msgspec.structs.replace(before, first=before.last + 1), *chain[1 - MAX_CHAIN :]]
     return [
         msgspec.structs.replace(stream, chain=chain, removed=stream.removed[at : at + MAX_SPANS])
         for at in range(0, max(1, len(stream.removed)), MAX_SPANS)
@@ -338,7 +342,10 @@ def _may_be_at(status: Status) -> bool:
 def _is_for(state: State) -> bool:
     """Whether a state's address is the one that its kind goes to."""
     if state.producer:  # the group's other inboxes may be told as well
-        return state.role != "call" and state.to in (producer_address(state.producer), group_address(state.group))
+        return state.role != "call" and state.to in (
+            producer_address(state.producer),
+            group_address(state.group),
+        )
     if state.role == "call":
         return not state.streams and is_call(state.to)
     return state.to == group_address(state.group)

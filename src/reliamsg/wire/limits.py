@@ -24,13 +24,13 @@ MAX_CONTROL_BYTES = 64 * 1024
 MAX_CONTROL_STREAMS = 1_000
 """Most streams in one control frame."""
 
-MAX_CHAIN = 300
+MAX_CHAIN = 1_000
 """Most epochs of a stream that a status tells."""
 
 MAX_SPANS = 300
 """Most ranges of each kind of one stream in a control frame."""
 
-MAX_NAMED_GROUPS = 200
+MAX_NAMED_GROUPS = 100
 """Most groups that a status says of a stream since when they count."""
 
 MAX_NONCE_BYTES = 32
