@@ -18,7 +18,8 @@ from reliamsg import Producer, Receipt, Site
 from reliamsg.errors import ClosedError, OutboxFull, OutboxWriteError, StoreCorrupt, StoreMismatch
 from reliamsg.sending import feed
 from reliamsg.store import database
-from reliamsg.store.outbox import Row, inspect_outbox, list_batches
+from reliamsg.store.outbox import Row
+from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Outcome
 from tests.sending.tools import Reader, journal, wait_for

@@ -21,7 +21,7 @@ from reliamsg.errors import (
     MessageTooLarge,
     OutboxLocked,
 )
-from reliamsg.store.outbox import inspect_outbox, list_batches
+from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.testing import MemoryNetwork
 from tests.sending.tools import Reader, journal, wait_for
 
@@ -209,7 +209,7 @@ class TestWaiting:
         network["dc2"].down()
         receipt.wait(timeout=10)
 
-    def test_consumed_comes_later(self, make: Make) -> None:
+    def test_consumed_needs_its_release_mode(self, make: Make) -> None:
         receipt = make().publish("orders", b"x")
         with pytest.raises(ConfigError, match="consumed"):
             receipt.wait(until="consumed")
@@ -387,7 +387,7 @@ class TestClosing:
         {"sites": []},
         {"confirm": "most"},
         {"confirm": Quorum(3)},
-        {"release": "consumed"},
+        {"release": "eaten"},
         {"wire": "json"},
         {"compression": "gzip"},
         {"when_full": "drop"},

@@ -11,7 +11,8 @@ from reliamsg.errors import StoreCorrupt, StoreMismatch
 from reliamsg.message import Prev
 from reliamsg.store.database import Database
 from reliamsg.store.journal import Entry
-from reliamsg.store.outbox import Cursors, NewBatch, Outbox, Parked, Row, inspect_outbox, list_batches
+from reliamsg.store.outbox import Cursors, NewBatch, Outbox, Parked, Row
+from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.wire.data import Records, encode
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reliamsg.config import Site
-    from reliamsg.store.outbox import OutboxInfo
+    from reliamsg.store.outbox_view import OutboxInfo
 
 __all__ = ["outbox"]
 
@@ -45,7 +45,7 @@ def outbox() -> None:
 @json_option
 def stats(file: str, as_json: bool) -> int:
     """Say what OUTBOX holds. Only reads, also while its producer runs; then as of its latest commit."""
-    from reliamsg.store.outbox import inspect_outbox
+    from reliamsg.store.outbox_view import inspect_outbox
 
     info = inspect_outbox(file)
     age = None if info.oldest_us is None else max(0.0, time.time() - info.oldest_us / 1e6)
@@ -79,7 +79,7 @@ def list_(file: str, limit: int, as_json: bool) -> int:
 
     Only reads, also while its producer runs. With --json a line is an object.
     """
-    from reliamsg.store.outbox import list_batches
+    from reliamsg.store.outbox_view import list_batches
 
     for row in list_batches(file, limit):
         last = row.seq + row.count - 1
@@ -130,7 +130,7 @@ def drain_(
     last. All sites that the outbox knows must be given, or named with --forget-site.
     """
     from reliamsg.sending.producer import Producer
-    from reliamsg.store.outbox import inspect_outbox
+    from reliamsg.store.outbox_view import inspect_outbox
 
     sites = build_sites(site, cafile)
     info = inspect_outbox(file)

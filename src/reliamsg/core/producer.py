@@ -103,10 +103,15 @@ class ProducerCore:
 
     # -- what may leave -------------------------------------------------------------------------------------
 
-    def releasable(self, above: int) -> tuple[list[Span], list[Span]]:
-        """Rows above `above` that may leave: those that every site has, and those that are published only."""
+    def releasable(self, above: int, consumed: RangeSet | None = None) -> tuple[list[Span], list[Span]]:
+        """Rows above `above` that may leave: those that every site has, and those that are published only.
+
+        `consumed`: rows that all groups are done with, where others must stay.
+        """
         everywhere: RangeSet = self.confirms.everywhere()
         published = [span for span in self.confirms.published if span[1] > above]
+        if consumed is not None:
+            published = [part for span in published for part in consumed.overlap(*span)]
         full: list[Span] = []
         partly: list[Span] = []
         for first, last in published:

@@ -67,6 +67,6 @@ class Callbacks:
     def _call(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
         group = receipt._group
         group.event.wait()  # a commit away, or an error when the producer is closed
-        if group.error is None and self._engine.watch(receipt, callback):
+        if group.error is None and self._engine.outcomes.watch(receipt, callback):
             return
         callback(receipt)

@@ -11,35 +11,31 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reliamsg import forks
 from reliamsg.config import Confirm, JournalExport, Site
 from reliamsg.core.producer import ProducerCore
-from reliamsg.core.window import Flight, Lane, LaneState, SiteLimits
-from reliamsg.errors import (
-    ClosedError,
-    ConfirmTimeout,
-    FatalError,
-    OutboxWriteError,
-    ReliamsgError,
-)
+from reliamsg.core.window import Lane, SiteLimits
+from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
 from reliamsg.export.exporter import Exporter
 from reliamsg.message import Stream
-from reliamsg.sending.callbacks import Callbacks, Watch
+from reliamsg.sending.callbacks import Callbacks
 from reliamsg.sending.feed import PAGE_BYTES, Feed, Tail
 from reliamsg.sending.housekeeping import Housekeeping
 from reliamsg.sending.intake import Group, Intake
 from reliamsg.sending.link import SiteLink
+from reliamsg.sending.membership import Membership
 from reliamsg.sending.notes import Notes
+from reliamsg.sending.orders import Orders
+from reliamsg.sending.outcomes import Outcomes
 from reliamsg.sending.packing import Packer
-from reliamsg.sending.receipt import Receipt, SiteState
 from reliamsg.sending.retention import Retention
 from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.journal import Entry
-from reliamsg.store.outbox import Outbox, Row, StreamRow
-from reliamsg.transport.base import Binding, Transports
+from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
+from reliamsg.transport.base import Transports
 
 __all__ = ["CLOSING_EXPORT_S", "Engine", "Settings"]
 
@@ -52,6 +48,7 @@ class Settings:
     """A producer's settings; see :class:`~reliamsg.sending.producer.Producer`."""
 
     confirm: Confirm
+    release: str
     plain: bool
     compress: bool
     max_bytes: int
@@ -103,11 +100,10 @@ class Engine:
         self.fatal: FatalError | None = None
         self.intake = Intake(self, settings.max_bytes, wall_us, on_wake)
         self.callbacks = Callbacks(self)
+        self.outcomes = Outcomes(self)
+        self.orders = Orders(on_wake)
+        self.membership = Membership(self, outbox, settings.release == "consumed")
         self._outbox = outbox
-        self._changed = threading.Condition(self.lock)
-        self._waiting = 0
-        self._watched: dict[int, list[Watch]] = {}
-        self._streams = {row.id: row.stream for row in outbox.streams.values()}
         self._asked: list[tuple[Feed, Lane, int]] = []
         self.housekeeping = Housekeeping(self, outbox)
         self._packer = Packer(
@@ -117,57 +113,58 @@ class Engine:
         self._tail = Tail()
         self.retention = Retention(settings.max_bytes, settings.retain_seconds, settings.retain_bytes)
         self.pending_messages = 0
-        self.pending_bytes = 0
+        self.held_bytes = 0
+        """Bytes of batches that must not leave: not published, or not consumed where that counts."""
         self.oldest_pending_us: int | None = None
         """When the oldest message that is not published was stored, as of the latest look."""
         self.links: dict[str, SiteLink] = {}
-        bindings = [Binding(topic, 0, group) for topic, names in groups.items() for group in names]
-        self._open(sites, groups, bindings, transports)
+        self._open(sites, groups, transports)
 
     # -- opening --------------------------------------------------------------------------------------------
 
     def _open(
-        self,
-        sites: Sequence[Site],
-        groups: Mapping[str, Sequence[str]],
-        bindings: Sequence[Binding],
-        transports: Transports,
+        self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], transports: Transports
     ) -> None:
         outbox = self._outbox
-        outbox.remember_groups(groups)
         stored = outbox.site_cursors()
         oldest, top = outbox.bounds()
         limits = {s.name: SiteLimits(s.window_batches, s.window_bytes, s.confirm_timeout) for s in sites}
         cursors = {s.name: stored[s.name].cursor if s.name in stored else oldest for s in sites}
         self.core = ProducerCore(limits, cursors, self.settings.confirm, outbox.published())
         self.core.top = top
+        self._forget_sites({name: c.cursor for name, c in stored.items() if name not in limits}, top)
+        self._name_groups(sites, groups)
+        bindings = self.membership.bindings()
         for site in sites:
-            window = self.core.sites[site.name]
-            for parked in stored[site.name].parked if site.name in stored else ():
-                for row in outbox.stream_ids(parked.stream_id, parked.cursor):
-                    window.confirmed.remove(row, row)
-                window.restore_lane(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
-            link = SiteLink(self, site, window, Feed(self._tail, self._ask))
+            self._restore(site.name, stored.get(site.name))
+            link = SiteLink(self, site, self.core.sites[site.name], Feed(self._tail, self._ask))
             link.transport = transports.open_sender(site, self.producer_id, bindings, link)
             self.links[site.name] = link
-        self._forget_sites({name: c.cursor for name, c in stored.items() if name not in limits}, top)
         # With a changed policy, what was confirmed before may be enough now.
         for span in self.core.confirms.candidates():
             for row in self.core.confirms.decide(range(span[0], span[1] + 1)):
                 self.housekeeping.published.add(row, row)
-        self.notes.add(
-            Entry(
-                "opened",
-                epoch=outbox.epoch,
-                incarnation=outbox.incarnation,
-                detail={
-                    "groups": {topic: list(names) for topic, names in groups.items()},
-                    "sites": [site.name for site in sites],
-                    "confirm": str(self.settings.confirm),
-                },
-            )
-        )
         self.housekeeping.begin()
+
+    def _restore(self, site: str, stored: Cursors | None) -> None:
+        """Park the streams that were parked at the site when the outbox was closed."""
+        window = self.core.sites[site]
+        for parked in () if stored is None else stored.parked:
+            for row in self._outbox.stream_ids(parked.stream_id, parked.cursor):
+                window.confirmed.remove(row, row)
+            window.restore_lane(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
+
+    def _name_groups(self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]]) -> None:
+        opened = Entry("opened", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation)
+        entries = [*self.notes.take(), opened]
+        named, members = self.membership.open(groups, entries)
+        opened.detail = {
+            "groups": named,
+            "sites": [site.name for site in sites],
+            "confirm": str(self.settings.confirm),
+            "release": self.settings.release,
+        }
+        self._outbox.name_groups(members, entries, self.wall_us(), self.mono_us(), self.settings.release)
 
     def _forget_sites(self, gone: Mapping[str, int], top: int) -> None:
         """Sites that are not named any more: say what they never confirmed."""
@@ -187,94 +184,6 @@ class Engine:
     def site_names(self) -> tuple[str, ...]:
         return tuple(self.links)
 
-    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait, with the lock held, until `condition` is true."""
-        self._waiting += 1
-        try:
-            return self._changed.wait_for(condition, timeout)
-        finally:
-            self._waiting -= 1
-
-    def wait_durable(self, group: Group, timeout: float | None) -> None:
-        if not group.event.wait(timeout):
-            raise ConfirmTimeout(f"not on the disk within {timeout} s; it may still be stored and sent")
-        if group.error is not None:
-            raise group.error
-
-    def wait_published(self, receipt: Receipt, timeout: float | None) -> None:
-        published = self.core.confirms.published
-        first, last = receipt._first_row, receipt._last_row
-        with self.lock:
-            if not self._wait(
-                lambda: published.covers(first, last) or self.fatal is not None or self.stopped, timeout
-            ):
-                states = ", ".join(f"{name}: {state}" for name, state in self._states(first, last).items())
-                raise ConfirmTimeout(
-                    f"not confirmed within {timeout:.3g} s ({states}); it stays in the outbox"
-                )
-            if published.covers(first, last):
-                return
-            raise self.fatal or ClosedError("this producer was closed before the message was confirmed")
-
-    def is_published(self, first: int, last: int) -> bool:
-        with self.lock:
-            return self.core.confirms.published.covers(first, last)
-
-    def site_states(self, first: int, last: int) -> dict[str, SiteState]:
-        with self.lock:
-            return self._states(first, last)
-
-    def counted(self, row: int) -> tuple[str, ...]:
-        with self.lock:
-            return self.core.confirms.counted(row)
-
-    def _states(self, first: int, last: int) -> dict[str, SiteState]:
-        return {name: self._state(name, first, last) for name in self.links}
-
-    def _state(self, name: str, first: int, last: int) -> SiteState:
-        window = self.core.sites[name]
-        missing = window.confirmed.missing(first, last)
-        if not missing:
-            return "confirmed"
-        row = missing[0][0]
-        if self.retention.released_unsent(row):
-            return "released"
-        for lane in window.lanes.values():
-            if lane.state is not LaneState.FLOWING and lane.next <= row:
-                word = lane.reason.partition(":")[0]
-                return {"nacked": "nacked", "returned": "returned", "refused": "refused"}.get(word, "dropped")  # type: ignore[return-value]
-        if window.overdue_since is not None:
-            return "timed out"
-        if not window.connected:
-            return "disconnected"
-        return "sent" if row in window.flights else "pending"
-
-    def flush(self, timeout: float | None) -> None:
-        """Wait until everything that was accepted so far is published."""
-        groups = self.intake.groups
-        start = self.clock()
-        for group in groups:
-            left = None if timeout is None else max(0.0, timeout - (self.clock() - start))
-            if not group.event.wait(left):
-                raise ConfirmTimeout(f"not everything was on the disk within {timeout} s")
-        left = None if timeout is None else max(0.0, timeout - (self.clock() - start))
-        with self.lock:
-            target = self.core.top
-            confirms = self.core.confirms
-            done = self._wait(
-                lambda: confirms.cursor > target or self.fatal is not None or self.stopped, left
-            )
-            if confirms.cursor > target:
-                return
-            if self.fatal is not None:
-                raise self.fatal
-            if done:
-                raise ClosedError("this producer was closed before everything was confirmed")
-            sites = "; ".join(f"{name}: {link.status(self.core.top)}" for name, link in self.links.items())
-        raise ConfirmTimeout(
-            f"not everything was confirmed within {timeout} s ({sites}); it stays in the outbox"
-        )
-
     def pending(self) -> int:
         with self.lock:
             return self._pending()
@@ -291,6 +200,7 @@ class Engine:
                 self.producer_id, self._outbox.epoch, self._outbox.incarnation, self._pending(),
                 self.retention.stored_bytes, age,
                 {name: link.status(self.core.top) for name, link in self.links.items()},
+                self.membership.status(self.clock()),
                 None if self.exporter is None else self.exporter.status(),
             )  # fmt: skip
 
@@ -305,37 +215,7 @@ class Engine:
     # -- what site links call, with the lock held -------------------------------------------------------------
 
     def stream_of(self, stream_id: int) -> Stream:
-        return self._streams[stream_id]
-
-    def published(self, rows: Sequence[int], flights: Iterable[Flight] = (), recount: bool = False) -> None:
-        """`rows` are published from now on."""
-        if not rows:
-            return
-        if recount:
-            self.housekeeping.recount = True
-        else:
-            sizes = {flight.row.id: flight.row for flight in flights}
-            for number in rows:
-                row = sizes[number]
-                assert isinstance(row, Row)  # the core carries what it was given
-                self.pending_messages -= row.count
-                self.pending_bytes -= row.size
-        for number in rows:
-            self.housekeeping.published.add(number, number)
-            if self._watched:
-                for receipt, callback in self._watched.pop(number, ()):
-                    self.callbacks.put(receipt, callback)
-        if self._waiting:
-            self._changed.notify_all()
-        self.intake.made_room()
-
-    def watch(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> bool:
-        """Have the callback put back when more of the receipt is published; False if all of it is."""
-        with self.lock:
-            missing = self.core.confirms.published.missing(receipt._first_row, receipt._last_row)
-            if missing:
-                self._watched.setdefault(missing[0][0], []).append((receipt, callback))
-            return bool(missing)
+        return self.membership.book.by_id[stream_id].row.stream
 
     def _ask(self, feed: Feed, lane: Lane, first: int) -> None:
         self._asked.append((feed, lane, first))
@@ -353,12 +233,14 @@ class Engine:
         now = self.clock()
         if self.fatal is not None:
             self.intake.fail(self.fatal)
+            self.orders.refuse(self.fatal)
             return None
+        self.orders.carry_out()
         self._commit()
         self._read_pages()
         with self.lock:
             overdue, published = self.core.overdue(now)
-            self.published(published, recount=True)
+            self.outcomes.published(published, recount=True)
             due = self.core.due(now)
         for name in overdue:
             self.log.warning(
@@ -368,6 +250,8 @@ class Engine:
         for name in due:
             self.links[name].transport.wake()
         try:
+            if self.membership.moved:
+                self.membership.walk()
             self.housekeeping.run(now)
         except ReliamsgError as error:
             self._failed(error)
@@ -390,7 +274,7 @@ class Engine:
 
     def _deadline(self, now: float, exporting: float | None) -> float | None:
         with self.lock:
-            if self._asked or not self.intake.empty:
+            if self._asked or not self.intake.empty or not self.orders.empty or self.membership.moved:
                 return now
             times = (
                 self.core.deadline(),
@@ -406,7 +290,7 @@ class Engine:
             return
         messages, reserved = group.count, group.bytes
         with self.lock:
-            self.pending_bytes += reserved  # so that it takes room while it is being stored
+            self.held_bytes += reserved  # so that it takes room while it is being stored
         self.intake.made_room()
         error: ReliamsgError | None = None
         rows: list[Row] = []
@@ -423,13 +307,14 @@ class Engine:
         if rows:
             self.probe("committed")
         with self.lock:
-            self.pending_bytes -= reserved
+            self.held_bytes -= reserved
             if rows:
                 size = sum(row.size for row in rows)
                 self._tail.extend(rows)
                 self.core.top = rows[-1].id
+                self.membership.stored(rows)
                 self.pending_messages += messages
-                self.pending_bytes += size
+                self.held_bytes += size
                 self.retention.stored(size)
                 if self.oldest_pending_us is None:
                     self.oldest_pending_us = rows[0].wall_us
@@ -476,7 +361,7 @@ class Engine:
             if self.fatal is None:
                 self.fatal = error
             self.stopped = True
-            self._changed.notify_all()
+            self.outcomes.changed()
         self.intake.refuse(error)
         self.log.error("producer %s has stopped: %s", self.producer_id, error)
 
@@ -488,7 +373,7 @@ class Engine:
         """The writer's last act: store what is left, with a ``closed`` row, and close the file."""
         with self.lock:
             self.stopped = True
-            self._changed.notify_all()
+            self.outcomes.changed()
         try:
             if self.fatal is None:
                 self._commit()
@@ -503,7 +388,9 @@ class Engine:
         except ReliamsgError as error:
             self._failed(error)
         finally:
-            self.intake.fail(self.fatal or ClosedError("this producer was closed"))
+            ended = self.fatal or ClosedError("this producer was closed")
+            self.intake.fail(ended)
+            self.orders.refuse(ended)
             self.callbacks.stop()
             if self.exporter is not None:
                 self.exporter.stop()
@@ -511,7 +398,7 @@ class Engine:
 
     def _stream_row(self, topic: str) -> StreamRow:
         row = self._outbox.stream(topic, 0)
-        self._streams[row.id] = row.stream
+        self.membership.opened(row)
         return row
 
     def mono_us(self) -> int:

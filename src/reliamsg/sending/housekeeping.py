@@ -50,7 +50,12 @@ class Housekeeping:
 
     def _waiting(self) -> bool:
         engine = self._engine
-        return bool(engine.confirmed_rows or len(engine.notes) or not self.published.empty)
+        return bool(
+            engine.confirmed_rows
+            or len(engine.notes)
+            or not self.published.empty
+            or engine.membership.progressed
+        )
 
     def deadline(self) -> float | None:
         """When there will be something to store. Called with the engine's lock held."""
@@ -86,14 +91,19 @@ class Housekeeping:
             sites = {name: _cursors(link) for name, link in engine.links.items()}
             published, self.published = self.published, RangeSet()
             entries = engine.notes.take()
+            positions, progress = engine.membership.take_progress()
+            entries += progress
             confirmed, engine.confirmed_rows = engine.confirmed_rows, 0
             cursor = engine.core.confirms.cursor
         try:
             told = self._published_entries(published)
-            self._outbox.progress(sites, cursor, [*entries, *told], engine.wall_us(), engine.mono_us())
+            self._outbox.progress(
+                sites, cursor, [*entries, *told], engine.wall_us(), engine.mono_us(), positions
+            )
         except ReliamsgError:
             with engine.lock:
                 engine.notes.put_back(entries)
+                engine.membership.put_back(positions)
                 engine.confirmed_rows += confirmed
                 for span in published:
                     self.published.add(*span)
@@ -110,10 +120,10 @@ class Housekeeping:
         engine = self._engine
         retention = engine.retention
         with engine.lock:
-            need = retention.due(now, engine.pending_bytes)
+            need = retention.due(now, engine.held_bytes)
             if need is None:
                 return
-            everywhere, partly = engine.core.releasable(retention.released_to)
+            everywhere, partly = engine.core.releasable(retention.released_to, engine.membership.consumed)
         unsent = retention.release(
             self._outbox, everywhere, partly, self._lacking, need, engine.wall_us(), engine.mono_us()
         )
@@ -132,18 +142,23 @@ class Housekeeping:
         """Count what is pending and held, from the outbox itself."""
         engine = self._engine
         with engine.lock:
-            top = engine.core.top
-            spans = engine.core.confirms.published.missing(1, top) if top else []
-            before = engine.pending_messages, engine.pending_bytes
+            top, consumed = engine.core.top, engine.membership.consumed
+            published = engine.core.confirms.published
+            spans = published.missing(1, top) if top else []
+            unconsumed = consumed.missing(1, top) if top and consumed is not None else []
+            beyond = [part for span in unconsumed for part in published.overlap(*span)]
+            before = engine.pending_messages, engine.held_bytes
         _, stored = self._outbox.totals()
         messages = size = 0
         for first, last in spans:
             some, bytes_ = self._outbox.totals(first, last)
             messages, size = messages + some, size + bytes_
+        for first, last in beyond:
+            size += self._outbox.totals(first, last)[1]
         with engine.lock:
             # What was published meanwhile was taken off the old figures.
             engine.pending_messages += messages - before[0]
-            engine.pending_bytes += size - before[1]
+            engine.held_bytes += size - before[1]
             engine.retention.stored_bytes = stored
         engine.intake.made_room()
 

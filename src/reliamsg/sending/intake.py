@@ -123,7 +123,7 @@ class Intake:
                 waiting = group.bytes
                 if (
                     self.refusal is None
-                    and self._engine.pending_bytes + waiting + size <= self._room_bytes
+                    and self._engine.held_bytes + waiting + size <= self._room_bytes
                     and (waiting + size <= QUEUE_BYTES or not waiting)
                 ):
                     receipt = Receipt(group, topic, 1)
@@ -172,7 +172,7 @@ class Intake:
 
     def _fits(self, size: int) -> bool:
         waiting = self._group.bytes
-        return self._engine.pending_bytes + waiting + size <= self._room_bytes and (
+        return self._engine.held_bytes + waiting + size <= self._room_bytes and (
             waiting + size <= QUEUE_BYTES or not waiting
         )
 
@@ -197,11 +197,19 @@ class Intake:
         if not room and exporter is not None and exporter.full:
             raise JournalFull(exporter.why_full)
         if not room:
-            raise OutboxFull(
-                f"{self._engine.pending_bytes + self._group.bytes} bytes wait for a site or for the disk;"
-                f" the limits are {self._max_bytes} in the outbox, {QUEUE_BYTES} before it"
-            )
+            raise OutboxFull(self._why_full())
         return deadline
+
+    def _why_full(self) -> str:
+        engine = self._engine
+        with engine.lock:
+            lagging = engine.membership.lagging()
+        whom = "a group, a site" if lagging else "a site"
+        text = (
+            f"{engine.held_bytes + self._group.bytes} bytes wait for {whom} or for the disk;"
+            f" the limits are {self._max_bytes} in the outbox, {QUEUE_BYTES} before it"
+        )
+        return f"{text}; {lagging}" if lagging else text
 
     def made_room(self) -> None:
         """Something has left, or will not come: whoever waits looks again."""

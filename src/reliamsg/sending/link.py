@@ -64,7 +64,7 @@ class SiteLink:
             self.state, self.error = "connecting", reason
             if was:
                 engine.notes.add(Entry("disconnected", site=self.site.name, reason=reason[:200]))
-            engine.published(published, recount=True)
+            engine.outcomes.published(published, recount=True)
         engine.wake()
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
@@ -78,7 +78,7 @@ class SiteLink:
             published = engine.core.blocked(self.site.name, reason, engine.clock())
             self.state = "connected" if reason is None else "blocked"
             self.error = reason or ""
-            engine.published(published, recount=True)
+            engine.outcomes.published(published, recount=True)
         engine.wake()
 
     def confirmed(self, tokens: Sequence[int]) -> None:
@@ -89,7 +89,7 @@ class SiteLink:
             for flight in flights:
                 self._note("confirmed", flight.row, latency={bucket(wall_us - _row(flight).wall_us): 1})
             engine.confirmed_rows += len(flights)
-            engine.published(published, flights=flights)
+            engine.outcomes.published(published, flights=flights)
         engine.probe("confirmed")
         engine.wake_if_waited_for()
 

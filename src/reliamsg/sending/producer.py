@@ -69,7 +69,7 @@ class Producer:
         outbox: str | os.PathLike[str],
         groups: Mapping[str, Iterable[str]] | None = None,
         confirm: Confirm = "all",
-        release: Literal["confirmed"] = "confirmed",
+        release: Literal["confirmed", "consumed"] = "confirmed",
         wire: Literal["batch", "plain"] = "batch",
         compression: Literal["zstd"] | None = None,
         max_bytes: int = 1024 * 1024 * 1024,
@@ -168,7 +168,7 @@ class Producer:
         there is room), or what has stopped this producer, such as :class:`OutboxIndeterminate`.
         """
         receipt = self._accept(topic, body, key, headers, self._block)
-        self._engine.wait_durable(receipt._group, None)
+        self._engine.outcomes.wait_durable(receipt._group, None)
         return receipt
 
     def publish_nowait(
@@ -209,7 +209,7 @@ class Producer:
         if not checked:
             raise ConfigError("publish_many() needs at least one body")
         receipt = self._accept_checked(topic, checked, key, headers, self._block)
-        self._engine.wait_durable(receipt._group, None)
+        self._engine.outcomes.wait_durable(receipt._group, None)
         return receipt
 
     def _accept(
@@ -247,7 +247,7 @@ class Producer:
         sent again.
         """
         self._check()
-        self._engine.flush(timeout)
+        self._engine.outcomes.flush(timeout)
 
     def pending(self) -> int:
         """How many accepted messages are not published yet: their confirm policy is not met."""
@@ -277,7 +277,7 @@ class Producer:
             self._engine.close_by = time.monotonic() + timeout
             self._engine.begin_close()
             with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
-                self._engine.flush(timeout)
+                self._engine.outcomes.flush(timeout)
             self._threads.end(ENDING_S)
             self._finalizer.detach()
         return self._engine.remaining()
@@ -388,8 +388,8 @@ def _settings(
     max_batch_bytes: int,
     sites: Sequence[Site],
 ) -> Settings:
-    if release != "confirmed":
-        raise ConfigError(f"release={release!r}: this version has 'confirmed' only")
+    if release not in ("confirmed", "consumed"):
+        raise ConfigError(f"release={release!r}: choose 'confirmed' or 'consumed'")
     if wire not in ("batch", "plain"):
         raise ConfigError(f"wire={wire!r}: choose 'batch' or 'plain'")
     if wire == "plain":
@@ -416,7 +416,7 @@ def _settings(
             f"max_batch_messages must be at most {MAX_BATCH_MESSAGES}, not {max_batch_messages}"
         )
     return Settings(
-        confirm_policy(confirm, len(sites)), wire == "plain", compression == "zstd", max_bytes, retain_seconds,
+        confirm_policy(confirm, len(sites)), release, wire == "plain", compression == "zstd", max_bytes, retain_seconds,
         retain_bytes, max_batch_messages, max_batch_bytes,
     )  # fmt: skip
 

@@ -26,6 +26,7 @@ SiteState = Literal[
     "timed out",
     "disconnected",
     "released",
+    "removed",
 ]
 """What a site says of a message.
 
@@ -33,7 +34,7 @@ SiteState = Literal[
 ``returned``, ``refused``, ``dropped``: the site said no (or dropped the connection over it), the stream is
 parked there and is tried again. ``timed out``: no answer in time, ``disconnected``: no connection; the
 outcome is open. ``released``: the message left the outbox before this site had confirmed it, since others had
-and its room was needed.
+and its room was needed. ``removed``: it was taken out with :meth:`Producer.remove`.
 """
 
 
@@ -71,10 +72,14 @@ class Receipt:
 
     @property
     def id(self) -> MessageId | None:
-        """The identity of the message, of the first one with ``publish_many``; None before it is durable."""
+        """The identity of the message, of the first one with ``publish_many``; None before it is durable.
+
+        It is final once any site was sent the message: before that, a group may tell of a later owner of this
+        producer's name, and the epoch is raised above that one's.
+        """
         if not self.durable:
             return None
-        return MessageId(self._group.engine.producer_id, self._epoch, self._topic, 0, self._seq)
+        return self._group.engine.outcomes.identity(self._topic, self._epoch, self._seq)
 
     @property
     def ids(self) -> tuple[MessageId, ...]:
@@ -85,7 +90,7 @@ class Receipt:
     @property
     def done(self) -> bool:
         """Whether the confirm policy is met for all messages. Once True it stays True."""
-        return self.durable and self._engine.is_published(self._first_row, self._last_row)
+        return self.durable and self._engine.outcomes.is_published(self._first_row, self._last_row)
 
     @property
     def sites(self) -> dict[str, SiteState]:
@@ -93,12 +98,12 @@ class Receipt:
         :data:`SiteState`."""
         if not self.durable:
             return dict.fromkeys(self._engine.site_names, "pending")
-        return self._engine.site_states(self._first_row, self._last_row)
+        return self._engine.outcomes.site_states(self._first_row, self._last_row)
 
     @property
     def counted(self) -> tuple[str, ...]:
         """The sites that had confirmed when the policy was met; empty before."""
-        return self._engine.counted(self._last_row) if self.done else ()
+        return self._engine.outcomes.counted(self._last_row) if self.done else ()
 
     def wait(
         self, timeout: float | None = None, until: Literal["durable", "confirmed", "consumed"] = "confirmed"
@@ -107,21 +112,23 @@ class Receipt:
 
         ``durable``: committed and fsynced here; raises :class:`OutboxWriteError` when they were not stored.
         ``confirmed``: the confirm policy is met. Raises :class:`ConfirmTimeout`, with each site's state, when
-        the time is over: that is no failure, the messages stay in the outbox and are sent again. Raises what
-        stopped the producer, :class:`ClosedError` when it is closed meanwhile, and :class:`ForkedError` in a
-        child process.
+        the time is over: that is no failure, the messages stay in the outbox and are sent again.
+        ``consumed``: every group that was named for the topic when they were published has acknowledged them
+        durably, or declared them missing. Raises :class:`ConfirmTimeout` with the groups that are behind, and
+        :class:`ConfigError` where no group is named, or without ``release="consumed"``.
+
+        Raises also what stopped the producer, :class:`ClosedError` when it is closed meanwhile, and
+        :class:`ForkedError` in a child process.
         """
-        if until == "consumed":
-            raise ConfigError(
-                "until='consumed' needs release='consumed', which this version does not have yet"
-            )
-        if until not in ("durable", "confirmed"):
-            raise ConfigError(f"until={until!r}: choose 'durable' or 'confirmed'")
-        start = self._engine.clock()
-        self._engine.wait_durable(self._group, timeout)
+        if until not in ("durable", "confirmed", "consumed"):
+            raise ConfigError(f"until={until!r}: choose 'durable', 'confirmed' or 'consumed'")
+        outcomes, start = self._engine.outcomes, self._engine.clock()
+        outcomes.wait_durable(self._group, timeout)
+        left = None if timeout is None else max(0.0, timeout - (self._engine.clock() - start))
         if until == "confirmed":
-            left = None if timeout is None else max(0.0, timeout - (self._engine.clock() - start))
-            self._engine.wait_published(self, left)
+            outcomes.wait_published(self, left)
+        elif until == "consumed":
+            outcomes.wait_consumed(self, left)
 
     def add_done_callback(self, callback: Callable[[Receipt], object]) -> None:
         """Call ``callback(receipt)`` once the confirm policy is met, or when the messages could not be

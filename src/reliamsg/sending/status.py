@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from reliamsg.export.exporter import JournalStatus
 
-__all__ = ["ParkedStream", "ProducerStatus", "Remaining", "SenderSite"]
+__all__ = ["GroupStatus", "ParkedStream", "ProducerStatus", "Remaining", "SenderSite"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,29 @@ class SenderSite:
 
 
 @dataclass(frozen=True)
+class GroupStatus:
+    """One group of one stream, as its producer knows it."""
+
+    group: str
+    topic: str
+    partition: int
+    named: bool
+    """False for a group that was only heard: messages are not kept for it."""
+    since: tuple[int, int]
+    """It counts for messages from this (epoch, number) on; (0, 1) where it is not named."""
+    position: tuple[int, int]
+    """It has acknowledged everything before this (epoch, number), or declared it missing."""
+    behind: int
+    """Messages that it has not acknowledged."""
+    heard_s: float | None
+    """How many seconds ago it told its state last; None for never since this producer was opened."""
+
+    def __str__(self) -> str:
+        heard = "never heard" if self.heard_s is None else f"heard {self.heard_s:.0f} s ago"
+        return f"{self.group} on {self.topic}: {self.behind} messages behind, {heard}"
+
+
+@dataclass(frozen=True)
 class ProducerStatus:
     """A producer at one moment."""
 
@@ -60,6 +83,8 @@ class ProducerStatus:
     oldest_age_s: float | None
     """Age of the oldest message whose confirm policy is not met, in seconds."""
     sites: dict[str, SenderSite]
+    groups: tuple[GroupStatus, ...] = ()
+    """Every named group of every stream, and those that were heard."""
     journal: JournalStatus | None = None
     """The journal's export; None where it stays in the outbox."""
 

@@ -8,32 +8,40 @@ must not be used again (``OutboxIndeterminate``).
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from reliamsg.errors import StoreCorrupt, StoreMismatch
+from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
-from reliamsg.store.database import PAGE_BYTES, Database, open_readonly
+from reliamsg.store.database import PAGE_BYTES, Database
 from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Entry, Journal
+from reliamsg.store.members import (
+    ChainRow,
+    Member,
+    Position,
+    RemovedRange,
+    load_chain,
+    load_members,
+    load_removed,
+    replace_removed,
+    trim_chain,
+    write_members,
+    write_positions,
+)
+from reliamsg.store.rewriting import COLUMNS, Cut, Recode, Row, Taken, renumber, rows_of, take_out
 from reliamsg.wire.data import FrameError, open_frame
 
 __all__ = [
     "Cursors",
     "NewBatch",
     "Outbox",
-    "OutboxInfo",
     "Parked",
     "Row",
     "StreamRow",
-    "inspect_outbox",
-    "list_batches",
 ]
-
-_COLUMNS = "id, stream_id, epoch, incarnation, seq, count, size, wall_us"
 
 
 @dataclass(slots=True)
@@ -45,27 +53,6 @@ class StreamRow:
     prev: Prev | None
     """Its last non-empty epoch before the current one."""
     next_seq: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A batch as the outbox holds it."""
-
-    id: int
-    stream_id: int
-    stream: Stream
-    epoch: int
-    incarnation: int
-    seq: int
-    count: int
-    size: int
-    wall_us: int
-    frame: bytes
-    """Empty where it was not asked for."""
-
-    @property
-    def last(self) -> int:
-        return self.seq + self.count - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +104,7 @@ class Outbox:
                 self._put_meta(connection, "incarnation", f"{self.incarnation:016x}")
             with self._db.translated():
                 self.streams = self._load_streams()
+                self.offered = int(self._meta(self._db.connection, "offered", "0"))
         except BaseException:
             self._db.close()
             raise
@@ -130,17 +118,25 @@ class Outbox:
 
     def stream(self, topic: str, partition: int) -> StreamRow:
         """The row of a stream, made if there is none. (A transaction of its own: streams are few.)"""
-        found = self.streams.get((topic, partition))
-        if found is None:
+        return self.make_streams([(topic, partition)])[0]
+
+    def make_streams(self, names: Iterable[tuple[str, int]]) -> list[StreamRow]:
+        """The rows of several streams, by topic and partition, made in one transaction where there are none."""
+        names = list(names)
+        missing = [name for name in dict.fromkeys(names) if name not in self.streams]
+        if missing:
+            made = []
             with self._db.transaction() as connection:
-                cursor = connection.execute(
-                    "INSERT INTO stream (topic, part) VALUES (?, ?)", (topic, partition)
-                )
-                number = cursor.lastrowid
-            assert number is not None  # an INSERT that did not raise has a row id
-            found = StreamRow(number, Stream(self.producer, topic, partition), None)
-            self.streams[topic, partition] = self._by_id[number] = found
-        return found
+                for topic, partition in missing:
+                    cursor = connection.execute(
+                        "INSERT INTO stream (topic, part) VALUES (?, ?)", (topic, partition)
+                    )
+                    made.append(cursor.lastrowid)
+            for name, number in zip(missing, made, strict=True):
+                assert number is not None  # an INSERT that did not raise has a row id
+                row = StreamRow(number, Stream(self.producer, *name), None)
+                self.streams[name] = self._by_id[number] = row
+        return [self.streams[name] for name in names]
 
     def append(
         self, batches: Sequence[NewBatch], entries: Iterable[Entry], wall_us: int, mono_us: int
@@ -192,8 +188,10 @@ class Outbox:
         entries: Iterable[Entry],
         wall_us: int,
         mono_us: int,
+        positions: Mapping[tuple[int, str], Position] | None = None,
     ) -> None:
-        """Store how far each site is, and below which row everything is published."""
+        """Store how far each site is, below which row everything is published, and how far groups are, by stream id
+        and group."""
         with self._written(entries, wall_us, mono_us) as connection:
             for name, cursors in sites.items():
                 connection.execute(
@@ -207,13 +205,68 @@ class Outbox:
                     [(name, p.stream_id, p.cursor, p.attempts, p.reason) for p in cursors.parked],
                 )
             self._put_meta(connection, "published", str(published))
+            write_positions(connection, positions or {})
 
-    def remember_groups(self, groups: Mapping[str, Sequence[str]]) -> None:
-        """Keep, by topic, which groups the producer names: for whoever drains the outbox in its place, and since
-        the row that tells of its opening may leave with the journal."""
+    def name_groups(
+        self,
+        members: Mapping[tuple[int, str], Member | None],
+        entries: Iterable[Entry],
+        wall_us: int,
+        mono_us: int,
+        release: str | None = None,
+    ) -> None:
+        """Name groups of streams, by stream id and group, or (None) name them no longer. `release`: when batches leave,
+        for whoever drains the outbox in its owner's place."""
+        with self._written(entries, wall_us, mono_us) as connection:
+            write_members(connection, members)
+            if release is not None:
+                self._put_meta(connection, "release", release)
+
+    def offer(self) -> None:
+        """From now on any batch may be sent, so none can be given another epoch."""
         with self._db.transaction() as connection:
-            text = json.dumps({topic: list(names) for topic, names in groups.items()})
-            self._put_meta(connection, "groups", text)
+            self._put_meta(connection, "offered", str(self.epoch))
+        self.offered = self.epoch
+
+    def renumber(self, above: int, recode: Recode, wall_us: int, mono_us: int) -> dict[int, int]:
+        """Give the current epoch, and every one whose batches were never offered, a number above `above`.
+
+        Returns which epoch became which, in order, the current one last. Row ids, sequence numbers and incarnations
+        stay; nothing else knows of the old epochs yet.
+        """
+        with self._db.translated():
+            found = self._db.connection.execute(
+                "SELECT DISTINCT epoch FROM chain WHERE epoch > ? UNION SELECT ? ORDER BY 1",
+                (self.offered, self.epoch),
+            ).fetchall()
+        base = max(above, self.epoch) + 1
+        epochs = {old: base + number for number, (old,) in enumerate(found)}
+        entries: list[Entry] = []
+        with self._written(entries, wall_us, mono_us) as connection:
+            streams = {row.id: row.stream for row in self.streams.values()}
+            entries += renumber(connection, streams, epochs, recode)
+            self._put_meta(connection, "epoch", str(epochs[self.epoch]))
+        self.epoch = epochs[self.epoch]
+        with self._db.translated():
+            for row in self.streams.values():
+                row.prev = self._previous(row.id)
+        return epochs
+
+    def take_out(
+        self, stream_id: int, epoch: int, first: int, last: int, cut: Cut, removed: Iterable[tuple[int, int]],
+        entries: Iterable[Entry], wall_us: int, mono_us: int,
+    ) -> Taken:  # fmt: skip
+        """Remove messages. `removed`: all ranges of the epoch that were, these included."""
+        with self._written(entries, wall_us, mono_us) as connection:
+            stream = self._by_id[stream_id].stream
+            taken = take_out(connection, stream, stream_id, epoch, first, last, cut)
+            replace_removed(connection, stream_id, epoch, removed)
+        return taken
+
+    def trim_chain(self, stream_id: int, below: int) -> None:
+        """Forget epochs of a stream that nobody needs to know of any more: those before `below`."""
+        with self._db.transaction() as connection:
+            trim_chain(connection, stream_id, below)
 
     def forget_sites(self, names: Iterable[str]) -> None:
         """Drop the cursors of sites that are not named any more."""
@@ -282,7 +335,7 @@ class Outbox:
         size = 0
         with self._db.translated():
             found = self._db.connection.execute(
-                f"SELECT {_COLUMNS}, frame FROM batch WHERE id >= ?{where} ORDER BY id", (first, *values)
+                f"SELECT {COLUMNS}, frame FROM batch WHERE id >= ?{where} ORDER BY id", (first, *values)
             )
             for values_found in found:
                 rows.append(self._checked(self._row(*values_found)))
@@ -296,10 +349,86 @@ class Outbox:
         """The rows `first` to `last` without their frames, at most `limit` of them."""
         with self._db.translated():
             found = self._db.connection.execute(
-                f"SELECT {_COLUMNS}, x'' FROM batch WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
+                f"SELECT {COLUMNS}, x'' FROM batch WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?",
                 (first, last, limit),
             )
             return [self._row(*values) for values in found]
+
+    def members(self) -> dict[int, dict[str, Member]]:
+        """The named groups, by stream id and group."""
+        with self._db.translated():
+            return load_members(self._db.connection)
+
+    def chain(self, stream_id: int) -> list[ChainRow]:
+        """A stream's non-empty epochs, oldest first."""
+        with self._db.translated():
+            return load_chain(self._db.connection, stream_id)
+
+    def removed(self) -> dict[int, list[RemovedRange]]:
+        """What was taken out, by stream id."""
+        with self._db.translated():
+            return load_removed(self._db.connection)
+
+    def oldest(self, stream_id: int) -> Position | None:
+        """Epoch and first number of the oldest batch of a stream; None where none is held."""
+        with self._db.translated():
+            found = self._db.connection.execute(
+                "SELECT epoch, seq FROM batch WHERE stream_id = ? ORDER BY epoch, seq LIMIT 1", (stream_id,)
+            ).fetchone()
+            return None if found is None else (int(found[0]), int(found[1]))
+
+    def numbered(self, stream_id: int, epoch: int, first: int, last: int, max_bytes: int) -> list[Row]:
+        """The batches that hold any of the numbers `first` to `last` of an epoch, by number, up to `max_bytes` (at
+        least one if there is any).
+
+        Raises :class:`StoreCorrupt` when one of them is not what was stored.
+        """
+        rows: list[Row] = []
+        size = 0
+        with self._db.translated():
+            stream = self._by_id[stream_id].stream
+            for row in rows_of(self._db.connection, stream, stream_id, epoch, first, last):
+                rows.append(self._checked(row))
+                size += row.size
+                if size >= max_bytes:
+                    break
+        return rows
+
+    def unsettled(self, stream_id: int, position: Position) -> int | None:
+        """The lowest row of a stream that is not all before `position`; None where all that are held are."""
+        with self._db.translated():
+            db = self._db.connection
+            found = db.execute(
+                "SELECT max(seq) FROM batch WHERE stream_id = ? AND epoch = ? AND seq < ?",
+                (stream_id, *position),
+            ).fetchone()[0]
+            # Read from the index alone. All of it, since what is left behind a removed range has a later row.
+            found = db.execute(
+                "SELECT min(id) FROM batch WHERE stream_id = ? AND (epoch, seq) >= (?, ?)"
+                " AND NOT (epoch = ? AND seq + count <= ?)",
+                (stream_id, position[0], position[1] if found is None else found, *position),
+            ).fetchone()[0]
+            return None if found is None else int(found)
+
+    def rows_of_stream(self, stream_id: int, first: int, limit: int) -> list[Row]:
+        """A stream's rows from `first` on without their frames, at most `limit` of them."""
+        with self._db.translated():
+            found = self._db.connection.execute(
+                f"SELECT {COLUMNS}, x'' FROM batch WHERE stream_id = ? AND id >= ? ORDER BY id LIMIT ?",
+                (stream_id, first, limit),
+            )
+            return [self._row(*values) for values in found]
+
+    def gated(self) -> int | None:
+        """The lowest row that was never offered; None where all were."""
+        with self._db.translated():
+            found = [
+                self._db.connection.execute(
+                    "SELECT min(id) FROM batch WHERE stream_id = ? AND epoch > ?", (row.id, self.offered)
+                ).fetchone()[0]
+                for row in self.streams.values()
+            ]
+        return min((int(number) for number in found if number is not None), default=None)
 
     def stream_ids(self, stream_id: int, first: int) -> list[int]:
         """The ids of a stream's rows from `first` on."""
@@ -343,13 +472,18 @@ class Outbox:
         db = self._db.connection
         found: dict[tuple[str, int], StreamRow] = {}
         for number, topic, partition in db.execute("SELECT id, topic, part FROM stream"):
-            prev = db.execute(
-                "SELECT epoch, incarnation, last FROM chain WHERE stream_id = ? ORDER BY epoch DESC LIMIT 1",
-                (number,),
-            ).fetchone()
-            known = None if prev is None else Prev(prev[0], int(prev[1], 16), prev[2])
-            found[topic, partition] = StreamRow(number, Stream(self.producer, topic, partition), known)
+            found[topic, partition] = StreamRow(
+                number, Stream(self.producer, topic, partition), self._previous(number)
+            )
         return found
+
+    def _previous(self, stream_id: int) -> Prev | None:
+        """A stream's newest non-empty epoch before the current one."""
+        found = self._db.connection.execute(
+            "SELECT epoch, incarnation, last FROM chain WHERE stream_id = ? AND epoch < ? ORDER BY epoch DESC LIMIT 1",
+            (stream_id, self.epoch),
+        ).fetchone()
+        return None if found is None else Prev(found[0], int(found[1], 16), found[2])
 
     @staticmethod
     def _meta(connection: sqlite3.Connection, name: str, default: str) -> str:
@@ -362,94 +496,3 @@ class Outbox:
             "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (name, value),
         )
-
-
-@dataclass(frozen=True)
-class OutboxInfo:
-    """What an outbox holds, as seen from outside."""
-
-    producer: str
-    epoch: int
-    batches: int
-    messages: int
-    bytes: int
-    oldest_us: int | None
-    """When the oldest batch was stored, in µs since 1970."""
-    unpublished: int
-    """Messages above the published cursor: at least those whose confirm policy is not met."""
-    sites: dict[str, int]
-    """Messages that each site has not confirmed, as of the latest stored cursor."""
-    parked: list[tuple[str, str, str]]
-    """(site, stream, reason)"""
-    groups: dict[str, list[str]]
-    """By topic, the groups that the producer named when it was opened last."""
-
-
-def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
-    """Look at an outbox without touching it, also while its owner runs."""
-    with contextlib.closing(_readonly(path)) as db:
-        meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
-        batches, messages, size, oldest = db.execute(
-            "SELECT count(*), coalesce(sum(count), 0), coalesce(sum(size), 0), min(wall_us) FROM batch"
-        ).fetchone()
-        published = int(meta.get("published", "1"))
-        above = "SELECT coalesce(sum(count), 0) FROM batch WHERE id >= ?"
-        sites = {}
-        for name, cursor in db.execute("SELECT name, cursor FROM site ORDER BY name").fetchall():
-            behind = db.execute(above, (cursor,)).fetchone()[0]
-            behind += db.execute(
-                "SELECT coalesce(sum(b.count), 0) FROM batch b JOIN parked p ON b.stream_id = p.stream_id"
-                " WHERE p.site = ? AND b.id >= p.cursor AND b.id < ?",
-                (name, cursor),
-            ).fetchone()[0]
-            sites[name] = int(behind)
-        parked = db.execute(
-            "SELECT p.site, s.topic, p.reason FROM parked p JOIN stream s ON s.id = p.stream_id ORDER BY 1, 2"
-        ).fetchall()
-        unpublished = db.execute(above, (published,)).fetchone()[0]
-    return OutboxInfo(
-        meta["owner"],
-        int(meta.get("epoch", "0")),
-        batches,
-        messages,
-        size,
-        oldest,
-        unpublished,
-        sites,
-        parked,
-        json.loads(meta.get("groups", "{}")),
-    )
-
-
-def list_batches(path: str | os.PathLike[str], limit: int) -> list[Row]:
-    """The oldest batches of an outbox, without their frames, also while its owner runs."""
-    with contextlib.closing(_readonly(path)) as db:
-        owner = db.execute("SELECT value FROM meta WHERE name = 'owner'").fetchone()[0]
-        found = db.execute(
-            "SELECT b.id, b.stream_id, s.topic, s.part, b.epoch, b.incarnation, b.seq, b.count, b.size, b.wall_us"
-            " FROM batch b JOIN stream s ON s.id = b.stream_id ORDER BY b.id LIMIT ?",
-            (limit,),
-        ).fetchall()
-    return [
-        Row(
-            number,
-            stream_id,
-            Stream(owner, topic, part),
-            epoch,
-            int(incarnation, 16),
-            seq,
-            count,
-            size,
-            wall,
-            b"",
-        )
-        for number, stream_id, topic, part, epoch, incarnation, seq, count, size, wall in found
-    ]
-
-
-def _readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
-    connection = open_readonly(path)
-    if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0] != 1:
-        connection.close()
-        raise StoreMismatch(f"{path}: this is an inbox, not an outbox")
-    return connection

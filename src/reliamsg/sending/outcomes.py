@@ -1,0 +1,205 @@
+"""What has become of messages, for receipts and for whoever waits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from reliamsg.core.ranges import RangeSet
+from reliamsg.core.window import Flight, LaneState
+from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout
+from reliamsg.message import MessageId, Stream
+from reliamsg.store.rewriting import Row
+
+if TYPE_CHECKING:
+    from reliamsg.sending.callbacks import Watch
+    from reliamsg.sending.engine import Engine
+    from reliamsg.sending.intake import Group
+    from reliamsg.sending.receipt import Receipt, SiteState
+
+__all__ = ["Outcomes"]
+
+
+class Outcomes:
+    """One producer's. Everything is guarded by the engine's lock."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._changed = threading.Condition(engine.lock)
+        self._waiting = 0
+        self._watched: dict[int, list[Watch]] = {}
+        self._removed = RangeSet()
+        """Rows of which something was removed before it was published."""
+        self._renumbered: dict[int, int] = {}
+
+    # -- what the application asks ----------------------------------------------------------------------------
+
+    def wait_durable(self, group: Group, timeout: float | None) -> None:
+        if not group.event.wait(timeout):
+            raise ConfirmTimeout(f"not on the disk within {timeout} s; it may still be stored and sent")
+        if group.error is not None:
+            raise group.error
+
+    def wait_published(self, receipt: Receipt, timeout: float | None) -> None:
+        engine = self._engine
+        published = engine.core.confirms.published
+        first, last = receipt._first_row, receipt._last_row
+        with engine.lock:
+            self._wait(lambda: published.covers(first, last) or self._ended, timeout)
+            if published.covers(first, last):
+                return
+            self._raise_ended("confirmed")
+            states = ", ".join(f"{name}: {state}" for name, state in self._states(first, last).items())
+        raise ConfirmTimeout(f"not confirmed within {timeout:.3g} s ({states}); it stays in the outbox")
+
+    def wait_consumed(self, receipt: Receipt, timeout: float | None) -> None:
+        engine = self._engine
+        stream = Stream(engine.producer_id, receipt._topic, 0)
+        if engine.settings.release != "consumed":
+            raise ConfigError("until='consumed' needs Producer(..., release='consumed')")
+        with engine.lock:
+            members = engine.membership
+            if not members.table.named(stream):
+                raise ConfigError(f"until='consumed': no group is named for topic {receipt._topic!r}")
+            self._wait(lambda: not members.behind(stream, *self._end(receipt)) or self._ended, timeout)
+            lagging = members.behind(stream, *self._end(receipt))
+            if not lagging:
+                return
+            self._raise_ended("consumed")
+        raise ConfirmTimeout(
+            f"not consumed within {timeout:.3g} s by {', '.join(lagging)}; it stays in the outbox"
+        )
+
+    def _end(self, receipt: Receipt) -> tuple[int, int]:
+        """Epoch and number of a receipt's last message."""
+        return self.epoch(receipt._epoch), receipt._seq + receipt._count - 1
+
+    def epoch(self, epoch: int) -> int:
+        """What became of an epoch: messages that were never offered may have been given another one."""
+        return self._renumbered.get(epoch, epoch)
+
+    def is_published(self, first: int, last: int) -> bool:
+        with self._engine.lock:
+            return self._engine.core.confirms.published.covers(first, last)
+
+    def site_states(self, first: int, last: int) -> dict[str, SiteState]:
+        with self._engine.lock:
+            return self._states(first, last)
+
+    def counted(self, row: int) -> tuple[str, ...]:
+        with self._engine.lock:
+            return self._engine.core.confirms.counted(row)
+
+    def identity(self, topic: str, epoch: int, seq: int) -> MessageId:
+        return MessageId(self._engine.producer_id, self.epoch(epoch), topic, 0, seq)
+
+    def _states(self, first: int, last: int) -> dict[str, SiteState]:
+        return {name: self._state(name, first, last) for name in self._engine.links}
+
+    def _state(self, name: str, first: int, last: int) -> SiteState:
+        engine = self._engine
+        window = engine.core.sites[name]
+        missing = window.confirmed.missing(first, last)
+        if not missing:
+            return "removed" if self._removed.overlap(first, last) else "confirmed"
+        row = missing[0][0]
+        if engine.retention.released_unsent(row):
+            return "released"
+        for lane in window.lanes.values():
+            if lane.state is not LaneState.FLOWING and lane.next <= row:
+                word = lane.reason.partition(":")[0]
+                return {"nacked": "nacked", "returned": "returned", "refused": "refused"}.get(word, "dropped")  # type: ignore[return-value]
+        if window.overdue_since is not None:
+            return "timed out"
+        if not window.connected:
+            return "disconnected"
+        return "sent" if row in window.flights else "pending"
+
+    def flush(self, timeout: float | None) -> None:
+        """Wait until everything that was accepted so far is published."""
+        engine = self._engine
+        start = engine.clock()
+        for group in engine.intake.groups:
+            left = None if timeout is None else max(0.0, timeout - (engine.clock() - start))
+            if not group.event.wait(left):
+                raise ConfirmTimeout(f"not everything was on the disk within {timeout} s")
+        left = None if timeout is None else max(0.0, timeout - (engine.clock() - start))
+        with engine.lock:
+            target = engine.core.top
+            confirms = engine.core.confirms
+            self._wait(lambda: confirms.cursor > target or self._ended, left)
+            if confirms.cursor > target:
+                return
+            self._raise_ended("confirmed")
+            sites = "; ".join(
+                f"{name}: {link.status(engine.core.top)}" for name, link in engine.links.items()
+            )
+        raise ConfirmTimeout(
+            f"not everything was confirmed within {timeout} s ({sites}); it stays in the outbox"
+        )
+
+    def watch(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> bool:
+        """Have the callback put back when more of the receipt is published; False if all of it is."""
+        with self._engine.lock:
+            missing = self._engine.core.confirms.published.missing(receipt._first_row, receipt._last_row)
+            if missing:
+                self._watched.setdefault(missing[0][0], []).append((receipt, callback))
+            return bool(missing)
+
+    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait, with the lock held, until `condition` is true."""
+        self._waiting += 1
+        try:
+            return self._changed.wait_for(condition, timeout)
+        finally:
+            self._waiting -= 1
+
+    @property
+    def _ended(self) -> bool:
+        return self._engine.fatal is not None or self._engine.stopped
+
+    def _raise_ended(self, what: str) -> None:
+        if self._engine.fatal is not None:
+            raise self._engine.fatal
+        if self._engine.stopped:
+            raise ClosedError(f"this producer was closed before everything was {what}")
+
+    # -- what happens, with the lock held ---------------------------------------------------------------------
+
+    def published(self, rows: Sequence[int], flights: Iterable[Flight] = (), recount: bool = False) -> None:
+        """`rows` are published from now on."""
+        if not rows:
+            return
+        engine = self._engine
+        if recount:
+            engine.housekeeping.recount = True
+        else:
+            sizes = {flight.row.id: flight.row for flight in flights}
+            for number in rows:
+                row = sizes[number]
+                assert isinstance(row, Row)  # the core carries what it was given
+                engine.pending_messages -= row.count
+                if engine.membership.may_leave(number):
+                    engine.held_bytes -= row.size
+        for number in rows:
+            engine.housekeeping.published.add(number, number)
+            if self._watched:
+                for receipt, callback in self._watched.pop(number, ()):
+                    engine.callbacks.put(receipt, callback)
+        self.changed()
+        engine.intake.made_room()
+
+    def changed(self) -> None:
+        """Something is further than it was, or will not come: whoever waits looks again."""
+        if self._waiting:
+            self._changed.notify_all()
+
+    def renumbered(self, epochs: dict[int, int]) -> None:
+        """Epochs whose messages were never offered were given other numbers."""
+        self._renumbered = {old: epochs.get(new, new) for old, new in self._renumbered.items()} | epochs
+        self.changed()
+
+    def removed(self, row: int) -> None:
+        """Messages of a row that was not published were removed."""
+        self._removed.add(row, row)

@@ -1,0 +1,111 @@
+"""Tables of an outbox that are about groups: who must get a stream's messages, how far each of them is, and what was
+taken out. Functions of a connection; :class:`~reliamsg.store.outbox.Outbox` calls them within its transactions.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+__all__ = ["ChainRow", "Member", "Position", "RemovedRange"]
+
+Position = tuple[int, int]
+"""(epoch, number): everything before it is settled. Positions compare as tuples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A named group of one stream."""
+
+    since: Position
+    """It counts for messages from here on."""
+    position: Position
+    """It has settled what comes before."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """A non-empty epoch of a stream."""
+
+    epoch: int
+    incarnation: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemovedRange:
+    """Numbers of a stream that were taken out on demand, inclusive."""
+
+    epoch: int
+    first: int
+    last: int
+
+
+def load_members(db: sqlite3.Connection) -> dict[int, dict[str, Member]]:
+    """By stream id and group."""
+    found: dict[int, dict[str, Member]] = {}
+    for stream_id, group, *numbers in db.execute(
+        "SELECT stream_id, grp, since_epoch, since_next, epoch, next FROM member ORDER BY stream_id, grp"
+    ):
+        since_epoch, since_next, epoch, number = numbers
+        found.setdefault(stream_id, {})[group] = Member((since_epoch, since_next), (epoch, number))
+    return found
+
+
+def write_members(db: sqlite3.Connection, members: Mapping[tuple[int, str], Member | None]) -> None:
+    """Name groups of streams, or (None) name them no longer."""
+    for (stream_id, group), member in members.items():
+        if member is None:
+            db.execute("DELETE FROM member WHERE stream_id = ? AND grp = ?", (stream_id, group))
+        else:
+            db.execute(
+                "INSERT OR REPLACE INTO member (stream_id, grp, since_epoch, since_next, epoch, next)"
+                " VALUES (?, ?, ?, ?, ?, ?)",
+                (stream_id, group, *member.since, *member.position),
+            )
+
+
+def write_positions(db: sqlite3.Connection, positions: Mapping[tuple[int, str], Position]) -> None:
+    """How far groups are, of those that are still named. Never takes anything back."""
+    db.executemany(
+        "UPDATE member SET epoch = ?, next = ? WHERE stream_id = ? AND grp = ? AND (epoch, next) < (?, ?)",
+        [(*position, stream_id, group, *position) for (stream_id, group), position in positions.items()],
+    )
+
+
+def load_chain(db: sqlite3.Connection, stream_id: int) -> list[ChainRow]:
+    """The stream's non-empty epochs that are remembered, oldest first."""
+    return [
+        ChainRow(epoch, int(incarnation, 16), last)
+        for epoch, incarnation, last in db.execute(
+            "SELECT epoch, incarnation, last FROM chain WHERE stream_id = ? ORDER BY epoch", (stream_id,)
+        )
+    ]
+
+
+def trim_chain(db: sqlite3.Connection, stream_id: int, below: int) -> None:
+    """Forget the epochs before `below`, and what was removed of them."""
+    db.execute("DELETE FROM chain WHERE stream_id = ? AND epoch < ?", (stream_id, below))
+    db.execute("DELETE FROM removed WHERE stream_id = ? AND epoch < ?", (stream_id, below))
+
+
+def load_removed(db: sqlite3.Connection) -> dict[int, list[RemovedRange]]:
+    """By stream id, in order."""
+    found: dict[int, list[RemovedRange]] = {}
+    for stream_id, *numbers in db.execute(
+        "SELECT stream_id, epoch, first, last FROM removed ORDER BY stream_id, epoch, first"
+    ):
+        found.setdefault(stream_id, []).append(RemovedRange(*numbers))
+    return found
+
+
+def replace_removed(
+    db: sqlite3.Connection, stream_id: int, epoch: int, ranges: Iterable[tuple[int, int]]
+) -> None:
+    """Set what was removed of one epoch."""
+    db.execute("DELETE FROM removed WHERE stream_id = ? AND epoch = ?", (stream_id, epoch))
+    db.executemany(
+        "INSERT INTO removed (stream_id, epoch, first, last) VALUES (?, ?, ?, ?)",
+        [(stream_id, epoch, first, last) for first, last in ranges],
+    )

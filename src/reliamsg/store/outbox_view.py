@@ -1,0 +1,155 @@
+"""Looking into an outbox file without owning it, also while its owner runs. Nothing here changes anything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+from dataclasses import dataclass
+
+from reliamsg.errors import StoreMismatch
+from reliamsg.message import Stream
+from reliamsg.store.database import open_readonly
+from reliamsg.store.members import Position
+from reliamsg.store.outbox import Row
+
+__all__ = ["MemberInfo", "OutboxInfo", "inspect_outbox", "list_batches"]
+
+
+@dataclass(frozen=True)
+class MemberInfo:
+    """A named group of one stream, as an outbox file shows it."""
+
+    group: str
+    topic: str
+    partition: int
+    since: Position
+    """It counts for messages from this (epoch, number) on."""
+    position: Position
+    """It has settled everything before this (epoch, number), as of the latest commit."""
+    behind: int
+    """Messages that are held and that it has not settled."""
+
+
+@dataclass(frozen=True)
+class OutboxInfo:
+    """What an outbox holds, as seen from outside."""
+
+    producer: str
+    epoch: int
+    batches: int
+    messages: int
+    bytes: int
+    oldest_us: int | None
+    """When the oldest batch was stored, in µs since 1970."""
+    unpublished: int
+    """Messages above the published cursor: at least those whose confirm policy is not met."""
+    sites: dict[str, int]
+    """Messages that each site has not confirmed, as of the latest stored cursor."""
+    parked: list[tuple[str, str, str]]
+    """(site, stream, reason)"""
+    groups: dict[str, list[str]]
+    """By topic, the groups that are named."""
+    members: list[MemberInfo]
+    """How far each of them is with each stream."""
+    release: str
+    """What was asked for when it was opened last: ``confirmed`` or ``consumed``."""
+
+
+def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
+    """Look at an outbox without touching it, also while its owner runs."""
+    with contextlib.closing(_readonly(path)) as db:
+        meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
+        batches, messages, size, oldest = db.execute(
+            "SELECT count(*), coalesce(sum(count), 0), coalesce(sum(size), 0), min(wall_us) FROM batch"
+        ).fetchone()
+        published = int(meta.get("published", "1"))
+        above = "SELECT coalesce(sum(count), 0) FROM batch WHERE id >= ?"
+        sites = {}
+        for name, cursor in db.execute("SELECT name, cursor FROM site ORDER BY name").fetchall():
+            behind = db.execute(above, (cursor,)).fetchone()[0]
+            behind += db.execute(
+                "SELECT coalesce(sum(b.count), 0) FROM batch b JOIN parked p ON b.stream_id = p.stream_id"
+                " WHERE p.site = ? AND b.id >= p.cursor AND b.id < ?",
+                (name, cursor),
+            ).fetchone()[0]
+            sites[name] = int(behind)
+        parked = db.execute(
+            "SELECT p.site, s.topic, p.reason FROM parked p JOIN stream s ON s.id = p.stream_id ORDER BY 1, 2"
+        ).fetchall()
+        unpublished = db.execute(above, (published,)).fetchone()[0]
+        members = _members(db)
+    return OutboxInfo(
+        meta["owner"],
+        int(meta.get("epoch", "0")),
+        batches,
+        messages,
+        size,
+        oldest,
+        unpublished,
+        sites,
+        parked,
+        _groups(meta, members),
+        members,
+        meta.get("release", "confirmed"),
+    )
+
+
+def _members(db: sqlite3.Connection) -> list[MemberInfo]:
+    if not db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'member'").fetchone()[0]:
+        return []  # the file of an earlier version, which nobody has opened since
+    found = db.execute(
+        "SELECT m.grp, s.topic, s.part, m.since_epoch, m.since_next, m.epoch, m.next, ("
+        "  SELECT coalesce(sum(min(b.count, CASE WHEN b.epoch = m.epoch THEN b.seq + b.count - m.next"
+        "    ELSE b.count END)), 0) FROM batch AS b WHERE b.stream_id = m.stream_id"
+        "  AND (b.epoch > m.epoch OR b.epoch = m.epoch AND b.seq + b.count > m.next))"
+        " FROM member AS m JOIN stream AS s ON s.id = m.stream_id ORDER BY s.topic, s.part, m.grp"
+    )
+    return [
+        MemberInfo(group, topic, part, (since_epoch, since), (epoch, position), behind)
+        for group, topic, part, since_epoch, since, epoch, position, behind in found
+    ]
+
+
+def _groups(meta: dict[str, str], members: list[MemberInfo]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = json.loads(
+        meta.get("groups", "{}")
+    )  # where version 1 of the schema has them
+    for member in members:
+        groups.setdefault(member.topic, []).append(member.group)
+    return groups
+
+
+def list_batches(path: str | os.PathLike[str], limit: int) -> list[Row]:
+    """The oldest batches of an outbox, without their frames, also while its owner runs."""
+    with contextlib.closing(_readonly(path)) as db:
+        owner = db.execute("SELECT value FROM meta WHERE name = 'owner'").fetchone()[0]
+        found = db.execute(
+            "SELECT b.id, b.stream_id, s.topic, s.part, b.epoch, b.incarnation, b.seq, b.count, b.size, b.wall_us"
+            " FROM batch b JOIN stream s ON s.id = b.stream_id ORDER BY b.id LIMIT ?",
+            (limit,),
+        ).fetchall()
+    return [
+        Row(
+            number,
+            stream_id,
+            Stream(owner, topic, part),
+            epoch,
+            int(incarnation, 16),
+            seq,
+            count,
+            size,
+            wall,
+            b"",
+        )
+        for number, stream_id, topic, part, epoch, incarnation, seq, count, size, wall in found
+    ]
+
+
+def _readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
+    connection = open_readonly(path)
+    if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0] != 1:
+        connection.close()
+        raise StoreMismatch(f"{path}: this is an inbox, not an outbox")
+    return connection

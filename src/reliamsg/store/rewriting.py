@@ -1,0 +1,169 @@
+"""The two occasions on which what an outbox holds is changed: messages that were never offered to a site get another
+epoch, and messages are taken out on demand. Functions of a connection, each within its caller's transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from reliamsg.message import Prev, Stream
+from reliamsg.store.journal import Entry
+from reliamsg.store.members import load_chain
+
+__all__ = ["COLUMNS", "Cut", "Recode", "Row", "Taken"]
+
+COLUMNS = "id, stream_id, epoch, incarnation, seq, count, size, wall_us"
+PAGE_ROWS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A batch as the outbox holds it."""
+
+    id: int
+    stream_id: int
+    stream: Stream
+    epoch: int
+    incarnation: int
+    seq: int
+    count: int
+    size: int
+    wall_us: int
+    frame: bytes
+    """Empty where it was not asked for."""
+
+    @property
+    def last(self) -> int:
+        return self.seq + self.count - 1
+
+
+Recode = Callable[[Row, int, Prev | None], bytes]
+"""The frame of a row's messages under another epoch and predecessor."""
+
+Cut = Callable[[Row, int, int], bytes]
+"""The frame of some of a row's messages: the numbers from first to last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of the batches that held removed messages."""
+
+    gone: tuple[Row, ...]
+    """Batches of which nothing is left."""
+    cut: tuple[tuple[Row, Row], ...]
+    """Before and after: batches of which a part is left."""
+    added: tuple[Row, ...]
+    """New batches, for what is left behind a hole."""
+
+
+def rows_of(
+    db: sqlite3.Connection, stream: Stream, stream_id: int, epoch: int, first: int, last: int
+) -> Iterator[Row]:
+    """The batches of an epoch that hold any of the numbers `first` to `last`, by number, read in pages."""
+    found = db.execute(
+        "SELECT max(seq) FROM batch WHERE stream_id = ? AND epoch = ? AND seq <= ?", (stream_id, epoch, first)
+    ).fetchone()[0]
+    start = first if found is None else int(found)
+    while start <= last:
+        page = db.execute(
+            f"SELECT {COLUMNS}, frame FROM batch WHERE stream_id = ? AND epoch = ? AND seq BETWEEN ? AND ?"
+            f" ORDER BY seq LIMIT {PAGE_ROWS}",
+            (stream_id, epoch, start, last),
+        ).fetchall()
+        for number, _, _, incarnation, seq, count, size, wall_us, frame in page:
+            start = seq + count
+            if start > first:
+                yield Row(
+                    number, stream_id, stream, epoch, int(incarnation, 16), seq, count, size, wall_us, frame
+                )
+        if len(page) < PAGE_ROWS:
+            return
+
+
+def renumber(
+    db: sqlite3.Connection,
+    streams: Mapping[int, Stream],
+    epochs: Mapping[int, int],
+    recode: Recode,
+) -> list[Entry]:
+    """Move whole epochs: `epochs` says which becomes which, in the same order. Sequence numbers and incarnations stay.
+
+    Returns what the journal has to say.
+    """
+    entries: list[Entry] = []
+    for stream_id, stream in streams.items():
+        prev: Prev | None = None
+        for link in load_chain(db, stream_id):
+            new = epochs.get(link.epoch)
+            if new is not None:
+                for row in rows_of(db, stream, stream_id, link.epoch, 1, link.last):
+                    frame = recode(row, new, prev)
+                    db.execute(
+                        "UPDATE batch SET epoch = ?, size = ?, frame = ? WHERE id = ?",
+                        (new, len(frame), frame, row.id),
+                    )
+                entries += [
+                    Entry(
+                        "epoch", stream, new, link.incarnation,
+                        detail={"prev": None if prev is None else list(prev)},
+                    ),
+                    Entry(
+                        "renumbered", stream, link.epoch, link.incarnation, 1, link.last,
+                        detail={"epoch": new, "first": 1},
+                    ),
+                ]  # fmt: skip
+            prev = Prev(new or link.epoch, link.incarnation, link.last)
+    for old, new in epochs.items():
+        db.execute("UPDATE chain SET epoch = ? WHERE epoch = ?", (new, old))
+        db.execute("UPDATE removed SET epoch = ? WHERE epoch = ?", (new, old))
+        db.execute("UPDATE member SET since_epoch = ? WHERE since_epoch = ?", (new, old))
+        db.execute("UPDATE member SET epoch = ? WHERE epoch = ?", (new, old))
+    return entries
+
+
+def take_out(
+    db: sqlite3.Connection, stream: Stream, stream_id: int, epoch: int, first: int, last: int, cut: Cut
+) -> Taken:
+    """Take the messages `first` to `last` out of their batches.
+
+    What is left before them keeps its row, and so does what is left behind them, if there is nothing before; otherwise
+    that goes into a new row.
+    """
+    gone: list[Row] = []
+    changed: list[tuple[Row, Row]] = []
+    added: list[Row] = []
+    for row in list(rows_of(db, stream, stream_id, epoch, first, last)):
+        parts = [
+            (low, high) for low, high in ((row.seq, min(row.last, first - 1)), (max(row.seq, last + 1), row.last))
+            if low <= high
+        ]  # fmt: skip
+        if not parts:
+            db.execute("DELETE FROM batch WHERE id = ?", (row.id,))
+            gone.append(row)
+            continue
+        for number, (low, high) in enumerate(parts):
+            frame = cut(row, low, high)
+            after = replace(row, seq=low, count=high - low + 1, size=len(frame), frame=frame)
+            if number == 0:
+                db.execute(
+                    "UPDATE batch SET seq = ?, count = ?, size = ?, frame = ? WHERE id = ?",
+                    (after.seq, after.count, after.size, frame, row.id),
+                )
+                changed.append((row, after))
+            else:
+                added.append(replace(after, id=_insert(db, after)))
+    return Taken(tuple(gone), tuple(changed), tuple(added))
+
+
+def _insert(db: sqlite3.Connection, row: Row) -> int:
+    number = db.execute(
+        "INSERT INTO batch (stream_id, epoch, incarnation, seq, count, size, wall_us, frame)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            row.stream_id, row.epoch, f"{row.incarnation:016x}", row.seq, row.count, row.size, row.wall_us, row.frame,
+        ),
+    ).lastrowid  # fmt: skip
+    assert number is not None  # an INSERT that did not raise has a row id
+    return number
