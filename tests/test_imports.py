@@ -183,4 +183,4 @@ def test_importing_starts_no_thread_and_configures_no_logging() -> None:
         "assert all(type(h) is logging.NullHandler for h in logging.getLogger('reliamsg').handlers)\n"
         "assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

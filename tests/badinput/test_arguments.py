@@ -97,7 +97,7 @@ def test_bodies_at_and_over_the_limit(clients: Clients, sites: list[Site], wire:
     assert receipt.id is not None
     assert receipt.id.seq == 1
     producer.publish(clients.topic, b"")
-    producer.flush(timeout=60)
+    producer.flush(timeout=120)
     assert bodies(take(consumer, 2)) == [largest, b""]
 
 
@@ -190,7 +190,7 @@ def test_files_of_somebody_else(clients: Clients, tmp_path: Path) -> None:
     clients.consumer(here).close()
     found = subprocess.run(
         [sys.executable, "-c", AS_NOBODY, str(tmp_path), clients.group],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     lines = found.stdout.splitlines()
     assert len(lines) == 6

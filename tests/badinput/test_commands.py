@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reliamsg.lab import Mosquitto, RabbitNode
-from tests.badinput.tools import wait_for
 from tests.cli.commands import Sites, create, publish, refused, reliamsg, start, subscribe, succeeded
+from tests.patience import wait_for
 from tests.store.faults import build_shim, fill, remount, small_disk
 
 SECRET = "the-pass-word"
@@ -128,7 +128,7 @@ def test_another_inbox_of_the_group(both: Sites, unique: str) -> None:
         )
     finally:
         first.terminate()
-        assert first.wait(20) == 0
+        assert first.wait(60) == 0
 
 
 def test_a_full_disk(both: Sites, unique: str, disk: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from reliamsg import Message, Site
 from reliamsg.errors import InboxWriteError, OutboxWriteError
 from reliamsg.verify import check_directory
-from tests.badinput.tools import Clients, bodies, take, wait_connected, wait_for
+from tests.badinput.tools import Clients, bodies, take, wait_connected
+from tests.patience import wait_for
 from tests.store.faults import FailingDisk, fill, remount, small_disk
 
 
@@ -62,11 +63,11 @@ def test_a_producers_disk_is_full(clients: Clients, sites: list[Site], disk: Pat
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert outcomes == ["refused"] * 8
     receipt = producer.publish_nowait(clients.topic, bytes(20_000))
     with pytest.raises(OutboxWriteError):
-        receipt.wait(timeout=20)
+        receipt.wait(timeout=120)
     assert not receipt.durable
     with pytest.raises(OutboxWriteError):
         producer.publish_many(clients.topic, [bytes(20_000)] * 3)
@@ -76,11 +77,11 @@ def test_a_producers_disk_is_full(clients: Clients, sites: list[Site], disk: Pat
     first = producer.publish(clients.topic, b"with room again")
     assert first.id is not None
     assert first.id.seq == len(stored) + 1
-    producer.flush(timeout=30)
+    producer.flush(timeout=120)
     assert bodies(take(consumer, 1)) == [b"with room again"]
     assert consumer.get(0.2) is None
     assert not errors
-    assert producer.close(timeout=20).nothing
+    assert producer.close(timeout=120).nothing
 
 
 def test_a_disk_that_is_full_when_it_starts(clients: Clients, sites: list[Site], disk: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_disk_that_is_full_when_it_starts(clients: Clients, sites: list[Site],
     filler.unlink()
     consumer = clients.consumer(sites, inbox=disk / "inbox.db")
     wait_connected(consumer)
-    clients.producer(sites, outbox=disk / "outbox.db").publish(clients.topic, b"x").wait(timeout=20)
+    clients.producer(sites, outbox=disk / "outbox.db").publish(clients.topic, b"x").wait(timeout=120)
     assert bodies(take(consumer, 1)) == [b"x"]
 
 
@@ -114,7 +115,7 @@ def test_a_full_disk_when_it_is_opened_again(clients: Clients, sites: list[Site]
     filler.unlink()
     consumer = clients.consumer(sites, inbox=disk / "inbox.db")
     producer = clients.producer(sites, outbox=disk / "outbox.db")
-    producer.flush(timeout=30)
+    producer.flush(timeout=120)
     assert bodies(take(consumer, 2)) == [b"1", b"2"]
 
 
@@ -155,7 +156,7 @@ def test_a_consumers_disk_is_full(clients: Clients, sites: list[Site], disk: Pat
 
 def wait_published(clients: Clients, producer, consumer, first: int, end: int):  # type: ignore[no-untyped-def]
     producer.publish_many(clients.topic, [b"%04d" % n + bytes(4_000) for n in range(first, end)])
-    producer.flush(timeout=30)
+    producer.flush(timeout=120)
     return consumer
 
 
@@ -178,7 +179,7 @@ def test_a_small_disk_is_used_again_and_again(clients: Clients, sites: list[Site
         body = b"%04d" % number + bytes(4_000)
         wait_for(lambda body=body: published(body), "there is room")  # type: ignore[misc]
     assert [int(body[:4]) for body in bodies(take(consumer, 1_000))] == list(range(1_000))
-    producer.flush(timeout=30)
+    producer.flush(timeout=120)
 
 
 def test_a_disk_full_of_messages(clients: Clients, sites: list[Site], disk: Path) -> None:
@@ -208,7 +209,7 @@ def test_a_read_only_disk(clients: Clients, sites: list[Site], disk: Path) -> No
     remount(disk, "rw")
     consumer = clients.consumer(sites, inbox=disk / "inbox.db")
     wait_connected(consumer)
-    clients.producer(sites, outbox=disk / "outbox.db").publish(clients.topic, b"x").wait(timeout=20)
+    clients.producer(sites, outbox=disk / "outbox.db").publish(clients.topic, b"x").wait(timeout=120)
     assert bodies(take(consumer, 1)) == [b"x"]
 
 
@@ -220,7 +221,7 @@ topic = os.environ["TOPIC"]
 where = os.environ["DIRECTORY"]
 sites = [Site(name, url, backoff_min=0.05) for name, url in json.loads(os.environ["SITES"])]
 def wait(condition, what):
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 100
     while not condition():
         if time.monotonic() > deadline: sys.exit("not in time: " + what)
         time.sleep(0.01)
@@ -234,8 +235,8 @@ def raises(kind, call):
 errors = []
 consumer = connected(Consumer(topic, sites, topics=[topic], inbox=where + "/inbox.db", on_error=errors.append))
 producer = connected(Producer("p", sites, outbox=where + "/outbox.db", groups={topic: [topic]}, on_error=errors.append))
-producer.publish(topic, b"1").wait(timeout=20)
-message = consumer.get(20)
+producer.publish(topic, b"1").wait(timeout=120)
+message = consumer.get(60)
 assert message.body == b"1"
 message.ack(durable=True)
 """
@@ -247,8 +248,8 @@ raises(OutboxWriteError, lambda: producer.publish_many(topic, [b"no"] * 9))
 read_only(False)
 receipt = producer.publish(topic, b"2")
 assert receipt.id.seq == 2, receipt
-receipt.wait(timeout=20)
-message = consumer.get(20)
+receipt.wait(timeout=120)
+message = consumer.get(60)
 assert message.body == b"2"
 read_only()
 raises(InboxWriteError, lambda: message.ack(durable=True))
@@ -257,8 +258,8 @@ wait(lambda: any(isinstance(e, InboxWriteError) for e in errors), "reported")
 assert "not written" in consumer.status().error
 read_only(False)
 wait(lambda: not consumer.status().error, "written again")
-producer.publish(topic, b"3").wait(timeout=20)
-message = consumer.get(20)
+producer.publish(topic, b"3").wait(timeout=120)
+message = consumer.get(60)
 assert message.body == b"3" and not message.redelivered
 message.ack(durable=True)
 assert producer.close().nothing and consumer.close().clean
@@ -280,10 +281,10 @@ assert producer.status().sites, "it can still be looked at"
 assert failures() == 1, failures()
 producer.close(timeout=1)
 again = connected(Producer("p", sites, outbox=where + "/outbox.db", groups={topic: [topic]}))
-again.publish(topic, b"3").wait(timeout=20)
+again.publish(topic, b"3").wait(timeout=120)
 got = []
 while b"3" not in got:
-    message = consumer.get(20)
+    message = consumer.get(60)
     got.append(message.body)
     message.ack()
 # What was indeterminate is there or not; what was refused afterwards is not.
@@ -293,8 +294,8 @@ print("done")
 """
 
 INBOX_FSYNC = """
-producer.publish(topic, b"2").wait(timeout=20)
-message = consumer.get(20)
+producer.publish(topic, b"2").wait(timeout=120)
+message = consumer.get(60)
 assert message.body == b"2"
 fail("inbox.db-wal")
 raises(InboxIndeterminate, lambda: message.ack(durable=True))
@@ -305,12 +306,12 @@ raises(InboxIndeterminate, lambda: message.ack(durable=True))
 wait(lambda: [type(e) for e in errors] == [InboxIndeterminate], "reported once")
 assert "fsync" in consumer.status().error
 assert failures() == 1, failures()
-producer.publish(topic, b"3").wait(timeout=20)
+producer.publish(topic, b"3").wait(timeout=120)
 assert not consumer.close(timeout=5).clean
 again = connected(Consumer(topic, sites, topics=[topic], inbox=where + "/inbox.db"))
 got = []
 while b"3" not in got:
-    message = again.get(20)
+    message = again.get(60)
     assert message.body == b"3" or message.redelivered, message
     got.append(message.body)
     message.ack(durable=True)

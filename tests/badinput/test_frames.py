@@ -32,8 +32,8 @@ from tests.badinput.tools import (
     site,
     take,
     wait_connected,
-    wait_for,
 )
+from tests.patience import wait_for
 
 NOW = (1_700_000_000_000_000, 1_700_000_000_000_000)
 
@@ -117,12 +117,12 @@ def test_bad_frames_between_good_ones(clients: Clients, where: Site, url: str) -
         for name, (body, properties) in bad_frames(clients.topic).items():
             if where.mqtt_version == "3.1.1" and "headers" in properties:
                 continue  # it has none
-            producer.publish(clients.topic, b"good %d" % number).wait(timeout=20)
+            producer.publish(clients.topic, b"good %d" % number).wait(timeout=120)
             stranger.publish(clients.topic, body, **properties)
             number += 1
             expected[name.split()[0]] += 1
             kept.append(body)
-        producer.publish(clients.topic, b"good %d" % number).wait(timeout=20)
+        producer.publish(clients.topic, b"good %d" % number).wait(timeout=120)
     assert bodies(take(consumer, number + 1)) == [b"good %d" % n for n in range(number + 1)]
     wait_for(lambda: sum(rejections(consumer).values()) >= number, "all bad ones are counted")
     assert rejections(consumer) == expected
@@ -213,7 +213,7 @@ def test_random_damage(clients: Clients, where: Site, url: str) -> None:
         for number, body in enumerate(hostile):
             stranger.publish(clients.topic, body, content_type=CONTENT_TYPE)
             producer.publish_nowait(clients.topic, b"good %d" % number)
-    producer.flush(timeout=30)
+    producer.flush(timeout=120)
     assert bodies(take(consumer, 200)) == [b"good %d" % number for number in range(200)]
     wait_for(lambda: sum(rejections(consumer).values()) == len(hostile), "all are counted")
     wait_for(lambda: consumer.status().sites["dc1"].pending == 0, "all are acknowledged")
@@ -260,7 +260,7 @@ def test_header_bombs(clients: Clients, rabbit: RabbitNode, unsequenced: str) ->
     producer = clients.producer(where)
     sent = 0
     for name, table in BOMBS.items():
-        producer.publish(clients.topic, b"good %d" % sent).wait(timeout=20)
+        producer.publish(clients.topic, b"good %d" % sent).wait(timeout=120)
         try:
             with plain_pika(rabbit.url) as channel:
                 channel.basic_publish(EXCHANGE, clients.topic, b"bomb " + name.encode(), RawProperties(table))
@@ -268,7 +268,7 @@ def test_header_bombs(clients: Clients, rabbit: RabbitNode, unsequenced: str) ->
             continue  # the broker itself refuses this one, and it stays out
         sent += 1
     assert sent >= 5
-    producer.publish(clients.topic, b"bye").wait(timeout=20)
+    producer.publish(clients.topic, b"bye").wait(timeout=120)
     got: list[bytes] = []
     while not got or got[-1] != b"bye":
         got += bodies(take(consumer, 1))
@@ -361,7 +361,7 @@ def test_a_forged_identity_first_and_the_genuine_one_second(
     consumer = clients.consumer([where], on_error=errors.append, unsequenced=unsequenced)
     wait_connected(consumer)
     producer = clients.producer([where])
-    producer.publish(clients.topic, b"1").wait(timeout=20)
+    producer.publish(clients.topic, b"1").wait(timeout=120)
     assert bodies(take(consumer, 1)) == [b"1"]
     epoch = producer.status().epoch
     with Stranger(where, url) as stranger:

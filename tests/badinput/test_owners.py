@@ -14,7 +14,8 @@ import pytest
 from reliamsg import Consumer, Site
 from reliamsg.errors import GroupBusy, InboxLocked, OutboxLocked, StoreError
 from reliamsg.lab import Mosquitto, RabbitNode, TcpProxy
-from tests.badinput.tools import Clients, bodies, journalled, site, states, take, wait_connected, wait_for
+from tests.badinput.tools import Clients, bodies, journalled, site, states, take, wait_connected
+from tests.patience import wait_for
 
 OTHER_PROCESS = """
 import json, sys
@@ -36,7 +37,7 @@ def elsewhere(kind: str, path: Path, sites: list[Site], group: str) -> str:
     given = {"kind": kind, "path": str(path), "sites": [(s.name, s.url) for s in sites], "group": group}
     found = subprocess.run(
         [sys.executable, "-c", OTHER_PROCESS, json.dumps(given)],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
     return found.stdout
 
@@ -56,7 +57,7 @@ def test_a_second_process_on_the_same_files(clients: Clients, sites: list[Site],
     with pytest.raises(InboxLocked, match="open in another process"):
         clients.consumer(sites)
     # The owners notice nothing of it.
-    producer.publish(clients.topic, b"still mine").wait(timeout=20)
+    producer.publish(clients.topic, b"still mine").wait(timeout=120)
     assert producer.status().epoch == epoch
     assert bodies(take(consumer, 1)) == [b"still mine"]
     producer.close()
@@ -80,12 +81,12 @@ def test_a_second_inbox_for_a_group(
     wait_for(lambda: busy_sites(second) == ["dc1"], "it says so meanwhile")
     assert second.get(0) is None
     with pytest.raises(GroupBusy, match=f"{clients.group}.*dc1"):
-        second.get(20)
+        second.get(60)
     with pytest.raises(GroupBusy):
         second.get(0)
     assert "another" in second.status().error
     second.close()
-    producer.publish_many(clients.topic, [b"1", b"2"]).wait(timeout=20)
+    producer.publish_many(clients.topic, [b"1", b"2"]).wait(timeout=120)
     assert bodies(take(first, 2)) == [b"1", b"2"]
     assert states(first) == {"dc1": "connected"}
 
@@ -120,7 +121,7 @@ def test_a_site_returns_while_a_second_inbox_waits(
         wait_connected(producer)
         sent = [b"%d" % n for n in range(number, number + 50)]
         number += 50
-        producer.publish_many(clients.topic, sent).wait(timeout=30)
+        producer.publish_many(clients.topic, sent).wait(timeout=120)
         assert bodies(take(first, 50)) == sent
         wait_connected(first)
         for second in seconds:
@@ -137,17 +138,17 @@ def test_a_standby_takes_over(clients: Clients, sites: list[Site], tmp_path: Pat
     first = clients.consumer(here)
     wait_connected(first)
     producer = clients.producer(here)
-    producer.publish_many(clients.topic, [b"1", b"2"]).wait(timeout=20)
+    producer.publish_many(clients.topic, [b"1", b"2"]).wait(timeout=120)
     for message in take(first, 2, ack=False):
         message.ack(durable=True)
     second = clients.consumer(here, inbox=tmp_path / "second.db", takeover_timeout=60.0)
     wait_for(lambda: busy_sites(second) == ["dc1"], "it waits")
-    producer.publish_many(clients.topic, [b"3", b"4"]).wait(timeout=20)
+    producer.publish_many(clients.topic, [b"3", b"4"]).wait(timeout=120)
     wait_for(lambda: first.status().inbox_bytes and not first.status().sites["dc1"].pending, "taken in")
     assert second.get(0) is None
     first.close()
     wait_connected(second)
-    producer.publish(clients.topic, b"5").wait(timeout=20)
+    producer.publish(clients.topic, b"5").wait(timeout=120)
     assert bodies(take(second, 1)) == [b"5"]
     second.close()
     assert bodies(take(clients.consumer(here), 2)) == [b"3", b"4"]
@@ -167,8 +168,8 @@ def connected():
 deadline = time.monotonic() + 60
 while not connected() and time.monotonic() < deadline: time.sleep(0.01)
 receipt = producer.publish(topic, b"1")
-receipt.wait(timeout=20)
-message = consumer.get(20)
+receipt.wait(timeout=120)
+message = consumer.get(60)
 assert message.body == b"1"
 def process():
     with message.process(): pass
@@ -177,7 +178,7 @@ if child == 0:
     calls = [
         lambda: producer.publish(topic, b"x"), lambda: producer.publish_nowait(topic, b"x", key="k"),
         lambda: producer.publish_many(topic, [b"x"]), lambda: producer.flush(5), producer.pending, producer.status,
-        producer.close, lambda: receipt.wait(5), lambda: receipt.done, lambda: receipt.sites,
+        producer.close, lambda: receipt.wait(60), lambda: receipt.done, lambda: receipt.sites,
         lambda: receipt.add_done_callback(print),
         lambda: consumer.get(5), lambda: next(iter(consumer)), lambda: consumer.run(print),
         lambda: next(consumer.batches(1, 1.0)), consumer.status, consumer.close, consumer.dead_letters,
@@ -190,7 +191,7 @@ if child == 0:
     repr(producer), repr(consumer), repr(receipt), repr(message)
     # A producer and a consumer of one's own are what a child is told to open.
     mine = Producer("child", sites, outbox="child.db")
-    mine.publish(topic, b"from the child").wait(timeout=20)
+    mine.publish(topic, b"from the child").wait(timeout=120)
     mine.close()
     for kind, locked in ((lambda: Producer("p", sites, outbox="outbox.db"), OutboxLocked),
                          (lambda: Consumer(topic, sites, topics=[topic], inbox="inbox.db"), InboxLocked)):
@@ -203,8 +204,8 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 message.ack(durable=True)
 # The parent has everything still: the locks, the connections, and its place.
-producer.publish(topic, b"2").wait(timeout=20)
-got = sorted(consumer.get(20).body for _ in range(2))
+producer.publish(topic, b"2").wait(timeout=120)
+got = sorted(consumer.get(60).body for _ in range(2))
 assert got == [b"2", b"from the child"], got
 print("connected" if connected() else "not connected")
 assert producer.close().nothing

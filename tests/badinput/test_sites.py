@@ -13,7 +13,8 @@ import pytest
 from reliamsg import Site
 from reliamsg.errors import ConfirmTimeout
 from reliamsg.lab import Mosquitto, RabbitNode, TcpProxy
-from tests.badinput.tools import Clients, bodies, site, states, take, wait_connected, wait_for
+from tests.badinput.tools import Clients, bodies, site, states, take, wait_connected
+from tests.patience import wait_for
 
 SECRET = "not-the-pass-word"
 
@@ -51,7 +52,7 @@ def test_unreachable_sites(
     wait_for(lambda: set(states(producer).values()) == {"unreachable"}, "it says so")
     for proxy in proxies:
         proxy.heal()
-    producer.flush(timeout=30)
+    producer.flush(timeout=120)
     assert bodies(take(consumer, 100)) == [b"%d" % number for number in range(100)]
     wait_connected(consumer)
     wait_connected(producer)
@@ -88,7 +89,7 @@ def mute() -> Iterator[int]:
         yield listener.getsockname()[1]
         stop.set()
         listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(60)
 
 
 def test_servers_of_another_kind(
@@ -106,7 +107,7 @@ def test_servers_of_another_kind(
     consumer = clients.consumer(sites)
     wait_for(lambda: states(consumer)["good"] == "connected", "the good site is read")
     producer = clients.producer(sites, confirm="any")
-    producer.publish(clients.topic, b"through the good one").wait(timeout=20)
+    producer.publish(clients.topic, b"through the good one").wait(timeout=120)
     assert bodies(take(consumer, 1)) == [b"through the good one"]
     for client in (producer, consumer):
         wait_for(
@@ -126,7 +127,7 @@ def test_a_virtual_host_that_appears_later(clients: Clients, rabbit: RabbitNode,
     assert not receipt.done
     rabbit.ctl("add_vhost", unique)
     rabbit.ctl("set_permissions", "-p", unique, "guest", ".*", ".*", ".*")
-    receipt.wait(timeout=30)
+    receipt.wait(timeout=120)
     assert bodies(take(consumer, 1)) == [b"waits"]
 
 
@@ -140,7 +141,7 @@ def test_a_user_who_may_not(clients: Clients, rabbit: RabbitNode, unique: str) -
         wait_for(lambda c=client: c.status().sites["dc1"].error, "an error is shown")
         assert SECRET not in repr(client.status())
     rabbit.ctl("set_permissions", unique, ".*", ".*", ".*")
-    receipt.wait(timeout=30)
+    receipt.wait(timeout=120)
     assert bodies(take(consumer, 1)) == [b"waits"]
 
 
@@ -203,7 +204,7 @@ def test_wrong_credentials(
     reading.answer = right
     wait_connected(consumer)
     sending.answer = right
-    receipt.wait(timeout=30)
+    receipt.wait(timeout=120)
     assert bodies(take(consumer, 1)) == [b"waits"]
     producer.close()
     consumer.close()
@@ -229,5 +230,5 @@ def test_a_wrong_login_in_the_url(
     right = [guarded(None, "USER:PASSWORD")]
     consumer = clients.consumer(right)
     wait_connected(consumer)
-    clients.producer(right).flush(timeout=30)
+    clients.producer(right).flush(timeout=120)
     assert bodies(take(consumer, 1)) == [b"kept"]

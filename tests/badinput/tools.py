@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -17,15 +17,7 @@ from reliamsg import Consumer, Message, Producer, Site
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import read_journal
 from reliamsg.wire.address import EXCHANGE
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
-    """Wait until `condition` is true, and return its value."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.01)
-    return value
+from tests.patience import patient, wait_for
 
 
 def site(name: str, url: str, **options: Any) -> Site:
@@ -49,11 +41,11 @@ def states(client: Producer | Consumer) -> dict[str, str]:
 def take(consumer: Consumer, count: int, seconds: float = 30.0, ack: bool = True) -> list[Message]:
     """The next `count` messages, acknowledged unless told otherwise."""
     found: list[Message] = []
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patient(seconds)
     while len(found) < count:
         message = consumer.get(max(0.0, deadline - time.monotonic()))
         assert message is not None, (
-            f"{len(found)} of {count} messages within {seconds:g} s: {consumer.status()}"
+            f"{len(found)} of {count} messages within {patient(seconds):g} s: {consumer.status()}"
         )
         found.append(message)
         if ack:
@@ -124,7 +116,7 @@ class PlainPaho:
     def publish(self, topic: str, body: bytes, **options: Any) -> None:
         """Publish, with QoS 1 unless told otherwise, and wait for the broker's word."""
         options.setdefault("qos", 1)
-        self._client.publish(topic, body, **options).wait_for_publish(20)
+        self._client.publish(topic, body, **options).wait_for_publish(60)
 
     def close(self) -> None:
         self._client.disconnect()

@@ -31,7 +31,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def reliamsg(
-    *arguments: str | Path, stdin: bytes = b"", timeout: float = 60.0, **variables: str
+    *arguments: str | Path, stdin: bytes = b"", timeout: float = 120.0, **variables: str
 ) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [*RELIAMSG, *map(str, arguments)],

@@ -12,7 +12,7 @@ import pytest
 
 from reliamsg import __version__
 from tests.cli.commands import Sites, create, json_of, publish, refused, reliamsg, start, subscribe, succeeded
-from tests.cli.waiting import wait_for
+from tests.patience import wait_for
 
 SITE = "dc1=mqtt://127.0.0.1:1"
 
@@ -168,5 +168,5 @@ def test_a_fault_of_our_own_is_one_line_too() -> None:
         "def broken(): raise KeyError('mqtt://u:secret@h\\nsecond line')\n"
         "sys.exit(main(['broken']))\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=120)
     assert "secret" not in refused(result, 70, "internal error: KeyError")

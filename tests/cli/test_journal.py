@@ -117,7 +117,7 @@ def test_cat_ends_quietly_when_nobody_reads(journals: Path) -> None:
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
 
 
 def test_verify_says_that_all_is_there(files: Path, journals: Path) -> None:

@@ -17,7 +17,7 @@ from tests.cli.commands import (
     subscribe,
     succeeded,
 )
-from tests.cli.waiting import wait_for
+from tests.patience import wait_for
 
 
 def stats(sites: Sites) -> dict[str, object]:
@@ -87,7 +87,7 @@ def test_looking_while_the_owner_runs(mqtt: Sites, unique: str) -> None:
         owner.stdin.flush()
         wait_for(lambda: Path(mqtt.file("p.db")).exists(), "the outbox is made")
         wait_for(lambda: stats(mqtt)["messages"] == 2, "both lines are in the outbox")
-        _, errors = owner.communicate(timeout=30)
+        _, errors = owner.communicate(timeout=120)
         assert owner.returncode == 0, errors
     finally:
         owner.kill()

@@ -22,8 +22,8 @@ from tests.cli.commands import (
     subscribe,
     succeeded,
 )
-from tests.cli.waiting import wait_for
 from tests.lab.clients import client
+from tests.patience import wait_for
 
 
 def awkward(lines: int, seed: int) -> bytes:
@@ -95,7 +95,7 @@ def test_lines_go_on_as_they_come_and_sigterm_says_how_many(mqtt: Sites, unique:
         writer.stdin.flush()
         assert succeeded(subscribe(mqtt, unique, unique, "--count", "2")) == b"first\nsecond\n"
         writer.send_signal(signal.SIGTERM)
-        _, errors = writer.communicate(timeout=30)
+        _, errors = writer.communicate(timeout=120)
         result = subprocess.CompletedProcess([], writer.returncode, b"", errors)
         refused(result, 143, "interrupted", "2 lines taken", "all confirmed")
     finally:
@@ -127,7 +127,7 @@ def test_a_subscriber_ends_cleanly_on_a_signal(mqtt: Sites, unique: str, number:
         try:
             wait_for(lambda: output.read_bytes() == b"a\n", "the message is written")
             reader.send_signal(number)
-            _, errors = reader.communicate(timeout=30)
+            _, errors = reader.communicate(timeout=120)
         finally:
             reader.kill()
     assert reader.returncode == 0, errors
@@ -146,7 +146,7 @@ def test_a_reader_that_goes_away_is_no_error(mqtt: Sites, unique: str) -> None:
     try:
         assert reader.stdout.read(2) == b"a\n"
         reader.stdout.close()
-        assert reader.wait(30) == 0
+        assert reader.wait(60) == 0
         assert reader.stderr.read() == b""
     finally:
         reader.kill()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-COMMAND_TIMEOUT = 90.0
+COMMAND_TIMEOUT = 400.0
 RUN = {"python", "console"}
 SHOWN = {"", "text", "ini", "toml", "json", "sql", "mermaid", "conf"}
 

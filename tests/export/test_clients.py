@@ -49,7 +49,7 @@ def test_a_journal_leaves_a_consumer(network: MemoryNetwork, tmp_path: Path) -> 
                 one.publish("orders", b"%d" % number)
             one.flush(10)
         for _ in range(50):
-            message = reader.get(10)
+            message = reader.get(60)
             assert message is not None
             message.ack()
         status = reader.status().journal
@@ -234,7 +234,7 @@ def test_over_a_real_broker(make_mosquitto: Callable[..., Mosquitto], tmp_path: 
             one.publish_nowait("orders", b"%d" % number)
         one.flush(20)
     for _ in range(500):
-        message = reader.get(20)
+        message = reader.get(60)
         assert message is not None
         message.ack()
     reader.close()

@@ -218,4 +218,4 @@ def test_fsspec_is_not_loaded_for_directories() -> None:
         "open_target('/tmp')\n"
         "assert 'fsspec' not in sys.modules\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -19,6 +19,7 @@ from reliamsg.export.target import DirectoryTarget
 from reliamsg.store.database import open_readonly
 from reliamsg.testing import MemoryNetwork
 from tests.export.tools import TOPICS, consumer, left, meta, producer, segments, whole
+from tests.patience import STALL_S, quickest
 from tests.receiving.tools import until
 from tests.store.faults import fill, small_disk
 
@@ -75,10 +76,12 @@ def test_publishing_blocks_until_the_target_returns(
     ):
         one.publish("orders", b"x")
     assert time.monotonic() - started >= 0.3
-    started = time.monotonic()
-    with pytest.raises(OutboxFull):  # JournalFull is one
-        one.publish_nowait("orders", b"x")
-    assert time.monotonic() - started < 0.2
+
+    def nowait() -> None:
+        with pytest.raises(OutboxFull):  # JournalFull is one
+            one.publish_nowait("orders", b"x")
+
+    assert quickest(nowait, 0.2) < 0.2
     status = one.status().journal
     assert status is not None
     assert status.full
@@ -88,7 +91,7 @@ def test_publishing_blocks_until_the_target_returns(
     away.unlink()
     until(lambda: not one.status().journal.full, "the target takes segments")  # type: ignore[union-attr]
     one.publish("orders", b"after")
-    one.flush(20)
+    one.flush(60)
     assert one.close().journal_rows == 0
     rows = whole(away, outbox)
     assert rows[-1].kind == "closed"
@@ -106,7 +109,7 @@ def test_whoever_waits_for_room_goes_on_when_the_target_returns(
         waiter.join(0.3)
         assert waiter.is_alive()
         away.unlink()
-        waiter.join(30)
+        waiter.join(60)
         assert not waiter.is_alive()
     whole(away, tmp_path / "out.db")
 
@@ -124,7 +127,7 @@ def test_a_consumer_hands_out_nothing_until_the_target_returns(
             if message is not None:
                 got.append(message.body)
                 message.ack()
-        one.flush(20)
+        one.flush(60)
     assert reader.get(0.3) is None
     assert len(got) < len(TOPICS)
     status = reader.status()
@@ -133,7 +136,7 @@ def test_a_consumer_hands_out_nothing_until_the_target_returns(
     assert "rows of the journal wait" in status.error
     away.unlink()
     while len(got) < len(TOPICS):
-        message = reader.get(20)
+        message = reader.get(60)
         assert message is not None
         got.append(message.body)
         message.ack()
@@ -152,7 +155,7 @@ def test_truncating_goes_on_and_says_what_was_given_up(
         for _ in range(3):
             for topic in TOPICS:
                 one.publish(topic, b"x")
-        one.flush(20)
+        one.flush(60)
 
         def bounded() -> bool:
             status = one.status().journal
@@ -189,7 +192,7 @@ def test_giving_up_in_steps_and_across_boots_is_told_in_full(
         with producer(network, outbox, journal=export(away, when_full="truncate")) as one:
             for topic in TOPICS:
                 one.publish(topic, b"x")
-            one.flush(20)
+            one.flush(60)
     state, rows = meta(outbox), left(outbox)
     assert "journal_exported_lsn" not in state
     cut = int(state["journal_cut_lsn"])
@@ -207,7 +210,7 @@ def test_what_the_file_held_before_is_not_given_up(network: MemoryNetwork, tmp_p
     with producer(network, outbox) as one:
         for topic in TOPICS:
             one.publish(topic, b"x")
-        one.flush(20)
+        one.flush(60)
     assert len(left(outbox)) > 2 * LIMIT
     with producer(network, outbox, journal=export(target, when_full="truncate")) as one:
         one.publish("orders", b"x")
@@ -221,11 +224,11 @@ def test_closing_does_not_wait_for_a_target_that_refuses(
     outbox = tmp_path / "out.db"
     one = producer(network, outbox, journal=export(away, interval=3600))
     one.publish("orders", b"x")
-    one.flush(10)
+    one.flush(60)
     started = time.monotonic()
     with caplog.at_level(logging.WARNING, "reliamsg.export"):
-        remaining = one.close(30)
-    assert time.monotonic() - started < 10
+        remaining = one.close(60)
+    assert time.monotonic() - started < 30
     assert remaining.nothing
     assert remaining.journal_rows == len(left(outbox)) > 0
     assert f"{remaining.journal_rows} rows stay in" in caplog.text
@@ -253,14 +256,14 @@ def test_closing_does_not_wait_for_a_target_that_hangs(
         time.sleep(0.2)
         started = time.monotonic()
         one.close(1.0)
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 1.0 + 5.0 + STALL_S
         assert left(path)
         # The file is free again, and the write that hung may still come to an end.
         (producer if role == "producer" else consumer)(network, path, journal=None).close()
         released.set()
         thread = next((t for t in threading.enumerate() if t.name.startswith("reliamsg-journal-")), None)
         if thread is not None:
-            thread.join(20)
+            thread.join(60)
     export_file(path, target)
     rows = whole(target, path)
     assert [row.kind for row in rows].count("opened") == 2

@@ -53,7 +53,7 @@ class MqttClient:
         self.paho.on_message = lambda _c, _u, message: self.messages.append(message)
         self.paho.connect(parts.hostname or "", parts.port or 1883)
         self.paho.loop_start()
-        wait_until(lambda: bool(self.connected), 10, "the broker answers a CONNECT")
+        wait_until(lambda: bool(self.connected), 60, "the broker answers a CONNECT")
 
     @property
     def accepted(self) -> bool:
@@ -69,17 +69,17 @@ class MqttClient:
 
     def subscribe(self, topic: str) -> None:
         _, mid = self.paho.subscribe(topic, 1)
-        wait_until(lambda: mid in self.granted, 10, "the subscription is granted")
+        wait_until(lambda: mid in self.granted, 60, "the subscription is granted")
 
     def publish(self, topic: str, bodies: Sequence[bytes]) -> list[Any]:
         """Publish with QoS 1, wait for all acknowledgements, and return their reason codes."""
         infos = [self.paho.publish(topic, body, 1) for body in bodies]
-        wait_until(lambda: all(info.mid in self.puback for info in infos), 20, "all are acknowledged")
+        wait_until(lambda: all(info.mid in self.puback for info in infos), 60, "all are acknowledged")
         return [self.puback[info.mid] for info in infos]
 
     def receive(self, count: int) -> list[bytes]:
         """Wait for `count` messages in all."""
-        wait_until(lambda: len(self.messages) >= count, 20, f"{count} messages arrive")
+        wait_until(lambda: len(self.messages) >= count, 60, f"{count} messages arrive")
         return self.bodies
 
     def close(self) -> None:

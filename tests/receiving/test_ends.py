@@ -47,7 +47,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def ended(thread: threading.Thread) -> None:
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -69,7 +69,7 @@ def test_on_error_may_wait_for_the_consumer(opener: Opener, network: MemoryNetwo
     consumer = opener(on_error=on_error)
     send(network["dc1"], 1, 2)
     consumer.run(handle)
-    assert done.wait(20)
+    assert done.wait(60)
 
 
 def test_on_error_may_close_the_consumer(opener: Opener, network: MemoryNetwork) -> None:
@@ -106,14 +106,14 @@ def test_late_messages_after_one_that_on_late_failed_on_are_shown_all_the_same(
     send(network["dc1"], 1, 1)
     send(network["dc1"], 6, 6)
     for _ in range(2):
-        message = consumer.get(20)
+        message = consumer.get(60)
         assert message is not None
         message.ack()
     send(network["dc2"], 2, 5)
     with pytest.raises(ValueError, match="no"):
-        consumer.get(20)
+        consumer.get(60)
     send(network["dc1"], 7, 7)
-    message = consumer.get(20)
+    message = consumer.get(60)
     assert message is not None
     assert (message.seq, shown) == (7, [2, 3, 4, 5])
     until(lambda: consumer._engine.shared.inbox.late_count == 0, "seen")
@@ -132,12 +132,12 @@ def test_a_failing_on_gap_is_asked_again(opener: Opener, network: MemoryNetwork)
     consumer = opener(on_gap=on_gap, gap_timeout=0.2)
     send(network["dc1"], 1, 1)
     send(network["dc1"], 3, 3)
-    first = consumer.get(20)
+    first = consumer.get(60)
     assert first is not None
     first.ack()
     with pytest.raises(ValueError, match="no"):
-        consumer.get(20)
-    third = consumer.get(20)
+        consumer.get(60)
+    third = consumer.get(60)
     assert third is not None
     assert third.seq == 3
 
@@ -147,12 +147,12 @@ def test_close_waits_for_running_handlers(opener: Opener, network: MemoryNetwork
 
     def handle(message: Message) -> None:
         entered.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     consumer = opener()
     send(network["dc1"], 1, 3)
     running = in_thread(lambda: consumer.run(handle))
-    assert entered.wait(20)
+    assert entered.wait(60)
     remaining: list[Any] = []
     closing = in_thread(lambda: remaining.append(consumer.close(20)))
     until(lambda: consumer._runner.stopped, "closing")
@@ -161,7 +161,7 @@ def test_close_waits_for_running_handlers(opener: Opener, network: MemoryNetwork
     ended(running)
     assert (remaining[0].unacknowledged, remaining[0].clean) == (0, True)
     again = opener()
-    got = [again.get(20) for _ in range(2)]
+    got = [again.get(60) for _ in range(2)]
     assert [(m.seq, m.redelivered) for m in got if m is not None] == [(2, False), (3, False)]
 
 
@@ -172,15 +172,15 @@ def test_a_handler_that_outlives_close_has_its_messages_come_again_with_the_flag
 
     def handle(messages: list[Message]) -> None:
         entered.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
 
     consumer = opener()
     send(network["dc1"], 1, 3)
     running = in_thread(lambda: consumer.run(handle, batch=3))
-    assert entered.wait(20)
+    assert entered.wait(60)
     assert consumer.close(0.2).unacknowledged == 3
     again = opener()
-    got = [again.get(20) for _ in range(3)]
+    got = [again.get(60) for _ in range(3)]
     assert [(m.seq, m.redelivered) for m in got if m is not None] == [(1, True), (2, True), (3, True)]
     go_on.set()
     ended(running)
@@ -197,7 +197,7 @@ def test_close_within_a_handler(opener: Opener, network: MemoryNetwork) -> None:
 def test_waiting_for_durability_ends_with_the_consumer(opener: Opener, network: MemoryNetwork) -> None:
     consumer = opener()
     send(network["dc1"], 1, 1)
-    message = consumer.get(20)
+    message = consumer.get(60)
     assert message is not None
     consumer.close()
     with pytest.raises(ClosedError):
@@ -210,18 +210,18 @@ def test_what_was_acknowledged_is_durable_although_the_consumer_failed(
     """A stream that halts says nothing against the inbox."""
     consumer = opener(on_dead_letter="halt", max_deliveries=1)
     send(network["dc1"], 1, 3)
-    got = [consumer.get(20) for _ in range(2)]
+    got = [consumer.get(60) for _ in range(2)]
     with pytest.raises(ValueError, match="poison"), got[1].process():  # type: ignore[union-attr]
         raise ValueError("poison")
     got[0].ack()  # type: ignore[union-attr]
     with pytest.raises(DeadLetterHalt):  # although a third message is at hand already
-        consumer.get(20)
+        consumer.get(60)
     consumer.stop()
     with pytest.raises(DeadLetterHalt):
-        consumer.get(20)
+        consumer.get(60)
     assert consumer.close().clean
     again = opener()
-    second = again.get(20)
+    second = again.get(60)
     assert second is not None
     assert (second.seq, second.redelivered) == (2, True)
 
@@ -243,7 +243,7 @@ def test_nobody_spins_while_the_inbox_cannot_be_written(opener: Opener, network:
     with pytest.raises(InboxWriteError):
         consumer.accept(GapError(_gap()).gap)
     shared.inbox.commit = commit  # type: ignore[method-assign]
-    message = consumer.get(20)
+    message = consumer.get(60)
     assert message is not None
 
 
@@ -270,7 +270,7 @@ def test_a_group_that_is_busy_at_one_site_only(
     )
     try:
         with pytest.raises(GroupBusy, match="dc1"):
-            other.get(20)
+            other.get(60)
     finally:
         other.close()
 
@@ -293,14 +293,14 @@ def test_a_busy_site_that_goes_away_is_not_busy_any_more(tmp_path: Path) -> None
 def test_a_dead_letter_that_is_replayed_twice_counts_once(opener: Opener, network: MemoryNetwork) -> None:
     consumer = opener()
     send(network["dc1"], 1, 1)
-    message = consumer.get(20)
+    message = consumer.get(60)
     assert message is not None
     message.reject("unwanted")
     (letter,) = consumer.dead_letters()
     for _ in range(2):
         consumer.replay(letter.id)
     for _ in range(2):
-        again = consumer.get(20)
+        again = consumer.get(60)
         assert again is not None
         again.ack(durable=True)
     assert consumer.status().dead_letters == 0

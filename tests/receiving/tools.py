@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from reliamsg.receiving.lane import Chunk
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.wire.data import CONTENT_TYPE, Records, encode
+from tests.patience import wait_for
 
 TOPIC = "orders"
 GROUP = "billing"
@@ -48,10 +48,7 @@ def send(broker: MemoryBroker, first: int, last: int, *, topic: str = TOPIC, **o
 
 def until(condition: Callable[[], object], what: str, timeout: float = 20.0) -> None:
     """Wait for a condition, or fail."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
-        time.sleep(0.005)
+    wait_for(condition, what, timeout)
 
 
 class Bench:

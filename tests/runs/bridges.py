@@ -66,7 +66,7 @@ class AmqpBridge(threading.Thread):
 
     def finish(self) -> None:
         self._finish.set()
-        self.join(10)
+        self.join(60)
 
 
 class MqttBridge:
@@ -84,7 +84,7 @@ class MqttBridge:
         self._in.on_message = self._message
         self._in.on_subscribe = lambda *_: self._subscribed.set()
         self._in.subscribe(topic, qos=1)
-        if not self._subscribed.wait(10):
+        if not self._subscribed.wait(60):
             raise TimeoutError("the bridge could not subscribe")
         self._flusher = threading.Thread(target=self._flush_by_and_by, daemon=True)
         self._flusher.start()
@@ -117,7 +117,7 @@ class MqttBridge:
 
     def finish(self) -> None:
         self._finish.set()
-        self._flusher.join(10)
+        self._flusher.join(60)
         for client in (self._in, self._out):
             client.disconnect()
             client.loop_stop()

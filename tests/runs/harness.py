@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import decode
 from reliamsg.verify import Report, check_directory
+from tests import patience
 from tests.runs.collected import keep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,14 +30,8 @@ SiteSpec = tuple[str, str, dict[str, Any]]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Wait until `condition` is true, and return its value."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds:.0f} s: {what}")
+    """Wait until `condition` is true, and return its value: :func:`tests.patience.wait_for`."""
+    return patience.wait_for(condition, what, seconds, poll=0.02)
 
 
 def wait_until_reading(consumer: Consumer) -> None:
@@ -85,7 +79,7 @@ class App:
         """SIGKILL, and reap."""
         if self.process is not None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(60)
 
     def stop(self, seconds: float = 30.0) -> None:
         """SIGTERM; it must end by itself, without an error."""
@@ -98,9 +92,11 @@ class App:
         """It must end by itself, without an error."""
         assert self.process is not None
         try:
-            status = self.process.wait(seconds)
+            status = self.process.wait(patience.patient(seconds))
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.log.stem} did not end in {seconds} s: {self.errors()}") from None
+            raise AssertionError(
+                f"{self.log.stem} did not end in {patience.patient(seconds):.0f} s: {self.errors()}"
+            ) from None
         assert status == 0, f"{self.log.stem} ended with {status}: {self.errors()}"
 
     def errors(self) -> str:
@@ -251,7 +247,7 @@ class Run:
             if app.running and app.process is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(app.process.pid, signal.SIGKILL)
-                app.process.wait(10)
+                app.process.wait(60)
 
 
 @contextlib.contextmanager

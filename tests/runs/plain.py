@@ -14,6 +14,7 @@ import pika
 import pika.exceptions
 
 from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from tests.patience import patient
 
 RETRY = (pika.exceptions.AMQPError, OSError)
 
@@ -92,7 +93,7 @@ class PikaConsumer(threading.Thread):
         while time.monotonic() < end and time.monotonic() - self.latest < quiet:
             self.finish.wait(0.1)
         self.finish.set()
-        self.join(10)
+        self.join(60)
 
 
 class PahoSubscriber:
@@ -105,14 +106,14 @@ class PahoSubscriber:
 
     def arrive(self) -> None:
         self.client = PlainSubscriber(self.url, self.client_id, self.topic, self._take)
-        self.client.wait_subscribed(10)
+        self.client.wait_subscribed(60)
 
     def leave(self) -> None:
         self.client.close()
 
     def wait_for(self, count: int, timeout: float) -> None:
         with self.changed:
-            self.changed.wait_for(lambda: len(self.received) >= count, timeout)
+            self.changed.wait_for(lambda: len(self.received) >= count, patient(timeout))
 
     def _take(self, body: bytes) -> None:
         with self.changed:
@@ -121,9 +122,9 @@ class PahoSubscriber:
 
 
 def paho_publish(url: str, topic: str, *bodies: str) -> None:
-    """Publish with QoS 1, and return when the broker has acknowledged all; TimeoutError after 10 seconds."""
+    """Publish with QoS 1, and return when the broker has acknowledged all; TimeoutError after a minute."""
     publisher = PlainPublisher(url, "plain-publisher")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     try:
         for body in bodies:
             publisher.publish(topic, body.encode(), body)

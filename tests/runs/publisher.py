@@ -7,14 +7,13 @@ fsynced before and after each call. On SIGTERM it stops; started again it goes o
 from __future__ import annotations
 
 import json
-import signal
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from reliamsg import JournalExport, Producer, Site
+from reliamsg.cli.signals import StopRequest
 from reliamsg.errors import OutboxFull, OutboxWriteError
 from reliamsg.verify.applog import AppLog, read_applog
 from tests.runs.failpoint import Failpoint
@@ -33,8 +32,12 @@ def body(account: str, number: int, size: int) -> bytes:
 
 
 def main(config: dict[str, Any]) -> None:
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    # A threading.Event would not do: set in a handler, it may wait for the very lock that the handler interrupted.
+    with StopRequest() as stop:
+        run(config, stop)
+
+
+def run(config: dict[str, Any], stop: StopRequest) -> None:
     sites = [Site(name, url, **options) for name, url, options in config["sites"]]
     account, topic, size = config["producer"], config["topic"], config.get("size", 100)
     first = max(config.get("first", 1), highest(config["log"]) + 1)
@@ -52,15 +55,15 @@ def main(config: dict[str, Any]) -> None:
     chunk, rate, started = config.get("chunk", 50), config.get("rate", 0), time.monotonic()
     with log:
         number = first
-        while number <= config["last"] and not stop.is_set():
+        while number <= config["last"] and not stop:
             numbers = range(number, min(number + chunk, config["last"] + 1))
             publish(producer, log, topic, [(n, body(account, n, size)) for n in numbers], account)
             number = numbers.stop
             if rate:
                 stop.wait(max(0.0, started + (number - first) / rate - time.monotonic()))
-        if not stop.is_set() and config.get("confirm", True):
+        if not stop and config.get("confirm", True):
             producer.flush(timeout=config.get("flush", 120.0))
-        while config.get("linger") and not stop.is_set():
+        while config.get("linger") and not stop:
             stop.wait(1.0)
         producer.close(timeout=config.get("close", 10.0))
 
@@ -81,7 +84,7 @@ def publish(
             log.publish("failed", topic, number, data)
     for number, data, receipt in receipts:
         try:
-            receipt.wait(timeout=60.0, until="durable")
+            receipt.wait(timeout=120, until="durable")
         except OutboxWriteError:
             log.publish("failed", topic, number, data)
         else:

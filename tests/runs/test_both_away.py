@@ -6,15 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
-
 from reliamsg.lab import Mosquitto, RabbitNode, TcpProxy
 from tests.runs.harness import assert_complete, run_in, wait_for
 
 T = TypeVar("T")
 
 
-@pytest.mark.timeout(400)
 def test_both_sites_away(
     tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], size: Callable[[T, T], T]
 ) -> None:

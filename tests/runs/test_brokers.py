@@ -61,20 +61,22 @@ def test_out_of_memory(
     tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, paths: Paths, unique: str
 ) -> None:
     """A memory alarm blocks publishers: status says so, the other site goes on, and all of it comes afterwards."""
-    sites = [Site(name, url, **options) for name, url, options in paths.sites(paths.producer)]
+    # Nothing but a broken connection may look like one here, and no stall.
+    specs = paths.sites(paths.producer, heartbeat=60.0)
+    sites = [Site(name, url, **options) for name, url, options in specs]
     with run_in(tmp_path / "run") as run:
         consumer = run.consumer(unique, paths.sites(paths.consumer), [unique]).start()
         with Producer("till", sites, outbox=run.directory / "till.outbox.db", groups={unique: [unique]}) as p:
             t = Traffic(run, run.producer("till", [], unique, [], 0), consumer, 0)
             wait_until_it_reads(t)
-            p.publish(unique, b"before").wait(timeout=20)
+            p.publish(unique, b"before").wait(timeout=120)
             rabbit.ctl("set_vm_memory_high_watermark", "0.0001")
             try:
                 # RabbitMQ tells a connection only when it publishes, and the alarm takes a moment to get around.
                 receipts = []
                 while p.status().sites["dc1"].state != "blocked":
                     receipts.append(p.publish(unique, b"%d" % len(receipts)))
-                    assert len(receipts) < 2_000, "dc1 is not blocked"
+                    assert len(receipts) < 10_000, "dc1 is not blocked"
                     time.sleep(0.01)
                 assert "memory" in p.status().sites["dc1"].error
                 receipts += [p.publish(unique, b"%d" % (len(receipts) + number)) for number in range(50)]
@@ -87,7 +89,7 @@ def test_out_of_memory(
             finally:
                 rabbit.ctl("set_vm_memory_high_watermark", "0.4")
             for receipt in receipts:
-                receipt.wait(timeout=20)
+                receipt.wait(timeout=120)
             assert p.status().sites["dc1"].state == "connected"
             lost = [row for row in t.rows(t.producer, "disconnected") if row.site == "dc1"]
             assert not lost, "a blocked connection is no broken one"
@@ -202,7 +204,7 @@ def test_what_both_sites_lose_is_said(
         with Producer("till", sites, outbox=tmp_path / "outbox.db", groups={unique: [unique]}) as producer:
             for count in (lost, kept):
                 if count:
-                    producer.publish_many(unique, [b"%d" % n for n in range(count)]).wait(timeout=20)
+                    producer.publish_many(unique, [b"%d" % n for n in range(count)]).wait(timeout=120)
                 if lost and count == lost:
                     forget()
 
@@ -217,14 +219,14 @@ def test_what_both_sites_lose_is_said(
 
     def take(consumer: Consumer, count: int) -> None:
         for number in range(count):
-            message = consumer.get(timeout=20)
+            message = consumer.get(timeout=120)
             assert message is not None
             assert message.body == b"%d" % number
             message.ack()
 
     def pass_gap(consumer: Consumer) -> tuple[int, int | None, str]:
         with pytest.raises(GapError) as raised:
-            consumer.get(timeout=20)
+            consumer.get(timeout=120)
         gap = raised.value.gap
         assert consumer.accept(gap)
         return gap.first, gap.last, gap.reason

@@ -45,20 +45,19 @@ def test_a_slow_and_a_raising_handler(tmp_path: Path, sites: list[Site]) -> None
         wait_until_reading(consumer)
         for topic in ("slow-1", "raising-1"):
             producer.publish_many(topic, [str(n).encode() for n in range(200)])
-        producer.publish_many("quick-1", [str(n).encode() for n in range(10_000)]).wait(timeout=60)
+        producer.publish_many("quick-1", [str(n).encode() for n in range(10_000)]).wait(timeout=120)
         wait_for(lambda: len(seen["quick-1"]) == 10_000, 60, "the quick stream passes the slow one")
         assert seen["slow-1"] == [], "the slow handler still holds its first message"
         release.set()
         wait_for(lambda: len(seen["slow-1"]) == len(seen["raising-1"]) == 200, 60, "the others follow")
     consumer.stop()
-    reader.join(20)
+    reader.join(60)
     consumer.close()
     assert failures == [0, 0, 0], "a failing message is handed out again in place"
     assert seen["quick-1"] == list(range(10_000))
     assert seen["slow-1"] == seen["raising-1"] == list(range(200))
 
 
-@pytest.mark.timeout(300)
 def test_huge_messages_beside_tiny_ones(tmp_path: Path, sites: list[Site], size: Callable[[T, T], T]) -> None:
     huge, tiny = size(50, 600), size(5_000, 60_000)
     seen: dict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -85,10 +84,10 @@ def test_huge_messages_beside_tiny_ones(tmp_path: Path, sites: list[Site], size:
             producer.publish_many("tiny-1", [f"{n} {now} ".encode() for n in range(start, start + 50)])
             time.sleep(huge * 0.1 / (tiny / 50))
         truck.join(120)
-        producer.flush(timeout=60)
+        producer.flush(timeout=120)
         wait_for(lambda: len(seen["huge-1"]) == huge and len(seen["tiny-1"]) == tiny, 60, "all are delivered")
     consumer.stop()
-    reader.join(20)
+    reader.join(60)
     consumer.close()
     assert [n for n, _ in seen["huge-1"]] == list(range(huge))
     assert [n for n, _ in seen["tiny-1"]] == list(range(tiny))

@@ -28,17 +28,17 @@ def check_parked_and_resumed(
         lambda: bad in {s.topic for s in producer.status().sites["dc1"].parked}, 30, f"{bad} is parked at dc1"
     )
     for number in range(20):
-        producer.publish(good, b"%d" % number).wait(timeout=20)
+        producer.publish(good, b"%d" % number).wait(timeout=120)
     assert not held[0].done
     assert {s.topic for s in producer.status().sites["dc1"].parked} == {bad}
     assert producer.status().sites["dc2"].parked == ()
     repair()
     for receipt in held:
-        receipt.wait(timeout=60)
+        receipt.wait(timeout=120)
     assert producer.status().sites["dc1"].parked == ()
     got: dict[str, list[int]] = {bad: [], good: []}
     for _ in range(40):
-        message = consumer.get(timeout=20)
+        message = consumer.get(timeout=120)
         assert message is not None, f"only {got} came"
         got[message.topic].append(int(message.body.split()[0]))
         message.ack()

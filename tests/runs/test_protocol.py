@@ -158,7 +158,7 @@ class PlainReaders:
         self._client.connect("127.0.0.1", mosquitto.port)
         self._client.subscribe(topic, qos=1)
         self._client.loop_start()
-        assert subscribed.wait(10)
+        assert subscribed.wait(60)
 
     def _consume(self) -> None:
         for method, properties, body in self._channel.consume(self._queue, inactivity_timeout=0.1):
@@ -175,7 +175,7 @@ class PlainReaders:
 
     def finish(self) -> None:
         self._finish.set()
-        self._thread.join(10)
+        self._thread.join(60)
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -208,17 +208,17 @@ def test_plain_messages_are_read_by_everybody(
                 producer.publish_nowait(unique, body, key=f"k{number}", headers={"account": f"ä{number}"})
             )
             if number % 100 == 0:
-                receipts[-1].wait(timeout=20)
+                receipts[-1].wait(timeout=120)
         for receipt in receipts:
-            receipt.wait(timeout=30)
+            receipt.wait(timeout=120)
         for number, body in enumerate(bodies):
-            message = consumer.get(timeout=20)
+            message = consumer.get(timeout=120)
             assert message is not None, f"{number} did not come"
             assert (message.body, message.key) == (body, f"k{number}")
             assert message.headers == {"account": f"ä{number}"}
             message.ack()
         while min(map(len, seen.values())) < len(bodies):
-            kind, body, headers = readers.got.get(timeout=20)
+            kind, body, headers = readers.got.get(timeout=120)
             number = int(headers["rm-seq"])
             known: Any = seen[kind].setdefault(number, (body, headers))
             assert known == (body, headers), "one identity, two contents"

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-import pytest
-
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.verify import check_directory
 from tests.runs.collected import keep
@@ -36,7 +34,6 @@ def changelogs(least: int) -> bytes:
     return text[:least].rstrip(b"\n") + b"\n"
 
 
-@pytest.mark.timeout(300)
 def test_output_equals_input(
     tmp_path: Path, rabbit: RabbitNode, make_mosquitto: Callable[..., Mosquitto], size: Callable[[T, T], T]
 ) -> None:

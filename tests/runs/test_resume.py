@@ -57,10 +57,10 @@ def test_nothing_is_lost_when_a_site_forgets(
     ) as producer:
         with arrive() as consumer:
             wait_until_reading(consumer)
-            producer.publish(topic, b"A").wait(timeout=20)
+            producer.publish(topic, b"A").wait(timeout=120)
             assert take(consumer, 1) == [b"A"]
         for body in (b"B", b"C"):
-            producer.publish(topic, body).wait(timeout=20)
+            producer.publish(topic, body).wait(timeout=120)
         assert dc1.stored() >= 1, "nothing was at stake at dc1"
         dc1.kill()
         with arrive() as consumer:
@@ -70,8 +70,8 @@ def test_nothing_is_lost_when_a_site_forgets(
             dc1.wipe()
             dc1.start()
             for receipt in receipts:
-                receipt.wait(timeout=30)
-            producer.publish(topic, b"F").wait(timeout=30)
+                receipt.wait(timeout=120)
+            producer.publish(topic, b"F").wait(timeout=120)
             assert take(consumer, 1) == [b"F"], "what dc1 delivers again is a duplicate"
     assert_complete(check_directory(tmp_path))
     keep(tmp_path)

@@ -14,7 +14,8 @@ from reliamsg.errors import OutboxLocked
 from reliamsg.sending.producer import ENDING_S, LEAST_GOODBYE_S
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Binding, SenderEvents
-from tests.sending.tools import GROUPS, wait_for
+from tests.patience import wait_for
+from tests.sending.tools import GROUPS
 
 SITES = [Site(f"dc{number}", "mqtt://nowhere") for number in range(1, 5)]
 STALLS_S = 10.0
@@ -116,7 +117,7 @@ def test_a_disk_that_hangs_is_left_behind(
         return True
 
     wait_for(opens, "the file is free", 60.0)
-    again[0].flush(timeout=60)
+    again[0].flush(timeout=120)
     assert again[0].close().nothing
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,10 @@ from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Binding, Delivery
 from reliamsg.wire.data import Frame, open_frame
 from reliamsg.wire.plain import decode_plain, is_plain
+from tests import patience
 
 GROUPS = {"orders": ["g"], "other": ["g"]}
-
-
-def wait_for(condition: Callable[[], Any], what: str = "the condition holds", seconds: float = 20.0) -> Any:
-    """Wait until `condition` is true, and return its value."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.005)
-    raise AssertionError(f"not within {seconds} s: {what}")
+wait_for = patience.wait_for
 
 
 def producer(network: MemoryNetwork, path: Path, **options: Any) -> Producer:

@@ -109,7 +109,7 @@ class FailingDisk:
         }
         found = subprocess.run(
             [sys.executable, "-c", self.PREAMBLE + code],
-            env=environment, capture_output=True, text=True, timeout=60, check=False,
+            env=environment, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert found.returncode == 0, found.stderr
         return found.stdout
@@ -125,12 +125,12 @@ def small_disk(directory: Path, size: str = "1m") -> Iterator[Path]:
     try:
         yield directory
     finally:
-        subprocess.run(["umount", "-l", str(directory)], check=True, timeout=10)
+        subprocess.run(["umount", "-l", str(directory)], check=True, timeout=120)
 
 
 def remount(directory: Path, mode: str) -> None:
     """Make a mounted file system ``ro`` or ``rw``."""
-    subprocess.run(["mount", "-o", f"remount,{mode}", str(directory)], check=True, timeout=10)
+    subprocess.run(["mount", "-o", f"remount,{mode}", str(directory)], check=True, timeout=120)
 
 
 def fill(directory: Path) -> Path:

@@ -62,7 +62,7 @@ class TestOwning:
         db = Database(path, "outbox", "p")
         thread = threading.Thread(target=db.close)
         thread.start()
-        thread.join(10)
+        thread.join(60)
         Database(path, "outbox", "p").close()
 
     def test_a_symbolic_link_is_no_second_outbox(self, path: Path, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ class TestOwning:
             "try: Database(sys.argv[1], 'outbox', 'p')\nexcept OutboxLocked: print('locked')"
         )
         found = subprocess.run(
-            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=30, check=True
+            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=120, check=True
         )
         assert found.stdout == "locked\n"
         db.close()
@@ -331,6 +331,6 @@ def test_one_thread_of_many_gets_the_file(path: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert (len(opened), len(refused)) == (1, 7)
     opened[0].close()

@@ -164,7 +164,7 @@ def test_wrong_files_are_refused(tmp_path: Path, inbox: Inbox) -> None:
         "import sys\nfrom reliamsg.store.inbox import Inbox\nfrom reliamsg.errors import InboxLocked\n"
         "try:\n    Inbox(sys.argv[1], 'billing')\nexcept InboxLocked:\n    sys.exit(7)\n"
     )
-    assert subprocess.run([sys.executable, "-c", code, inbox.path], timeout=60, check=False).returncode == 7
+    assert subprocess.run([sys.executable, "-c", code, inbox.path], timeout=120, check=False).returncode == 7
     inbox.close()
     with pytest.raises(StoreMismatch):
         Inbox(inbox.path, "other")

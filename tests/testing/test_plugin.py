@@ -23,11 +23,11 @@ def test_orders(memory_network, memory_sites, tmp_path):
         memory_network["dc1"].down()
         receipts = [producer.publish("orders", b"%d" % n) for n in range(10)]
         for n in range(10):
-            with consumer.get(timeout=10.0).process() as message:
+            with consumer.get(timeout=120).process() as message:
                 assert message.body == b"%d" % n
         assert not receipts[-1].done
         memory_network["dc1"].up()
-        receipts[-1].wait(timeout=10.0)
+        receipts[-1].wait(timeout=120)
 """
 
 
@@ -39,7 +39,7 @@ def test_the_fixtures(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,7 +12,8 @@ import pika
 from reliamsg.config import Site
 from reliamsg.transport.amqp import AmqpReceiver, AmqpSender
 from reliamsg.transport.base import Binding
-from tests.transport.tools import Receiving, Sending, running, wait_for
+from tests.patience import wait_for
+from tests.transport.tools import Receiving, Sending, running
 
 
 def silent_port() -> int:

@@ -14,7 +14,7 @@ class Peer:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        sock.settimeout(15.0)
+        sock.settimeout(60)
 
     def _exactly(self, size: int) -> bytes:
         out = b""
@@ -101,7 +101,7 @@ class ScriptedBroker:
         for sock in self._open:
             sock.close()
         for thread in self._threads:
-            thread.join(20.0)
+            thread.join(60)
 
     def _run(self) -> None:
         while True:

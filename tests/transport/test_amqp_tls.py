@@ -15,8 +15,9 @@ from reliamsg.lab.broker import TlsFiles
 from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.transport.amqp import create_group
 from reliamsg.transport.base import Binding
+from tests.patience import wait_for
 from tests.transport.amqp_tools import receiving, sending
-from tests.transport.tools import message, wait_for
+from tests.transport.tools import message
 
 BINDING = Binding("orders", 0, "g")
 

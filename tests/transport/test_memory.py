@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -21,6 +20,7 @@ from reliamsg.transport.base import (
     Token,
     Transports,
 )
+from tests.patience import wait_for
 
 BILLING = Binding("orders", 0, "billing")
 SHIPPING = Binding("orders", 0, "shipping")
@@ -564,7 +564,4 @@ class TestThreaded:
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.001)
+    wait_for(condition, "it happens", seconds, poll=0.001)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -11,9 +10,10 @@ import pytest
 
 from reliamsg.config import Credentials
 from reliamsg.transport.base import Outcome
+from tests.patience import quickest, wait_for
 from tests.transport.mqtt_scripted import Peer, scripted
 from tests.transport.mqtt_tools import receiving, sending, site
-from tests.transport.tools import message, wait_for
+from tests.transport.tools import message
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_receive_maximum_is_never_exceeded() -> None:
             peer.sock.settimeout(0.05)
             with pytest.raises(TimeoutError):
                 peer.sock.recv(1)
-            peer.sock.settimeout(15.0)
+            peer.sock.settimeout(60)
             held.append(len(mids))
             for mid in mids:
                 peer.puback(mid)
@@ -273,16 +273,15 @@ def silent(peer: Peer) -> None:
 
 @pytest.mark.parametrize("version", ["auto", "5", "3.1.1"])
 def test_a_silent_broker_costs_no_more_than_the_budget(version: str) -> None:
-    began = time.monotonic()
-    where = site("mqtt://127.0.0.1:1", mqtt_version=version)
     with scripted(silent) as broker:
         where = site(broker.url, mqtt_version=version, connect_timeout=1.0)
-        with sending(where) as (_, sent):
-            wait_for(lambda: sent.failed, "given up", 3.0)
-            assert 0.9 < time.monotonic() - began < 2.0
-            assert "in time" in sent.failed[0][1]
-            began = time.monotonic()
-        assert time.monotonic() - began < 0.5, "close() cuts the wait short"
+
+        def give_up() -> None:
+            with sending(where) as (_, sent):
+                wait_for(lambda: sent.failed, "given up", 3.0)
+                assert "in time" in sent.failed[0][1]
+
+        assert 0.9 < quickest(give_up, 1.9) < 1.9
 
 
 def suback(*codes: int) -> Any:

@@ -15,9 +15,10 @@ from reliamsg.errors import ConfigError
 from reliamsg.lab.mosquitto import Mosquitto
 from reliamsg.transport.base import Binding
 from reliamsg.transport.mqtt import MqttReceiver
+from tests.patience import wait_for
 from tests.transport.mqtt_fixtures import MakeBroker, make_broker, name, shared, version  # noqa: F401
 from tests.transport.mqtt_tools import receiving, sending, site
-from tests.transport.tools import Receiving, message, wait_for
+from tests.transport.tools import Receiving, message
 
 # The fixtures' names are arguments below.
 # ruff: noqa: F811

@@ -27,9 +27,10 @@ from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import open_receiver, open_sender
 from reliamsg.transport.mqtt import MqttReceiver, MqttSender, create_group
 from reliamsg.transport.network import DialError, Waker, dial
+from tests.patience import quickest, wait_for
 from tests.transport.mqtt_fixtures import MakeBroker, make_broker, name, shared, version  # noqa: F401
 from tests.transport.mqtt_tools import receiving, sending, site
-from tests.transport.tools import Receiving, Sending, message, wait_for
+from tests.transport.tools import Receiving, Sending, message
 
 # The fixtures' names are arguments below.
 # ruff: noqa: F811
@@ -153,10 +154,12 @@ def test_the_other_endpoint_takes_over(make_broker: MakeBroker, version: str, na
 def test_a_listener_that_never_answers_uses_up_its_budget_alone(shared: Mosquitto, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"mqtt://127.0.0.1:{mute.getsockname()[1]},127.0.0.1:{shared.port}"
-        began = time.monotonic()
-        with sending(site(url, connect_timeout=0.6), [message(1, name)]) as (_, sent):
-            wait_for(lambda: sent.confirms == [1], "confirmed")
-            assert 0.5 < time.monotonic() - began < 2.0
+
+        def send() -> None:
+            with sending(site(url, connect_timeout=0.6), [message(1, name)]) as (_, sent):
+                wait_for(lambda: sent.confirms == [1], "confirmed")
+
+        assert 0.5 < quickest(send, 2.0) < 2.0
 
 
 def test_hosts_without_an_address_are_named(version: str) -> None:
@@ -262,10 +265,12 @@ def test_groups_that_cannot_be_made_say_why(make_broker: MakeBroker, version: st
 def test_making_a_group_keeps_to_its_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
-        began = time.monotonic()
-        with pytest.raises(TransientError):
-            create_group(site(f"mqtt://127.0.0.1:{port},127.0.0.1:{port}"), [Binding("t", 0, "g")], 1.0)
-        assert time.monotonic() - began < 1.5
+
+        def create() -> None:
+            with pytest.raises(TransientError):
+                create_group(site(f"mqtt://127.0.0.1:{port},127.0.0.1:{port}"), [Binding("t", 0, "g")], 1.0)
+
+        assert quickest(create, 1.5) < 1.5
 
 
 def test_the_embedded_broker(tmp_path: Path, name: str) -> None:
@@ -321,7 +326,7 @@ def test_dialling_is_cut_short() -> None:
     thread.start()
     stop.set()
     waker.wake()
-    thread.join(5.0)
+    thread.join(60)
     assert failed
     waker.close()
     waker.wake()

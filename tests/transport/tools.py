@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -13,17 +12,6 @@ from reliamsg.transport.base import Delivery, Outcome, Outgoing, ReceiverTranspo
 from reliamsg.wire.data import CONTENT_TYPE
 
 T = TypeVar("T", bound=SenderTransport | ReceiverTransport)
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = 30.0) -> Any:
-    """Return the first true value of `condition`, or fail after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
-        time.sleep(0.005)
 
 
 def message(token: int, topic: str = "orders", body: bytes | None = None, **more: Any) -> Outgoing:

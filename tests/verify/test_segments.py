@@ -392,7 +392,7 @@ def test_real_clients(tmp_path: Path) -> None:
     ):  # fmt: skip
         for number in range(20):
             producer.publish("orders", b"%d" % number)
-            message = consumer.get(10.0)
+            message = consumer.get(60)
             assert message is not None
             message.ack(durable=True)
         report = check_directory(tmp_path)

@@ -25,7 +25,7 @@ class Broker(ABC):
 
     _KIND: ClassVar[str]
     """What it is called in errors."""
-    _STOP_SECONDS: ClassVar[float] = 10.0
+    _STOP_SECONDS: ClassVar[float] = 30.0
     """How long :meth:`stop` waits before it kills."""
     _POLL_SECONDS: ClassVar[float] = 0.02
     """Between two looks at whether a starting broker answers."""
@@ -81,7 +81,7 @@ class Broker(ABC):
         return f"{self._KIND} answers at port {self._port}"
 
     def stop(self) -> None:
-        """End it cleanly, within 10 seconds, so that it saves what it wants to save; then it is killed."""
+        """End it cleanly, within half a minute, so that it saves what it wants to save; then it is killed."""
         if self._child is not None:
             self._child.terminate(self._STOP_SECONDS)
 

@@ -32,7 +32,7 @@ class EmbeddedBroker(Broker):
         name: str = "embedded",
         *,
         port: int | None = None,
-        start_timeout: float = 20.0,
+        start_timeout: float = 60.0,
     ) -> None:
         """Prepare a broker whose output goes to `directory`; :meth:`start` starts it within
         `start_timeout` seconds."""

@@ -51,7 +51,7 @@ class Mosquitto(Broker):
         deny: Sequence[str] = (),
         tls: TlsFiles | None = None,
         config: Sequence[str] = (),
-        start_timeout: float = 20.0,
+        start_timeout: float = 60.0,
     ) -> None:
         """Prepare a broker in `directory`; :meth:`start` starts it.
 
@@ -147,13 +147,13 @@ class Mosquitto(Broker):
         before = _change_time(database)
         self._running().signal(signal.SIGUSR1)
         # It is written aside and renamed, so a new time means a whole file.
-        wait_until(lambda: _change_time(database) != before, 10.0, f"{self._name} saves", self._child)
+        wait_until(lambda: _change_time(database) != before, 60.0, f"{self._name} saves", self._child)
 
     def _delete_data(self) -> None:
         shutil.rmtree(self.directory / "data", ignore_errors=True)
         (self.directory / "data").mkdir()
 
-    def stored(self, timeout: float = 5.0) -> int:
+    def stored(self, timeout: float = 20.0) -> int:
         """How many messages it keeps for sessions that have not acknowledged them, retained ones left out.
 
         A message for several sessions counts once. The broker updates the number every second. LabError if
