@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -54,8 +55,8 @@ def processes_of(node: RabbitNode) -> list[int]:
 
 def test_shared_node_tells_its_queues(rabbit: RabbitNode, unique: str) -> None:
     put(rabbit.url, unique, "quorum", 3)
-    wait_until(lambda: rabbit.queue_depth(unique) == 3, 10, "the queue holds three messages")
-    wait_until(lambda: rabbit.queues().get(unique) == 3, 20, "rabbitmqctl says so too", poll=0.5)
+    wait_until(lambda: rabbit.queue_depth(unique) == 3, 60, "the queue holds three messages")
+    wait_until(lambda: rabbit.queues().get(unique) == 3, 60, "rabbitmqctl says so too", poll=0.5)
     with pytest.raises(LabError, match="no queue"):
         rabbit.queue_depth(unique + "-other")
     with pytest.raises(LabError, match="no_such_command"):
@@ -66,26 +67,37 @@ def test_sigkill_keeps_durable_messages_and_leaves_no_process(make_rabbit: Calla
     node = make_rabbit()
     for kind in ("quorum", "classic"):
         put(node.url, kind, kind, 10)
-    wait_until(lambda: node.has_recorded("quorum"), 10, "the quorum queue is on the disk")
+    wait_until(lambda: node.has_recorded("quorum"), 60, "the quorum queue is on the disk")
     assert not node.has_recorded("no such queue")
     assert processes_of(node)
     node.kill()
     assert not node.alive
-    wait_until(lambda: not processes_of(node), 5, "the node's helpers are gone")
+    wait_until(lambda: not processes_of(node), 60, "the node's helpers are gone")
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", node.port))
 
     node.start()
     for kind in ("quorum", "classic"):
-        wait_until(lambda kind=kind: node.queue_depth(kind) == 10, 20, f"the {kind} queue is back")  # type: ignore[misc]
+        wait_until(lambda kind=kind: node.queue_depth(kind) == 10, 60, f"the {kind} queue is back")  # type: ignore[misc]
 
     with pytest.raises(LabError, match="before wiping"):
         node.wipe()
     node.stop()
-    wait_until(lambda: not processes_of(node), 5, "the node's helpers are gone")
+    wait_until(lambda: not processes_of(node), 60, "the node's helpers are gone")
     node.wipe()
     node.start()
     assert node.queues() == {}
+
+
+def test_commands_wait_for_the_end_of_a_start(make_rabbit: Callable[..., RabbitNode]) -> None:
+    """A node listens a moment before it takes commands; here, the moment is as long as it takes to make one."""
+    node = make_rabbit()
+    put(node.url, "kept", "classic", 1)
+    node.ctl("stop_app")
+    starting = threading.Thread(target=node.ctl, args=("start_app",))
+    starting.start()
+    assert set(node.queues()) == {"kept"}
+    starting.join(60)
 
 
 def test_mqtt_plugin_tls_and_pause(make_rabbit: Callable[..., RabbitNode], tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ __all__ = ["RabbitNode"]
 _PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin")
 """Where the server's own scripts are. Debian's wrappers on PATH change the user and the directory."""
 
+_STARTING = "requires the 'rabbit' app to be running"
+"""What rabbitmqctl says of a node whose start is not complete."""
+
 _QUIET_SCHEDULERS = "+sbwt none +sbwtdcpu none +sbwtdio none"
 """No busy waiting: idle Erlang schedulers otherwise burn the processors that others need."""
 
@@ -37,7 +40,7 @@ class RabbitNode(Broker):
     """
 
     _KIND: ClassVar[str] = "RabbitMQ"
-    _STOP_SECONDS: ClassVar[float] = 30.0
+    _STOP_SECONDS: ClassVar[float] = 60.0
     _POLL_SECONDS: ClassVar[float] = 0.1
 
     def __init__(
@@ -50,7 +53,7 @@ class RabbitNode(Broker):
         plugins: Sequence[str] = (),
         tls: TlsFiles | None = None,
         schedulers: int = 1,
-        start_timeout: float = 60.0,
+        start_timeout: float = 120.0,
     ) -> None:
         """Prepare a node in `directory`; :meth:`start` starts it.
 
@@ -67,6 +70,8 @@ class RabbitNode(Broker):
         self._dist_port = free_port()
         self._epmd_port = free_port()
         self._epmd: Child | None = None
+        self._complete = False
+        """Whether the start is known to be over, also for rabbitmqctl."""
         self._write_files(config, plugins, tls)
         self._environment = self._make_environment(schedulers)
 
@@ -144,9 +149,10 @@ class RabbitNode(Broker):
 
     def _launch(self) -> Child:
         self._end_epmd()
+        self._complete = False
         epmd = [self._epmd_program, "-port", str(self._epmd_port), "-address", "127.0.0.1"]
         self._epmd = Child(f"epmd of {self._name}", epmd, output=self._place("epmd.out"))
-        wait_until(lambda: _listens(self._epmd_port), 10.0, "epmd answers", self._epmd)
+        wait_until(lambda: _listens(self._epmd_port), 60.0, "epmd answers", self._epmd)
         return Child(self._name, [self._server], output=self._place("out"), environment=self._environment)
 
     def _ready(self) -> str:
@@ -165,7 +171,7 @@ class RabbitNode(Broker):
         self._end_epmd()
 
     def stop(self) -> None:
-        """End the node cleanly, within 30 seconds; then it is killed."""
+        """End the node cleanly, within a minute; then it is killed."""
         super().stop()
         self._end_epmd()
 
@@ -178,8 +184,22 @@ class RabbitNode(Broker):
         """Queues, messages and users."""
         shutil.rmtree(self._place("data"), ignore_errors=True)
 
-    def ctl(self, *args: str, timeout: float = 60.0) -> str:
-        """Run ``rabbitmqctl -q ARGS`` on this node and return what it prints. It takes a second or two."""
+    def ctl(self, *args: str, timeout: float = 120.0) -> str:
+        """Run ``rabbitmqctl -q ARGS`` on this node and return what it prints. It takes a second or two.
+
+        LabError if that fails, or takes longer than `timeout` seconds.
+        """
+        try:
+            return self._run_ctl(args, timeout)
+        except LabError as error:
+            if self._complete or _STARTING not in str(error):
+                raise
+        # The node takes clients as soon as it listens, and commands a moment later, once its start is complete.
+        self._run_ctl(("await_startup",), timeout)
+        self._complete = True
+        return self._run_ctl(args, timeout)
+
+    def _run_ctl(self, args: Sequence[str], timeout: float) -> str:
         command = [self._ctl, "-q", *args]
         try:
             done = subprocess.run(
