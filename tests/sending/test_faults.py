@@ -49,7 +49,7 @@ class TestSites:
                 broker.cut()
             if fault == "down" and chunk in (3, 6):
                 broker.down() if chunk == 3 else broker.up()
-        producer.flush(timeout=20)
+        producer.flush(timeout=120)
         wait_for(lambda: sorted(reader.bodies(), key=int) == numbers(1, 500))
         if fault != "ignore":  # what it swallowed comes after what it kept; consumers put that right
             assert reader.bodies() == numbers(1, 500)
@@ -61,7 +61,7 @@ class TestSites:
         receipt = producer.publish("orders", b"x")
         wait_for(lambda: receipt.sites["dc1"] == "timed out")
         network["dc1"].release_confirms()
-        receipt.wait(timeout=10)
+        receipt.wait(timeout=120)
 
     def test_memory_stays_flat_while_a_site_is_away(
         self, make: Make, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
@@ -77,7 +77,7 @@ class TestSites:
         assert producer.pending() == 4_000
         reader = Reader(network, "dc1")
         network["dc1"].up()
-        producer.flush(timeout=20)
+        producer.flush(timeout=120)
         bodies = wait_for(lambda: len(found := reader.bodies()) == 4_000 and found)
         assert [int(body[:6]) for body in bodies] == list(range(4_000))
 
@@ -93,20 +93,20 @@ class TestSites:
         network["dc1"].up()
         for number in range(5_001, 5_301):
             producer.publish_nowait("orders", b"%d" % number)
-        producer.flush(timeout=20)
+        producer.flush(timeout=120)
         wait_for(lambda: len(reader.bodies()) == 5_300)
         assert reader.bodies() == numbers(1, 5_300)
 
     def test_blocked_is_shown_and_ends(self, make: Make, network: MemoryNetwork) -> None:
         producer = make()
-        producer.publish("orders", b"x").wait(timeout=10)
+        producer.publish("orders", b"x").wait(timeout=120)
         network["dc1"].block("low on memory")
         wait_for(lambda: producer.status().sites["dc1"].state == "blocked")
         assert producer.status().sites["dc1"].error == "low on memory"
         receipt = producer.publish("orders", b"y")
         assert not receipt.done
         network["dc1"].unblock()
-        receipt.wait(timeout=10)
+        receipt.wait(timeout=120)
 
     def test_refused_credentials_are_a_state(self, make: Make, network: MemoryNetwork) -> None:
         network["dc1"].refuse_login()
@@ -114,7 +114,7 @@ class TestSites:
         wait_for(lambda: producer.status().sites["dc1"].state == "refused credentials")
         assert not producer.publish("orders", b"x").done
         network["dc1"].refuse_login(False)
-        producer.flush(timeout=10)
+        producer.flush(timeout=120)
 
 
 class TestParking:
@@ -131,16 +131,16 @@ class TestParking:
         assert (parked.topic, parked.reason) == ("orders", f"{outcome.value}: no such thing")
         assert producer.status().sites["dc2"].parked == ()
         for body in numbers(1, 30):
-            producer.publish("other", body).wait(timeout=10)
+            producer.publish("other", body).wait(timeout=120)
         assert not held[0].done
         assert held[0].sites == {"dc1": outcome.value, "dc2": "confirmed"}
         network["dc1"].accept("orders")
         for receipt in held:
-            receipt.wait(timeout=20)
+            receipt.wait(timeout=120)
         assert producer.status().sites["dc1"].parked == ()
         wait_for(lambda: reader.bodies() == numbers(1, 30))
         assert reader.bodies("other") == numbers(1, 30)
-        producer.close(timeout=10)
+        producer.close(timeout=120)
         kinds = {row.kind for row in journal(path) if row.site == "dc1"}
         assert {"connected", outcome.value, "parked", "resumed", "confirmed"} <= kinds
 
@@ -155,7 +155,7 @@ class TestParking:
         while producer.status().sites["dc1"].parked or number < 500:
             number += 1
             producer.publish("orders", b"%d" % number)
-        producer.flush(timeout=20)
+        producer.flush(timeout=120)
         wait_for(lambda: len(reader.bodies()) == number)
         assert reader.bodies() == numbers(1, number)
 
@@ -172,9 +172,9 @@ class TestParking:
         assert again.pending() == 20
         reader = Reader(network, "dc1")
         again.publish_many("orders", numbers(21, 30))
-        again.publish("other", b"21").wait(timeout=10)
+        again.publish("other", b"21").wait(timeout=120)
         network["dc1"].accept("orders")
-        again.flush(timeout=20)
+        again.flush(timeout=120)
         wait_for(lambda: len(reader.bodies()) == 30)
         assert reader.bodies() == numbers(1, 30)
         assert reader.bodies("other") == numbers(1, 21)
@@ -195,12 +195,12 @@ class TestParking:
         producer = make()
         held = producer.publish("orders", poison)
         other = producer.publish("other", b"x")
-        other.wait(timeout=20)
+        other.wait(timeout=120)
         assert not held.done
         wait_for(lambda: producer.status().sites["dc1"].parked)
         assert producer.status().sites["dc1"].parked[0].reason == "connection dropped"
         network["dc1"].publish = publish  # type: ignore[method-assign]
-        held.wait(timeout=40)
+        held.wait(timeout=120)
 
 
 class TestRoom:
@@ -215,7 +215,7 @@ class TestRoom:
             except OutboxFull:
                 if len(receipts) == before:
                     return before
-            receipts[-1].wait(timeout=10, until="durable")  # what is committed takes a little less room
+            receipts[-1].wait(timeout=120, until="durable")  # what is committed takes a little less room
 
     def test_nowait_raises_at_once_and_stores_nothing(self, make: Make, network: MemoryNetwork) -> None:
         network["dc1"].down()
@@ -224,8 +224,8 @@ class TestRoom:
         assert 15 <= count <= 20
         assert producer.pending() == count
         network["dc1"].up()
-        producer.flush(timeout=10)
-        producer.publish("orders", bytes(10_000)).wait(timeout=10)
+        producer.flush(timeout=120)
+        producer.publish("orders", bytes(10_000)).wait(timeout=120)
 
     def test_what_is_being_stored_takes_room_as_well(
         self, make: Make, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
@@ -236,13 +236,13 @@ class TestRoom:
 
         def slow(*arguments: Any) -> list[Row]:
             storing.set()
-            assert go_on.wait(20)
+            assert go_on.wait(60)
             return append(*arguments)
 
         monkeypatch.setattr(producer._engine._outbox, "append", slow)
         for _ in range(10):
             producer.publish_nowait("orders", bytes(10_000))
-        assert storing.wait(20)
+        assert storing.wait(60)
 
         def flood() -> None:
             for _ in range(20):
@@ -262,7 +262,7 @@ class TestRoom:
 
     def test_block_waits_for_room(self, make: Make, network: MemoryNetwork) -> None:
         network["dc1"].down()
-        producer = make(max_bytes=100_000, block_timeout=20.0)
+        producer = make(max_bytes=100_000, block_timeout=60)
         self.fill(producer)
         done = threading.Event()
 
@@ -275,7 +275,7 @@ class TestRoom:
         wait_for(lambda: producer._engine.intake._waiting)
         assert not done.is_set()
         network["dc1"].up()
-        thread.join(20)
+        thread.join(60)
         assert done.is_set()
 
     def test_block_ends_with_the_time_out(self, make: Make, network: MemoryNetwork) -> None:
@@ -301,26 +301,26 @@ class TestRoom:
         thread.start()
         wait_for(lambda: producer._engine.intake._waiting)
         producer.close(timeout=0.0)
-        thread.join(10)
+        thread.join(60)
         assert len(raised) == 1
 
     def test_what_is_published_never_causes_a_full_outbox(self, make: Make, path: Path) -> None:
-        producer = make(max_bytes=300_000, retain_bytes=10_000_000, block_timeout=20.0)
+        producer = make(max_bytes=300_000, retain_bytes=10_000_000, block_timeout=60)
         for _ in range(200):
             producer.publish("orders", bytes(10_000))
-        producer.flush(timeout=10)
+        producer.flush(timeout=120)
         wait_for(lambda: producer.status().stored_bytes <= 300_000)
 
     def test_retention_by_bytes(self, make: Make, path: Path) -> None:
         producer = make(retain_bytes=100_000, max_batch_messages=1)
         producer.publish_many("orders", [bytes(10_000)] * 50)
-        producer.flush(timeout=10)
+        producer.flush(timeout=120)
         wait_for(lambda: producer.status().stored_bytes <= 110_000)
         assert inspect_outbox(path).messages >= 5
 
     def test_retention_by_time(self, make: Make, path: Path) -> None:
         producer = make(retain_seconds=0.1)
-        producer.publish_many("orders", numbers(1, 10)).wait(timeout=10)
+        producer.publish_many("orders", numbers(1, 10)).wait(timeout=120)
         wait_for(lambda: inspect_outbox(path).messages == 0)
         producer.close()
         (row,) = journal(path, "released")
@@ -334,16 +334,16 @@ class TestRoom:
             confirm="any", max_bytes=200_000, retain_seconds=0.0, retain_bytes=0, max_batch_messages=1
         )
         first = producer.publish_many("orders", [bytes(10_000)] * 10)
-        producer.flush(timeout=10)
+        producer.flush(timeout=120)
         assert inspect_outbox(path).messages == 10
         for _ in range(40):
             producer.publish("orders", bytes(10_000))
-        producer.flush(timeout=10)
+        producer.flush(timeout=120)
         wait_for(lambda: producer.status().stored_bytes <= 210_000)
         assert first.sites == {"dc1": "confirmed", "dc2": "released"}
         network["dc2"].up()
         wait_for(lambda: producer.status().sites["dc2"].in_flight == 0 and network["dc2"].queued("orders"))
-        producer.close(timeout=10)
+        producer.close(timeout=120)
         released = journal(path, "released_unsent")
         assert {row.site for row in released} == {"dc2"}
         assert released[0].first == 1
@@ -352,13 +352,13 @@ class TestRoom:
         self, make: Make, network: MemoryNetwork
     ) -> None:
         network["dc1"].refuse("orders", Outcome.NACKED)
-        producer = make(max_bytes=300_000, block_timeout=10.0, retain_bytes=0)
+        producer = make(max_bytes=300_000, block_timeout=60, retain_bytes=0)
         producer.publish("orders", bytes(10_000))
         for _ in range(100):
             producer.publish("other", bytes(10_000))
         assert producer.pending() >= 1
         network["dc1"].accept("orders")
-        producer.flush(timeout=20)
+        producer.flush(timeout=120)
 
 
 class TestRestart:
@@ -375,7 +375,7 @@ class TestRestart:
         reader = Reader(network, "dc1")
         for broker in network.brokers.values():
             broker.up()
-        make().flush(timeout=10)
+        make().flush(timeout=120)
         wait_for(lambda: reader.bodies() == numbers(1, 30))
         envelopes = [frame.envelope for frame in reader.frames]
         assert [e.epoch for e in envelopes] == epochs
@@ -387,11 +387,11 @@ class TestRestart:
     def test_an_epoch_without_messages_is_no_predecessor(self, make: Make, network: MemoryNetwork) -> None:
         reader = Reader(network, "dc1")
         one = make()
-        one.publish("orders", b"1").wait(timeout=10)
+        one.publish("orders", b"1").wait(timeout=120)
         first = one.status().epoch
         one.close()
         make().close()
-        make().publish("orders", b"2").wait(timeout=10)
+        make().publish("orders", b"2").wait(timeout=120)
         wait_for(lambda: len(reader.frames) == 2)
         assert reader.frames[1].envelope.previous is not None
         assert reader.frames[1].envelope.previous.epoch == first
@@ -408,11 +408,11 @@ class TestRestart:
     ) -> None:
         producer = make(retain_seconds=0.0, retain_bytes=0)
         first = producer.status().epoch
-        producer.publish_many("orders", numbers(1, 7)).wait(timeout=10)
+        producer.publish_many("orders", numbers(1, 7)).wait(timeout=120)
         wait_for(lambda: inspect_outbox(path).messages == 0)
         producer.close()
         reader = Reader(network, "dc1")
-        make().publish("orders", b"8").wait(timeout=10)
+        make().publish("orders", b"8").wait(timeout=120)
         frame = wait_for(lambda: [f for f in reader.frames if f.envelope.epoch != first])[0]
         assert frame.envelope.prev is not None
         assert (frame.envelope.prev[0], frame.envelope.prev[2]) == (first, 7)
@@ -435,7 +435,7 @@ class TestRestart:
         )
         found = subprocess.run(
             [sys.executable, "-c", code, str(path), point],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert found.returncode == -9, found.stderr
         durable = len(found.stdout.splitlines())
@@ -447,7 +447,7 @@ class TestRestart:
             reader = Reader(network, "dc1", ["orders"])
             again = tools.producer(network, path, groups={"orders": ["g"]})
             again.publish("orders", b"last")
-            again.flush(timeout=10)
+            again.flush(timeout=120)
             again.close()
             wait_for(lambda: b"last" in reader.bodies())
             got = [int(body) for body in reader.bodies() if body != b"last"]
@@ -455,7 +455,7 @@ class TestRestart:
 
     def test_a_new_site_gets_what_is_held(self, make: Make, network: MemoryNetwork, path: Path) -> None:
         one = make(sites=network.sites[:1])
-        one.publish_many("orders", numbers(1, 10)).wait(timeout=10)
+        one.publish_many("orders", numbers(1, 10)).wait(timeout=120)
         one.close()
         reader = Reader(network, "dc2")
         both = make()
@@ -469,7 +469,7 @@ class TestRestart:
     ) -> None:
         network["dc2"].down()
         producer = make(confirm="any")
-        producer.publish_many("orders", numbers(1, 10)).wait(timeout=10)
+        producer.publish_many("orders", numbers(1, 10)).wait(timeout=120)
         producer.close(timeout=0.0)
         with caplog.at_level("WARNING", "reliamsg.sending"):
             again = make(sites=network.sites[:1])
@@ -501,8 +501,8 @@ class TestRestart:
             broker.up()
             broker.release_confirms()
         last = tools.producer(network, path)
-        last.flush(timeout=20)
-        assert last.close(timeout=10).nothing
+        last.flush(timeout=120)
+        assert last.close(timeout=120).nothing
         for reader in readers.values():
             wait_for(lambda r=reader: len(r.bodies()) == total, f"all of {total}")
             assert reader.bodies() == numbers(1, total)
@@ -522,19 +522,19 @@ class TestDisk:
                 producer.publish("orders", bytes(300_000))
             receipt = producer.publish_nowait("orders", bytes(300_000))
             with pytest.raises(OutboxWriteError):
-                receipt.wait(timeout=10, until="durable")
+                receipt.wait(timeout=120, until="durable")
             assert not receipt.durable
             filler.unlink()
             after = producer.publish("orders", b"2")
             assert after.id is not None
             assert after.id.seq == 2
-            after.wait(timeout=10)
-            assert producer.close(timeout=10).nothing
+            after.wait(timeout=120)
+            assert producer.close(timeout=120).nothing
 
     def test_an_outside_lock_holder(self, make: Make, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 100)
         producer = make()
-        producer.publish("orders", b"1").wait(timeout=10)
+        producer.publish("orders", b"1").wait(timeout=120)
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("PRAGMA busy_timeout = 5000")
         other.execute("BEGIN IMMEDIATE")
@@ -558,7 +558,7 @@ class TestDisk:
             "errors = []\n"
             "p = Producer('p', network.sites, outbox=path, transports=network, groups={'t': ['g']},\n"
             "             on_error=errors.append)\n"
-            "p.publish('t', b'1').wait(timeout=10)\n"
+            "p.publish('t', b'1').wait(timeout=120)\n"
             "fail('outbox.db-wal')\n"
             "outcomes = []\n"
             "def publish():\n"
@@ -566,7 +566,7 @@ class TestDisk:
             "    except OutboxIndeterminate: outcomes.append('indeterminate')\n"
             "threads = [threading.Thread(target=publish) for _ in range(20)]\n"
             "for t in threads: t.start()\n"
-            "for t in threads: t.join(10)\n"
+            "for t in threads: t.join(60)\n"
             "assert outcomes == ['indeterminate'] * 20, outcomes\n"
             "before = failures()\n"
             "heal()\n"
@@ -631,7 +631,7 @@ class TestSharedCommits:
             good.append(producer.publish_nowait("orders", b"%d" % number))
         many = [producer.publish_many("orders", numbers(1, 9)) for _ in range(5)]
         for receipt in good + many:
-            receipt.wait(timeout=10)
+            receipt.wait(timeout=120)
         assert not bad[0].done
 
     def test_an_error_inside_reaches_everybody_who_waits(
@@ -646,5 +646,5 @@ class TestSharedCommits:
         monkeypatch.setattr(producer._engine._packer, "pack", broken)
         receipt = producer.publish_nowait("orders", b"x")
         with pytest.raises(Exception, match="a fault of ours"):
-            receipt.wait(timeout=5, until="durable")
+            receipt.wait(timeout=120, until="durable")
         wait_for(lambda: errors)

@@ -33,7 +33,7 @@ class TestPublish:
         readers = [Reader(network, name) for name in ("dc1", "dc2")]
         producer = make()
         receipt = producer.publish("orders", b"\x00one", key="k", headers={"account": "A"})
-        receipt.wait(timeout=10)
+        receipt.wait(timeout=120)
         assert receipt.done
         assert receipt.sites == {"dc1": "confirmed", "dc2": "confirmed"}
         assert receipt.counted == ("dc1", "dc2")
@@ -72,10 +72,10 @@ class TestPublish:
     def test_nowait_is_durable_when_its_receipt_says_so(self, make: Make) -> None:
         producer = make()
         receipts = [producer.publish_nowait("orders", b"%d" % n) for n in range(2_000)]
-        receipts[-1].wait(timeout=10, until="durable")
+        receipts[-1].wait(timeout=120, until="durable")
         assert all(receipt.durable for receipt in receipts)
         assert [receipt.id.seq for receipt in receipts if receipt.id] == list(range(1, 2_001))
-        producer.flush(timeout=10)
+        producer.flush(timeout=120)
         assert producer.pending() == 0
 
     def test_many_share_a_receipt(self, make: Make, network: MemoryNetwork) -> None:
@@ -84,7 +84,7 @@ class TestPublish:
         bodies = [b"%d" % n for n in range(105)]
         receipt = producer.publish_many("orders", iter(bodies))
         assert [found.seq for found in receipt.ids] == list(range(1, 106))
-        receipt.wait(timeout=10)
+        receipt.wait(timeout=120)
         wait_for(lambda: reader.bodies() == bodies)
         with pytest.raises(ConfigError, match="at least one"):
             producer.publish_many("orders", [])
@@ -110,8 +110,8 @@ class TestPublish:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
-        producer.flush(timeout=10)
+            thread.join(60)
+        producer.flush(timeout=120)
         bodies = wait_for(lambda: len(found := reader.bodies()) == 800 and found)
         for name in range(8):
             own = [body for body in bodies if body.startswith(b"%d:" % name)]
@@ -148,7 +148,7 @@ class TestPublish:
         reader = Reader(network, "dc1")
         producer = make(wire=wire, compression=compression)
         bodies = [b"%03d " % n + b"same " * 40 for n in range(50)]
-        producer.publish_many("orders", bodies, headers={"a": "b"}).wait(timeout=10)
+        producer.publish_many("orders", bodies, headers={"a": "b"}).wait(timeout=120)
         wait_for(lambda: reader.bodies() == bodies)
         assert len(reader.raw) == (50 if wire == "plain" else 1)
         if wire == "plain":
@@ -166,7 +166,7 @@ class TestPublish:
         reader = Reader(network, "dc1")
         producer = make(sites=sites)
         bodies = [bytes([n]) * 100 for n in range(100)]
-        producer.publish_many("orders", bodies).wait(timeout=10)
+        producer.publish_many("orders", bodies).wait(timeout=120)
         wait_for(lambda: reader.bodies() == bodies)
         assert len(reader.raw) > 5
         assert max(len(delivery.body) for delivery in reader.raw) <= 2_000
@@ -183,8 +183,8 @@ class TestWaiting:
         with pytest.raises(ConfirmTimeout, match="dc2"):
             producer.flush(timeout=0.1)
         network["dc2"].release_confirms()
-        receipt.wait(timeout=10)
-        producer.flush(timeout=10)
+        receipt.wait(timeout=120)
+        producer.flush(timeout=120)
 
     @pytest.mark.parametrize("confirm", ["any", Quorum(1), "all-active"])
     def test_policies_that_do_without_a_site(
@@ -193,7 +193,7 @@ class TestWaiting:
         network["dc2"].down()
         producer = make(confirm=confirm)
         receipt = producer.publish("orders", b"x")
-        receipt.wait(timeout=10)
+        receipt.wait(timeout=120)
         assert receipt.counted == ("dc1",)
         assert receipt.sites == {"dc1": "confirmed", "dc2": "disconnected"}
         network["dc2"].up()
@@ -207,7 +207,7 @@ class TestWaiting:
         wait_for(lambda: receipt.sites == {"dc1": "confirmed", "dc2": "sent"})
         assert not receipt.done
         network["dc2"].down()
-        receipt.wait(timeout=10)
+        receipt.wait(timeout=120)
 
     def test_consumed_needs_its_release_mode(self, make: Make) -> None:
         receipt = make().publish("orders", b"x")
@@ -274,7 +274,7 @@ class TestClosing:
     def test_it_drains(self, make: Make, path: Path) -> None:
         producer = make()
         producer.publish_nowait("orders", b"x")
-        remaining = producer.close(timeout=10)
+        remaining = producer.close(timeout=120)
         assert (remaining.messages, remaining.sites) == (0, {"dc1": 0, "dc2": 0})
         assert remaining.nothing
         assert journal(path)[-1].kind == "closed"
@@ -314,14 +314,14 @@ class TestClosing:
 
         def wait() -> None:
             try:
-                receipt.wait(timeout=30)
+                receipt.wait(timeout=120)
             except ClosedError as error:
                 raised.append(error)
 
         thread = threading.Thread(target=wait)
         thread.start()
         producer.close(timeout=0.1)
-        thread.join(10)
+        thread.join(60)
         assert len(raised) == 1
 
     def test_the_file_is_free_again(self, make: Make) -> None:
@@ -329,7 +329,7 @@ class TestClosing:
         with pytest.raises(OutboxLocked):
             make()
         producer.close()
-        make().publish("orders", b"x").wait(timeout=10)
+        make().publish("orders", b"x").wait(timeout=120)
 
     def test_a_forgotten_producer_ends_by_itself(
         self, make: Make, network: MemoryNetwork, path: Path
@@ -337,7 +337,7 @@ class TestClosing:
         from tests.sending import tools
 
         forgotten = tools.producer(network, path)
-        forgotten.publish("orders", b"x").wait(timeout=10)
+        forgotten.publish("orders", b"x").wait(timeout=120)
         del forgotten
         gc.collect()
         wait_for(lambda: journal(path)[-1].kind == "closed")
@@ -350,7 +350,7 @@ class TestClosing:
             "producer = Producer('p', network.sites, outbox=sys.argv[1], transports=network)\n"
             "producer.publish('orders', b'x')\n"
         )
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=20)
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
         assert journal(path)[-1].kind == "closed"
         assert inspect_outbox(path).messages == 1
 
@@ -372,10 +372,10 @@ class TestClosing:
             "try: Producer('p', network.sites, outbox=sys.argv[1], transports=network)\n"
             "except OutboxLocked: pass\n"
             "else: sys.exit('the child gave the lock away')\n"
-            "producer.publish('t', b'y').wait(timeout=10)\n"
+            "producer.publish('t', b'y').wait(timeout=120)\n"
             "assert producer.close().nothing\n"
         )
-        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=30)
+        subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
         assert ForkedError.__doc__
 
 
