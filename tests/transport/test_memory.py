@@ -35,6 +35,9 @@ class Sending:
         self.calls: list[tuple[object, ...]] = []
         self._lock = threading.Lock()
 
+    def heard(self, address: str, body: bytes) -> None:
+        self.calls.append(("heard", address, body))
+
     def connected(self, endpoint: str, window: int | None) -> None:
         self.calls.append(("connected", endpoint, window))
 
@@ -74,6 +77,9 @@ class Receiving:
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.calls: list[tuple[object, ...]] = []
+
+    def heard(self, address: str, body: bytes) -> None:
+        self.calls.append(("heard", address, body))
 
     def connected(self, endpoint: str, session_present: bool | None) -> None:
         self.calls.append(("connected", session_present))

@@ -43,6 +43,8 @@ class Recorded:
     def __init__(self) -> None:
         self.down: list[str] = []
         self.failed: list[tuple[str, str, bool]] = []
+        self.frames: list[tuple[str, bytes]] = []
+        """Control frames that were heard."""
         self.threads: set[int] = set()
         """That called any of the events."""
         self.fail_in: str | None = None
@@ -61,6 +63,10 @@ class Recorded:
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         self.note("unreachable")
         self.failed.append((endpoint, reason, credentials))
+
+    def heard(self, address: str, body: bytes) -> None:
+        self.note("heard")
+        self.frames.append((address, body))
 
 
 class Sending(Recorded):

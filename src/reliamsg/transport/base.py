@@ -5,6 +5,9 @@ reads for a group. Each keeps one connection on one I/O thread of its own, tries
 for ever, and tells its :class:`SenderEvents` or :class:`ReceiverEvents` what happens. It knows brokers, not
 the protocol: it never retries, deduplicates or reorders, since that is decided above it.
 
+Beside messages there are control frames, in both directions on either kind: heard by whoever listens at their
+address when they are told, and by nobody later.
+
 Threads: events are called on the transport's I/O thread, one at a time, and must not block. Methods of a
 transport may be called from any thread, events included, and do not block either, except ``close()``.
 """
@@ -19,9 +22,12 @@ from typing import Protocol
 from reliamsg.config import Site
 
 __all__ = [
-    "Binding", "Delivery", "Outcome", "Outgoing", "ReceiverEvents", "ReceiverTransport", "SenderEvents",
-    "SenderTransport", "Token", "Transports",
+    "CONTROL_BACKLOG_BYTES", "Binding", "ControlEvents", "ControlTransport", "Delivery", "Outcome", "Outgoing",
+    "ReceiverEvents", "ReceiverTransport", "SenderEvents", "SenderTransport", "Token", "Transports",
 ]  # fmt: skip
+
+CONTROL_BACKLOG_BYTES = 1024 * 1024
+"""While so much told waits to be written, no more is taken. What is taken last may go beyond it."""
 
 
 class Outcome(Enum):
@@ -91,7 +97,31 @@ class Delivery:
     received."""
 
 
-class SenderEvents(Protocol):
+class ControlEvents(Protocol):
+    """What both kinds of transport tell of control frames."""
+
+    def heard(self, address: str, body: bytes) -> None:
+        """A control frame came for one of the addresses last given to ``listen()``; own ones are heard too.
+        Not checked in any way, and of at most :data:`reliamsg.wire.limits.MAX_FRAME_BYTES`. Called between
+        ``connected`` and ``disconnected`` only."""
+
+
+class ControlTransport(Protocol):
+    """What both kinds of transport do with control frames. A site that refuses to carry them (permissions)
+    goes on without: nothing is heard there then, and what is told is dropped."""
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        """Replace the control addresses whose frames are heard. Effective soon where connected, and on every
+        connect before ``events.connected``. May be called before ``start()``."""
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Publish a control frame: unconfirmed, at most once, and never kept for those who are absent.
+
+        False where it was dropped at once: not connected, blocked, larger than the site takes, or
+        :data:`CONTROL_BACKLOG_BYTES` wait already. True promises nothing more than a try."""
+
+
+class SenderEvents(ControlEvents, Protocol):
     """What a sending transport tells and asks the producer."""
 
     def connected(self, endpoint: str, window: int | None) -> None:
@@ -119,7 +149,7 @@ class SenderEvents(Protocol):
         """The broker asked to stop sending (AMQP ``connection.blocked``); None when that is over."""
 
 
-class SenderTransport(Protocol):
+class SenderTransport(ControlTransport, Protocol):
     """Publishes to one site."""
 
     def start(self) -> None:
@@ -140,7 +170,7 @@ class SenderTransport(Protocol):
         until this returns, and never after it."""
 
 
-class ReceiverEvents(Protocol):
+class ReceiverEvents(ControlEvents, Protocol):
     """What a receiving transport tells the consumer."""
 
     def connected(self, endpoint: str, session_present: bool | None) -> None:
@@ -164,7 +194,7 @@ class ReceiverEvents(Protocol):
         has been delivered. Only where the broker can tell (AMQP)."""
 
 
-class ReceiverTransport(Protocol):
+class ReceiverTransport(ControlTransport, Protocol):
     """Reads one site for one group."""
 
     def start(self) -> None:

@@ -38,6 +38,9 @@ class _MemoryTransport(ABC, Generic[E]):
         self.client = client
         self._events: E = events
         self._connection: Connection | None = None
+        self._addresses: tuple[str, ...] = ()
+        self._listening = threading.Lock()
+        """Held while the broker is told of addresses, so that the newest are told last."""
         self._pending = threading.Event()
         self._stopping = False
         self._killed = False
@@ -66,6 +69,29 @@ class _MemoryTransport(ABC, Generic[E]):
         self._pending.set()
         if self._thread is not None:
             self._thread.start()
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        """Replace the control addresses whose frames are heard."""
+        self._addresses = tuple(addresses)
+        self._listen()
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Have the broker hand a control frame to whoever listens now; False where it does not."""
+        connection = self._connection
+        if connection is None or len(body) > self.site.max_frame_bytes:
+            return False
+        return self.broker.tell(connection, address, body)
+
+    def _listen(self) -> None:
+        with self._listening:
+            if self._connection is not None:
+                self.broker.listen(self._connection, self._addresses)
+
+    def _hear(self, connection: Connection) -> bool:
+        heard = self.broker.control.heard(connection)
+        for address, body in heard:
+            self._events.heard(address, body)
+        return bool(heard)
 
     def reconnect(self, reason: str) -> None:
         """Drop the connection, if there is one, and connect again."""
@@ -178,6 +204,7 @@ class MemorySender(_MemoryTransport[SenderEvents]):
     def _connect(self) -> None:
         self._connection = self.broker.connect_sender(self.client, self._wake)
         self._declare()
+        self._listen()
         self._told_blocked = None
         self._events.connected(str(self.site.endpoints[0]), self.broker.window)
 
@@ -191,13 +218,14 @@ class MemorySender(_MemoryTransport[SenderEvents]):
         if blocked != self._told_blocked:
             self._told_blocked = blocked
             self._events.blocked(blocked)
+        heard = self._hear(connection)
         sent = False
         while blocked is None and (outgoing := self._events.pull()):
             self.broker.publish(connection, outgoing, self.site.max_frame_bytes)
             sent = True
         results = self.broker.results(connection)
         self._tell(results)
-        return bool(sent or results)
+        return bool(heard or sent or results)
 
     def _tell(self, results: Sequence[tuple[int, tuple[Outcome, str] | None]]) -> None:
         """Confirms that follow each other go in one call, everything in the broker's order."""
@@ -238,6 +266,7 @@ class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
 
     def _connect(self) -> None:
         self._connection, existed = self.broker.connect_receiver(self.client, self._wake, self._bindings)
+        self._listen()
         self._events.connected(str(self.site.endpoints[0]), existed)
 
     def _refused(self, refused: Refused) -> None:
@@ -247,12 +276,13 @@ class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
             super()._refused(refused)
 
     def _flow(self, connection: Connection) -> bool:
+        heard = self._hear(connection)
         deliveries = self.broker.fetch(connection, self.site.prefetch)
         if deliveries:
             self._events.received(deliveries)
         elif self.broker.turned_empty(connection):
             self._events.drained()
-        return bool(deliveries)
+        return bool(heard or deliveries)
 
 
 class MemoryNetwork:

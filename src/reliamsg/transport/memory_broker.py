@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from reliamsg.transport.base import Binding, Delivery, Outcome, Outgoing
+from reliamsg.transport.memory_control import MemoryControl
 from reliamsg.wire.address import topic_address
 
 __all__ = ["Connection", "MemoryBroker", "Refused"]
@@ -104,6 +105,8 @@ class MemoryBroker:
         self._lose = self._ignore = self._duplicate = self._damage = 0
         self._reorder_window = 1
         self._numbers = 0
+        self.control = MemoryControl(self._lock, self._random)
+        """Its control frames, with faults of their own."""
 
     # Faults of the whole broker
 
@@ -393,6 +396,17 @@ class MemoryBroker:
                 elif self.protocol == "mqtt":  # PUBACKs go out in the order of the PUBLISHes
                     break
 
+    def listen(self, connection: Connection, addresses: Iterable[str]) -> None:
+        """Replace the control addresses at which a client listens."""
+        with self._lock:
+            if connection.alive:
+                self.control.listen(connection, connection.wake, addresses)
+
+    def tell(self, connection: Connection, address: str, body: bytes) -> bool:
+        """Hand a control frame to whoever listens at its address now; False where it is dropped."""
+        with self._lock:
+            return connection.alive and self._blocked is None and self.control.tell(address, body)
+
     def drop(self, connection: Connection, reason: str) -> None:
         """End a connection; what its client had not acknowledged will be delivered again."""
         with self._lock:
@@ -464,6 +478,7 @@ class MemoryBroker:
         connection.alive = False
         connection.reason = reason
         self._connections.remove(connection)
+        self.control.leave(connection)
         for held in reversed(connection.unacknowledged.values()):
             self._queues[held.queue].appendleft(replace(held.message, redelivered=True))
         connection.unacknowledged.clear()
