@@ -22,6 +22,7 @@ wait_for = patience.wait_for
 def producer(network: MemoryNetwork, path: Path, **options: Any) -> Producer:
     """A producer at all sites of `network`."""
     options.setdefault("groups", GROUPS)
+    options.setdefault("hello_timeout", 0.0)  # nobody would answer
     return Producer(
         options.pop("producer_id", "p"), options.pop("sites", network.sites), outbox=path, transports=network,
         **options,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from reliamsg.core.ranges import RangeSet
 from reliamsg.message import Stream
@@ -35,6 +36,11 @@ class Page:
         if self.chain and self.chain[-1].epoch == epoch:
             self.chain.pop()
         self.chain.append(ChainRow(epoch, incarnation, last))
+
+    def renumber(self, epochs: Mapping[int, int]) -> None:
+        """Epochs have other numbers."""
+        self.chain = [replace(link, epoch=epochs.get(link.epoch, link.epoch)) for link in self.chain]
+        self.removed = {epochs.get(epoch, epoch): ranges for epoch, ranges in self.removed.items()}
 
     def between(self, start: Position, end: Position) -> list[tuple[ChainRow, int, int]]:
         """The numbers from `start` on and before `end`: (epoch, first, last), oldest first."""

@@ -12,16 +12,16 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from reliamsg import forks
-from reliamsg.config import Confirm, JournalExport, Site
+from reliamsg.config import JournalExport, Site
 from reliamsg.core.producer import ProducerCore
 from reliamsg.core.window import Lane, SiteLimits
 from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
 from reliamsg.export.exporter import Exporter
 from reliamsg.message import Stream
 from reliamsg.sending.callbacks import Callbacks
+from reliamsg.sending.control import Control
 from reliamsg.sending.feed import PAGE_BYTES, Feed, Tail
 from reliamsg.sending.housekeeping import Housekeeping
 from reliamsg.sending.intake import Group, Intake
@@ -31,31 +31,18 @@ from reliamsg.sending.notes import Notes
 from reliamsg.sending.orders import Orders
 from reliamsg.sending.outcomes import Outcomes
 from reliamsg.sending.packing import Packer
+from reliamsg.sending.recoding import recode
 from reliamsg.sending.retention import Retention
+from reliamsg.sending.settings import Settings
 from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
 from reliamsg.transport.base import Transports
 
-__all__ = ["CLOSING_EXPORT_S", "Engine", "Settings"]
+__all__ = ["CLOSING_EXPORT_S", "Engine"]
 
 CLOSING_EXPORT_S = 0.5
 """A target gets so long for the last segment, also where closing has no time left."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """A producer's settings; see :class:`~reliamsg.sending.producer.Producer`."""
-
-    confirm: Confirm
-    release: str
-    plain: bool
-    compress: bool
-    max_bytes: int
-    retain_seconds: float
-    retain_bytes: int
-    max_batch_messages: int
-    max_batch_bytes: int
 
 
 class Engine:
@@ -134,6 +121,10 @@ class Engine:
         self.core.top = top
         self._forget_sites({name: c.cursor for name, c in stored.items() if name not in limits}, top)
         self._name_groups(sites, groups)
+        self.control = Control(
+            self, outbox, self.settings.keys, self.settings.hello_timeout, self.settings.status_interval,
+            self.settings.repair_bytes_per_second,
+        )  # fmt: skip
         bindings = self.membership.bindings()
         for site in sites:
             self._restore(site.name, stored.get(site.name))
@@ -145,6 +136,7 @@ class Engine:
             for row in self.core.confirms.decide(range(span[0], span[1] + 1)):
                 self.housekeeping.published.add(row, row)
         self.housekeeping.begin()
+        self.control.open()
 
     def _restore(self, site: str, stored: Cursors | None) -> None:
         """Park the streams that were parked at the site when the outbox was closed."""
@@ -202,6 +194,7 @@ class Engine:
                 {name: link.status(self.core.top) for name, link in self.links.items()},
                 self.membership.status(self.clock()),
                 None if self.exporter is None else self.exporter.status(),
+                self.control.repairing.messages, dict(self.control.rejected), self.control.gate is not None,
             )  # fmt: skip
 
     def remaining(self) -> Remaining:
@@ -252,6 +245,7 @@ class Engine:
         try:
             if self.membership.moved:
                 self.membership.walk()
+            self.control.step(now)
             self.housekeeping.run(now)
         except ReliamsgError as error:
             self._failed(error)
@@ -280,6 +274,7 @@ class Engine:
                 self.core.deadline(),
                 self.housekeeping.deadline(),
                 self.retention.deadline(now),
+                self.control.deadline(now),
                 exporting,
             )
         return min((time for time in times if time is not None), default=None)
@@ -319,6 +314,8 @@ class Engine:
                 if self.oldest_pending_us is None:
                     self.oldest_pending_us = rows[0].wall_us
             self.intake.stored()
+        if rows:
+            self.control.announcing.timetable.published({row.stream for row in rows}, self.clock())
         self.intake.made_room()
         group.finish(error)
         for link in self.links.values() if rows else ():
@@ -330,6 +327,28 @@ class Engine:
         rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())
         packed.settle(rows)
         return rows
+
+    def next_epoch(self) -> None:
+        """What is published from now on belongs to another epoch."""
+        self._outbox.next_epoch()
+        self._packer.epoch = self._outbox.epoch
+
+    def renumber(self, above: int) -> None:
+        """Give everything that was never offered to a site an epoch above `above`."""
+        epochs = self._outbox.renumber(above, recode, self.wall_us(), self.mono_us())
+        self._packer.epoch = self._outbox.epoch
+        with self.lock:
+            self.membership.renumbered(epochs)
+            self.outcomes.renumbered(epochs)
+            self.forget_rows()
+        self.probe("renumbered")
+
+    def forget_rows(self) -> None:
+        """Rows have changed: have them read again. With the lock held."""
+        self._tail.clear()
+        for link in self.links.values():
+            for lane in (link.window.main, *link.window.lanes.values()):
+                link.feed.forget(lane)
 
     def _read_pages(self) -> None:
         with self.lock:

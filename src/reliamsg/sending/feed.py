@@ -31,6 +31,11 @@ class Tail:
         while self._bytes > TAIL_BYTES and len(self._rows) > 1:
             self._bytes -= self._rows.popleft().size
 
+    def clear(self) -> None:
+        """What is here is not what the outbox has any more."""
+        self._rows.clear()
+        self._bytes = 0
+
     @property
     def first(self) -> int | None:
         """The oldest row that is here."""

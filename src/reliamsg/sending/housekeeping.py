@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from reliamsg.core.ranges import RangeSet
@@ -84,8 +85,8 @@ class Housekeeping:
             self._pause_until = now + RETRY_S
             raise
 
-    def store_progress(self) -> None:
-        """Store how far every site is, and all journal rows that wait."""
+    def store_progress(self, last: Sequence[Entry] = ()) -> None:
+        """Store how far every site and group is, and all journal rows that wait, then those of `last`."""
         engine = self._engine
         with engine.lock:
             sites = {name: _cursors(link) for name, link in engine.links.items()}
@@ -98,7 +99,7 @@ class Housekeeping:
         try:
             told = self._published_entries(published)
             self._outbox.progress(
-                sites, cursor, [*entries, *told], engine.wall_us(), engine.mono_us(), positions
+                sites, cursor, [*entries, *told, *last], engine.wall_us(), engine.mono_us(), positions
             )
         except ReliamsgError:
             with engine.lock:

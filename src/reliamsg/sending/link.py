@@ -50,6 +50,7 @@ class SiteLink:
             engine.core.connected(self.site.name, window)
             self.state, self.endpoint, self.error = "connected", endpoint, ""
             engine.notes.add(Entry("connected", site=self.site.name, detail={"endpoint": endpoint}))
+        engine.control.connected()
         engine.wake()
 
     def disconnected(self, reason: str) -> None:
@@ -106,6 +107,9 @@ class SiteLink:
                 self._note_parked(lane, reason, flight.row)
         engine.wake()
 
+    def heard(self, address: str, body: bytes) -> None:
+        self._engine.control.heard(address, body)
+
     # -- what the transport asks ----------------------------------------------------------------------------
 
     def pull(self) -> Sequence[Outgoing]:
@@ -130,10 +134,11 @@ class SiteLink:
         return [message for row in rows for message in self._outgoing(row)]
 
     def _pull_lane(self, lane: Lane, rows: list[Row], now: float) -> None:
-        core, name, top = self._engine.core, self.site.name, self._engine.core.top
+        core, name = self._engine.core, self.site.name
+        top = self._engine.control.limit(core.top)
         while len(rows) < PULL_ROWS:
             row = self.feed.next(lane, top)
-            if row is None:
+            if row is None or row.id > top:
                 return
             if core.may_send(name, lane, row):
                 core.sent(name, lane, row, now)
@@ -174,6 +179,20 @@ class SiteLink:
             )
             for number, part in enumerate(parts, 1)
         ]  # fmt: skip
+
+    @property
+    def reachable(self) -> bool:
+        """Whether it is worth while to tell anything there."""
+        return self.window.connected and self.window.blocked is None
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        """Hear what comes at these control addresses."""
+        if hasattr(self.transport, "listen"):
+            self.transport.listen(addresses)
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Send a control frame or a repair, if the site takes it now."""
+        return hasattr(self.transport, "tell") and self.transport.tell(address, body)
 
     # -- for status and journal -------------------------------------------------------------------------------
 

@@ -29,6 +29,10 @@ WALK_ROWS = 500
 START: Position = (0, 1)
 
 
+def _moved(position: Position, epochs: Mapping[int, int]) -> Position:
+    return epochs.get(position[0], position[0]), position[1]
+
+
 class Membership:
     """One producer's groups. The table, the book and `consumed` are guarded by the engine's lock; methods that use the
     outbox are the writer's."""
@@ -219,6 +223,16 @@ class Membership:
         self._moved.add(self.book.pages[stream].row.id)
         self._engine.outcomes.changed()
         return True
+
+    def renumbered(self, epochs: Mapping[int, int]) -> None:
+        """Epochs have other numbers. Nobody but this producer knows of the old ones."""
+        for stream, page in self.book.pages.items():
+            page.renumber(epochs)
+            self.table.extend(stream, page.tail)
+            for member in self.table.members(stream):
+                member.since = _moved(member.since, epochs)
+                member.position = _moved(member.position, epochs)
+        self._told = {key: _moved(at, epochs) for key, at in self._told.items()}
 
     def may_leave(self, row: int) -> bool:
         """Whether the groups are done with a row."""

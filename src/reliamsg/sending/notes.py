@@ -29,7 +29,7 @@ class Notes:
 
     def extend(self, entry: Entry) -> None:
         """Append an entry with a range, or lengthen the latest one of its kind by it."""
-        key = (entry.kind, entry.stream, entry.epoch, entry.site, entry.reason)
+        key = (entry.kind, entry.stream, entry.epoch, entry.site, entry.group, entry.reason)
         tip = self._tips.get(key)
         if tip is not None and tip.last + 1 == entry.first and tip.detail == entry.detail:
             tip.last = entry.last

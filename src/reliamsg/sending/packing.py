@@ -123,7 +123,8 @@ class Packer:
         compress: bool,
     ) -> None:
         self._stream = stream
-        self._epoch = epoch
+        self.epoch = epoch
+        """Of what is packed from now on."""
         self._incarnation = incarnation
         self._max_messages = max_messages
         self._max_bytes = max_bytes
@@ -172,7 +173,7 @@ class Packer:
         stream, count = builder.stream, len(builder.bodies)
         frame = encode(
             stream.stream,
-            self._epoch,
+            self.epoch,
             self._incarnation,
             seq,
             stream.prev,
@@ -183,14 +184,14 @@ class Packer:
         if seq == 1:
             prev = None if stream.prev is None else list(stream.prev)
             packed.entries.append(
-                Entry("epoch", stream.stream, self._epoch, self._incarnation, detail={"prev": prev})
+                Entry("epoch", stream.stream, self.epoch, self._incarnation, detail={"prev": prev})
             )
         latency: Histogram = {bucket(times[1] - times[0]): count}
         packed.add(
             builder,
             NewBatch(stream, seq, count, frame),
             Entry(
-                "enqueued", stream.stream, self._epoch, self._incarnation, seq, seq + count - 1,
+                "enqueued", stream.stream, self.epoch, self._incarnation, seq, seq + count - 1,
                 digest=builder.digest(seq), latency=latency,
             ),
         )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import threading
@@ -21,18 +20,18 @@ from reliamsg.config import (
     Site,
     check_name,
     check_sites,
-    confirm_policy,
     journal_export,
 )
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError, ForkedError
-from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine, Settings
+from reliamsg.keys import KeyRing
+from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
 from reliamsg.sending.receipt import Receipt
+from reliamsg.sending.settings import check_groups, make_settings
 from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
 from reliamsg.transport.base import Transports
 from reliamsg.wire.application import check_body, check_headers, check_key
-from reliamsg.wire.limits import MAX_BATCH_MESSAGES
 
 __all__ = ["Producer"]
 
@@ -79,6 +78,10 @@ class Producer:
         block_timeout: float = 30.0,
         max_batch_messages: int = 2048,
         max_batch_bytes: int = 256 * 1024,
+        hello_timeout: float = 1.0,
+        status_interval: float = 1.0,
+        max_repair_bytes_per_second: float | None = 64 * 1024 * 1024,
+        keys: KeyRing | None = None,
         journal: str | os.PathLike[str] | JournalExport | None = None,
         on_error: Callable[[BaseException], object] | None = None,
         transports: Transports = factory,
@@ -91,8 +94,13 @@ class Producer:
         `confirm` says which sites must have confirmed before a message counts as published, see
         :data:`~reliamsg.config.Confirm`.
 
-        `release`: published messages leave the outbox at the first of `retain_seconds` and `retain_bytes`,
-        earlier when room is needed. `max_bytes` bounds what is not published yet; then `when_full` decides:
+        `release`: with ``confirmed`` published messages leave the outbox at the first of `retain_seconds` and
+        `retain_bytes`, earlier when room is needed. With ``consumed`` a message also stays until every group that
+        was named for its topic when it was published has acknowledged it, or declared it missing; so no broker can
+        lose it for good, and a group that never comes fills the outbox (:meth:`status` names it). There a group
+        that is not in `groups` any more stays named until :meth:`remove_group`. What is held is sent again to
+        groups that lack it, at most `max_repair_bytes_per_second` in all. `max_bytes` bounds what must be held;
+        then `when_full` decides:
         ``publish`` blocks for at most `block_timeout` seconds before it raises :class:`OutboxFull`, or raises
         at once.
 
@@ -100,6 +108,13 @@ class Producer:
         of its own, body untouched and identity in headers, for consumers without reliamsg (not at MQTT 3.1.1
         sites). `compression` of batches needs the extra ``zstd``. `max_batch_messages` and `max_batch_bytes`
         cut batches; a larger message goes alone.
+
+        `hello_timeout`: what is published after opening is durable at once, and first sent when the named groups have
+        said which epoch they know, or after so many seconds from the first connection; 0 turns that off. It keeps an
+        outbox that was restored from a backup from publishing what groups take for old. `status_interval`: groups that
+        have not acknowledged everything are told what there is, so many seconds after a stream has gone quiet, and
+        then at intervals that double up to a minute. `keys`: everything is signed with them, and what groups say is
+        believed only if it is.
 
         `journal`: a directory, fsspec URL or :class:`~reliamsg.config.JournalExport` that the journal leaves for, in
         segments; without it the journal stays in the outbox. While the target is away and the backlog is used up,
@@ -113,15 +128,15 @@ class Producer:
         """
         check_name("producer id", producer_id)
         self._sites = check_sites(sites)
-        settings = _settings(
+        settings = make_settings(
             confirm, release, wire, compression, max_bytes, retain_seconds, retain_bytes, max_batch_messages,
-            max_batch_bytes, self._sites,
+            max_batch_bytes, hello_timeout, status_interval, max_repair_bytes_per_second, keys, self._sites,
         )  # fmt: skip
         if when_full not in ("block", "raise"):
             raise ConfigError(f"when_full={when_full!r}: choose 'block' or 'raise'")
         if block_timeout < 0:
             raise ConfigError(f"block_timeout must not be negative: {block_timeout!r}")
-        named = _check_groups(groups or {})
+        named = check_groups(groups or {})
         export = journal_export(journal)
         self._block = block_timeout if when_full == "block" else 0.0
         self._topics = set(named)
@@ -237,6 +252,29 @@ class Producer:
             beside += sum(len(name) + len(value) for name, value in checked.items())
         size = sum(map(len, bodies)) + beside * len(bodies)
         return self._intake.accept(topic, bodies, key, checked, size, block)
+
+    # -- groups and removal -----------------------------------------------------------------------------------
+
+    def add_group(self, topic: str, group: str) -> None:
+        """Name one more group for a topic: it counts for messages that are published after this returns.
+
+        Its queues are declared at AMQP sites, and with ``release="consumed"`` messages are kept for it. Naming one that
+        is named already changes nothing. Journalled and durable when this returns. Raises :class:`ConfigError` for a
+        name that can't be, or more than 100 groups, and :class:`OutboxWriteError`.
+        """
+        check_name("topic", topic)
+        check_name("group", group)
+        self._check()
+        self._engine.orders.give(lambda: self._engine.membership.add_group(topic, group))
+
+    def remove_group(self, topic: str, group: str) -> None:
+        """Name a group no longer for a topic: nothing is kept for it any more, and what was kept for it alone leaves.
+
+        Its queues at brokers stay; delete them there. Journalled and durable when this returns. Raises
+        :class:`ConfigError` where it is not named, and :class:`OutboxWriteError`.
+        """
+        self._check()
+        self._engine.orders.give(lambda: self._engine.membership.remove_group(topic, group))
 
     # -- waiting, looking, ending -----------------------------------------------------------------------------
 
@@ -374,61 +412,6 @@ class _Threads:
             if timeout is None or timeout > 0:
                 wakeup.wait(timeout)
         engine.finish()
-
-
-def _settings(
-    confirm: Confirm,
-    release: str,
-    wire: str,
-    compression: str | None,
-    max_bytes: int,
-    retain_seconds: float,
-    retain_bytes: int,
-    max_batch_messages: int,
-    max_batch_bytes: int,
-    sites: Sequence[Site],
-) -> Settings:
-    if release not in ("confirmed", "consumed"):
-        raise ConfigError(f"release={release!r}: choose 'confirmed' or 'consumed'")
-    if wire not in ("batch", "plain"):
-        raise ConfigError(f"wire={wire!r}: choose 'batch' or 'plain'")
-    if wire == "plain":
-        for site in sites:
-            if site.protocol == "mqtt" and site.mqtt_version == "3.1.1":
-                raise ConfigError(
-                    f"site {site.name}: wire='plain' needs headers, which MQTT 3.1.1 does not have"
-                )
-    if compression not in (None, "zstd"):
-        raise ConfigError(f"compression={compression!r}: choose 'zstd' or None")
-    if compression and importlib.util.find_spec("zstandard") is None:
-        raise ConfigError("compression='zstd' needs the extra: pip install 'reliamsg[zstd]'")
-    for name, value, least in (
-        ("max_bytes", max_bytes, 1024),
-        ("retain_seconds", retain_seconds, 0),
-        ("retain_bytes", retain_bytes, 0),
-        ("max_batch_messages", max_batch_messages, 1),
-        ("max_batch_bytes", max_batch_bytes, 1),
-    ):
-        if value < least:
-            raise ConfigError(f"{name} must be at least {least}, not {value!r}")
-    if max_batch_messages > MAX_BATCH_MESSAGES:
-        raise ConfigError(
-            f"max_batch_messages must be at most {MAX_BATCH_MESSAGES}, not {max_batch_messages}"
-        )
-    return Settings(
-        confirm_policy(confirm, len(sites)), release, wire == "plain", compression == "zstd", max_bytes, retain_seconds,
-        retain_bytes, max_batch_messages, max_batch_bytes,
-    )  # fmt: skip
-
-
-def _check_groups(groups: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
-    checked: dict[str, tuple[str, ...]] = {}
-    for topic, names in groups.items():
-        check_name("topic", topic)
-        if isinstance(names, str):
-            raise ConfigError(f"groups: {topic!r} needs a list of group names, not a string")
-        checked[topic] = tuple(dict.fromkeys(check_name("group", name) for name in names))
-    return checked
 
 
 def _wall_us() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reliamsg.export.exporter import JournalStatus
 
@@ -87,6 +87,12 @@ class ProducerStatus:
     """Every named group of every stream, and those that were heard."""
     journal: JournalStatus | None = None
     """The journal's export; None where it stays in the outbox."""
+    repaired: int = 0
+    """Messages that were sent again to groups that lacked them."""
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Control frames that were refused, by reason: ``forged``, ``malformed`` and so on."""
+    gated: bool = False
+    """Whether what is published waits until the named groups have said which epoch they know."""
 
 
 @dataclass(frozen=True)

@@ -228,6 +228,15 @@ class Outbox:
             self._put_meta(connection, "offered", str(self.epoch))
         self.offered = self.epoch
 
+    def next_epoch(self) -> None:
+        """Begin another epoch for what is published from now on, behind what was offered."""
+        with self._db.transaction() as connection:
+            self._put_meta(connection, "epoch", str(self.epoch + 1))
+        self.epoch += 1
+        with self._db.translated():
+            for row in self.streams.values():
+                row.prev, row.next_seq = self._previous(row.id), 1
+
     def renumber(self, above: int, recode: Recode, wall_us: int, mono_us: int) -> dict[int, int]:
         """Give the current epoch, and every one whose batches were never offered, a number above `above`.
 

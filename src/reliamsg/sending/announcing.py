@@ -1,0 +1,137 @@
+"""A producer's status frames: what is held of each stream, told to its groups."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from reliamsg.core.announcer import Announcer
+from reliamsg.message import Stream
+from reliamsg.sending.book import Page
+from reliamsg.store.members import Position
+from reliamsg.store.outbox import Outbox
+from reliamsg.wire.address import group_address, producer_address, status_address
+from reliamsg.wire.control import VERSION, ChainEpoch, Status, StreamStatus, encode_status
+from reliamsg.wire.limits import MAX_CHAIN
+
+if TYPE_CHECKING:
+    from reliamsg.keys import KeyRing
+    from reliamsg.sending.engine import Engine
+
+__all__ = ["Announcing"]
+
+MOST_AT_ONCE = 200
+"""Streams announced in one step, so that publishing is not held up."""
+SPARE_CHAIN = 16
+"""So many epochs that nobody needs to know of are kept before they are forgotten in one go."""
+
+
+class Announcing:
+    """One producer's. Only the writer uses it."""
+
+    def __init__(self, engine: Engine, outbox: Outbox, keys: KeyRing | None, interval: float) -> None:
+        self.timetable = Announcer(engine.membership.table.settled, interval)
+        self._engine = engine
+        self._outbox = outbox
+        self._keys = keys
+        self._number = 0
+        self._told: dict[Stream, float] = {}
+        """When each stream was told of last, to whomever."""
+
+    def run(self, now: float) -> None:
+        """Send what is due."""
+        for stream, interval in self.timetable.due(now, MOST_AT_ONCE):
+            self.tell(status_address(stream.topic, stream.partition), [stream], interval, now)
+        for group, streams in self.timetable.answers(now):
+            self.answer(group, streams, now)
+
+    def answer(self, group: str, streams: Iterable[Stream], now: float) -> None:
+        """Tell one group."""
+        silent: list[Stream] = []
+        going_on: list[Stream] = []
+        longest = 0.0
+        for stream in streams:
+            interval = self.timetable.interval(stream)
+            (going_on if interval else silent).append(stream)
+            longest = max(longest, interval)
+        for some, interval in ((going_on, longest), (silent, 0.0)):
+            if some:
+                self.tell(group_address(group), some, interval, now)
+
+    def hello(self, now: float) -> None:
+        """Tell the named groups, which then answer, and whoever has this producer's name."""
+        self.tell(producer_address(self._engine.producer_id), [], 0.0, now)
+        by_group: dict[str, list[Stream]] = {}
+        membership = self._engine.membership
+        for stream in membership.book.pages:
+            for group in membership.table.named(stream):
+                by_group.setdefault(group, []).append(stream)
+        for group, streams in by_group.items():
+            self.answer(group, streams, now)
+
+    def told_within(self, stream: Stream, seconds: float, now: float) -> bool:
+        """Whether somebody was told of the stream so lately."""
+        return now - self._told.get(stream, float("-inf")) < seconds
+
+    def tell(self, to: str, streams: Sequence[Stream], interval: float, now: float) -> None:
+        """Send one status at every site that is up."""
+        engine, outbox = self._engine, self._outbox
+        links = [link for link in engine.links.values() if link.reachable]
+        if not links:
+            return
+        self._number += 1
+        pages = engine.membership.book.pages
+        status = Status(
+            VERSION, engine.producer_id, outbox.epoch, outbox.incarnation, self._number, outbox.journal.newest_lsn,
+            engine.wall_us(), int(interval * 1000), engine.settings.release == "consumed", to,
+            [self._stream(stream, pages[stream]) for stream in streams],
+        )  # fmt: skip
+        for frame in encode_status(status, self._keys):
+            for link in links:
+                link.tell(to, frame)
+        self._told.update(dict.fromkeys(streams, now))
+
+    def _stream(self, stream: Stream, page: Page) -> StreamStatus:
+        oldest = self._outbox.oldest(page.row.id)
+        named = self._engine.membership.table.named(stream)
+        slowest = self._engine.membership.table.slowest(stream)
+        start = self._start(page, oldest, None if slowest is None else slowest.position)
+        if start > SPARE_CHAIN or len(page.chain) - start > MAX_CHAIN:
+            self._trim(page, start)
+            start = 0
+        chain = [
+            ChainEpoch(link.epoch, link.incarnation, _first(link.epoch, link.last, oldest), link.last)
+            for link in page.chain[start:]
+            if link.epoch <= self._outbox.offered  # else it may be given another number
+        ]
+        told = {link.epoch for link in chain}
+        removed = [
+            (epoch, first, last) for epoch in sorted(page.removed) if epoch in told
+            for first, last in page.removed[epoch]
+        ]  # fmt: skip
+        return StreamStatus(stream.topic, stream.partition, chain, removed, named)
+
+    def _start(self, page: Page, oldest: Position | None, slowest: Position | None) -> int:
+        """The first epoch that anybody needs to know of: one before what is held and before the slowest group."""
+        epochs = [link.epoch for link in page.chain]
+        start = bisect_left(epochs, oldest[0]) if oldest is not None else len(epochs) - 1
+        if slowest is not None:
+            start = min(start, bisect_left(epochs, slowest[0]))
+        return max(0, start - 1)
+
+    def _trim(self, page: Page, start: int) -> None:
+        start = max(start, len(page.chain) - MAX_CHAIN)
+        below = page.chain[start].epoch
+        self._outbox.trim_chain(page.row.id, below)
+        with self._engine.lock:
+            del page.chain[:start]
+            for epoch in [epoch for epoch in page.removed if epoch < below]:
+                del page.removed[epoch]
+
+
+def _first(epoch: int, last: int, oldest: Position | None) -> int:
+    """The lowest number of an epoch that is held; last + 1 where none is."""
+    if oldest is None or epoch < oldest[0]:
+        return last + 1
+    return min(oldest[1], last + 1) if epoch == oldest[0] else 1

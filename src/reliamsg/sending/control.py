@@ -1,0 +1,302 @@
+"""The producer's side of the control plane: what groups and twins say, and what follows from it.
+
+States come in from groups: how far they are, what they lack and want again. Statuses go out
+(:mod:`~reliamsg.sending.announcing`), and so do repairs (:mod:`~reliamsg.sending.repairing`). A newly opened epoch
+stays behind a gate until the named groups have answered a hello (:mod:`reliamsg.core.fence`).
+
+:meth:`Control.heard` and :meth:`Control.connected` are called on I/O threads; all else by the writer.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from reliamsg.core.fence import Fence, Verdict
+from reliamsg.errors import OutboxWriteError, ProducerConflict, ProducerFenced
+from reliamsg.message import Stream
+from reliamsg.sending.announcing import Announcing
+from reliamsg.sending.book import Page
+from reliamsg.sending.repairing import Repairing
+from reliamsg.store.journal import Entry
+from reliamsg.store.outbox import Outbox
+from reliamsg.wire.address import call_address, producer_address
+from reliamsg.wire.control import Span3, State, Status, StreamState, open_control
+from reliamsg.wire.data import FrameError
+
+if TYPE_CHECKING:
+    from reliamsg.keys import KeyRing
+    from reliamsg.sending.engine import Engine
+
+__all__ = ["Control"]
+
+MAX_WAITING = 2_000
+"""Control frames that wait for the writer; what comes beyond is dropped, as snapshots may be."""
+MAX_WAITING_BYTES = 4 * 1024 * 1024
+FRAMES_AT_ONCE = 100
+"""Frames looked at in one step, so that publishing is not held up."""
+LISTEN_EVERY_S = 0.25
+"""New topics are listened for together."""
+ANSWER_AFTER_S = 1.0
+"""A group that is behind is answered if nothing was told of the stream for so long: else that is what it answers."""
+RETRY_S = 1.0
+"""After the disk refused, it is tried again so much later."""
+MAX_INBOXES = 1_000
+"""Inboxes whose newest state's number is remembered."""
+FORGET_EVERY_S = 60.0
+
+
+class Control:
+    """One producer's."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        outbox: Outbox,
+        keys: KeyRing | None,
+        hello_timeout: float,
+        status_interval: float,
+        repair_bytes_per_second: float | None,
+    ) -> None:
+        self.rejected: Counter[str] = Counter()
+        """Control frames that were refused, by reason."""
+        self.gate: int | None = None
+        """The first row that must not be sent yet."""
+        self.announcing = Announcing(engine, outbox, keys, status_interval)
+        self.repairing = Repairing(engine, outbox, self.announcing, repair_bytes_per_second)
+        named = {b.group for b in engine.membership.bindings()}
+        self.fence = Fence(outbox.epoch, outbox.incarnation, named, hello_timeout)
+        self._engine = engine
+        self._outbox = outbox
+        self._keys = keys
+        self._address = producer_address(engine.producer_id)
+        self._heard: deque[tuple[str, bytes]] = deque()
+        self._heard_bytes = 0
+        self._connected = False
+        """A site was connected, and the writer has not seen to it."""
+        self._unanswered: dict[str, set[Stream]] = {}
+        """By named group, the streams of which the hello is not answered."""
+        self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """By group and inbox, the number of the newest state that requests were taken from."""
+        self._calls: dict[str, Stream] = {}
+        self._listened = 0
+        self._listen_at = self._forget_at = self._retry_at = float("-inf")
+
+    def open(self) -> None:
+        """The first time, before anything is sent."""
+        engine, now = self._engine, self._engine.clock()
+        if self.fence.verdict(now) is Verdict.SEND:
+            self._outbox.offer()
+        else:
+            gated = self._outbox.gated()
+            self.gate = engine.core.top + 1 if gated is None else gated
+            for binding in engine.membership.bindings():
+                stream = Stream(engine.producer_id, binding.topic, binding.partition)
+                self._unanswered.setdefault(binding.group, set()).add(stream)
+        self._listen(now)
+
+    # -- on I/O threads -------------------------------------------------------------------------------------------
+
+    def connected(self) -> None:
+        """A site was connected."""
+        self._connected = True
+
+    def heard(self, address: str, body: bytes) -> None:
+        """Something came in at a control address."""
+        if len(self._heard) >= MAX_WAITING or self._heard_bytes + len(body) > MAX_WAITING_BYTES:
+            return
+        self._heard_bytes += len(body)
+        self._heard.append((address, body))
+        self._engine.wake()
+
+    def limit(self, top: int) -> int:
+        """The highest row that may be sent. With the engine's lock held."""
+        return top if self.gate is None else min(top, self.gate - 1)
+
+    # -- the writer's share -----------------------------------------------------------------------------------------
+
+    def step(self, now: float) -> None:
+        """Do what is due."""
+        if self._connected:
+            self._connected = False
+            self.fence.connected(now)
+            self.announcing.timetable.connected(self._engine.membership.book.pages, now)
+        for _ in range(min(FRAMES_AT_ONCE, len(self._heard))):
+            address, body = self._heard.popleft()
+            self._heard_bytes -= len(body)
+            self._take(address, body, now)
+        self._judge(now)
+        if self._engine.fatal is not None:
+            return
+        if len(self._engine.membership.book.pages) != self._listened and now >= self._listen_at:
+            self._listen(now)
+        if self.fence.hello_due(now):
+            self.announcing.hello(now)
+        self.announcing.run(now)
+        self.repairing.run(now)
+        if now >= self._forget_at:
+            self._forget_at = now + FORGET_EVERY_S
+            with self._engine.lock:
+                self._engine.membership.table.forget(now)
+            self.repairing.queue.forget(now)
+
+    def deadline(self, now: float) -> float | None:
+        """When :meth:`step` will have something to do."""
+        if self._heard or self._connected:
+            return now
+        times = [self.announcing.timetable.deadline(), self.repairing.deadline(now), self.fence.deadline(now)]
+        if len(self._engine.membership.book.pages) != self._listened:
+            times.append(self._listen_at)
+        if self.gate is not None and self._retry_at > now:
+            times.append(self._retry_at)
+        return min((time for time in times if time is not None), default=None)
+
+    def _listen(self, now: float) -> None:
+        """Hear calls for all topics, and whoever speaks to this producer."""
+        pages = self._engine.membership.book.pages
+        self._listened, self._listen_at = len(pages), now + LISTEN_EVERY_S
+        self._calls = {call_address(stream.topic, stream.partition): stream for stream in pages}
+        for link in self._engine.links.values():
+            link.listen([self._address, *self._calls])
+
+    # -- what is heard ------------------------------------------------------------------------------------------------
+
+    def _take(self, address: str, body: bytes, now: float) -> None:
+        try:
+            frame = open_control(body, address, self._keys)
+        except FrameError as error:
+            self.rejected[error.reason] += 1
+            return
+        if isinstance(frame, Status):
+            if frame.producer == self._engine.producer_id and address == self._address:
+                self.fence.heard_twin(frame.epoch, frame.incarnation, now)
+        elif frame.role == "call":
+            stream = self._calls.get(address)
+            if stream is not None:
+                self.announcing.timetable.asked(frame.group, [stream], now)
+        elif frame.role == "active" and address == self._address:
+            self._state(frame, now)
+
+    def _state(self, state: State, now: float) -> None:
+        pages = self._engine.membership.book.pages
+        fresh = self._is_fresh(state)
+        for told in state.streams:
+            stream = Stream(self._engine.producer_id, told.topic, told.partition)
+            page = pages.get(stream)
+            if page is not None:
+                self._stream_state(state.group, stream, page, told, now, fresh)
+        waiting = self._unanswered.get(state.group)
+        if waiting is not None:
+            for told in state.streams:
+                waiting.discard(Stream(self._engine.producer_id, told.topic, told.partition))
+            if not waiting:
+                del self._unanswered[state.group]
+                self.fence.answered(state.group)
+
+    def _is_fresh(self, state: State) -> bool:
+        """Whether requests in it count: an older state than the inbox's newest may be a replay."""
+        key = (state.group, state.inbox)
+        if state.number < self._numbers.get(key, 0):
+            return False
+        self._numbers[key] = state.number
+        self._numbers.move_to_end(key)
+        if len(self._numbers) > MAX_INBOXES:
+            self._numbers.popitem(last=False)
+        return True
+
+    def _stream_state(
+        self, group: str, stream: Stream, page: Page, told: StreamState, now: float, fresh: bool
+    ) -> None:
+        membership, timetable = self._engine.membership, self.announcing.timetable
+        chain = {link.epoch: link.incarnation for link in page.chain}
+        conflict = self.fence.heard(group, stream, told.entered, chain.items(), now)
+        if conflict is not None:
+            text = f"producer {self._engine.producer_id}: group {group}, {stream}: {conflict.reason}"
+            self._engine.log.error("%s", text)
+            self._engine.callbacks.report(ProducerConflict(text))
+        position = told.position
+        if position[0] == told.entered[0] and chain.get(position[0], told.entered[1]) != told.entered[1]:
+            position = (position[0], 1)  # the numbers are another history's
+        with self._engine.lock:
+            membership.hear(stream, group, position, told.entered, now)
+            member = membership.table.find(stream, group)
+            behind = member is None or member.position < membership.table.tail(stream)
+        if fresh and (told.wanted or told.missing):
+            named = member is not None and member.named
+            self.repairing.queue.request(
+                group, stream, list(self._held(page, told.wanted)), now, missing=told.missing, named=named
+            )
+        if behind:
+            timetable.resume([stream], now)
+            if not self.announcing.told_within(stream, ANSWER_AFTER_S, now):
+                timetable.asked(group, [stream], now)
+
+    def _held(self, page: Page, wanted: list[Span3]) -> Iterator[Span3]:
+        """Of what is wanted, what ever was sent."""
+        lasts = {link.epoch: link.last for link in page.chain if link.epoch <= self._outbox.offered}
+        for epoch, first, last in wanted:
+            last = min(last, lasts.get(epoch, 0))  # noqa: PLW2901
+            if first <= last:
+                yield epoch, first, last
+
+    # -- the gate -----------------------------------------------------------------------------------------------------
+
+    def _judge(self, now: float) -> None:
+        """Open the gate, renumber what is behind it, or stop."""
+        if now < self._retry_at:
+            return
+        verdict = self.fence.verdict(now)
+        try:
+            if verdict is Verdict.FENCED:
+                self._stop()
+            elif verdict is Verdict.RENUMBER:
+                self._shut()
+                self._engine.renumber(self.fence.above)
+                self.fence.renumbered(self._outbox.epoch, self._outbox.incarnation)
+                self._engine.log.warning(
+                    "producer %s: a group knows of a later epoch; what was not sent yet is in epoch %d now",
+                    self._engine.producer_id, self._outbox.epoch,
+                )  # fmt: skip
+            elif verdict is Verdict.WAIT:
+                self._shut()
+            elif self.gate is not None:
+                self._open_gate(now)
+        except OutboxWriteError:
+            self._retry_at = now + RETRY_S
+            raise
+
+    def _shut(self) -> None:
+        """Send nothing more that is published from now on: it begins another epoch, which can still be renumbered."""
+        if self.gate is None:
+            self._engine.next_epoch()
+            with self._engine.lock:
+                self.gate = self._engine.core.top + 1
+            self.fence.epoch = self._outbox.epoch
+
+    def _open_gate(self, now: float) -> None:
+        self._outbox.offer()
+        with self._engine.lock:
+            self.gate = None
+        self._unanswered.clear()
+        pages = self._engine.membership.book.pages
+        self.announcing.timetable.published(
+            [stream for stream, page in pages.items() if page.tail[0] == self._outbox.epoch], now
+        )
+        for link in self._engine.links.values():
+            link.transport.wake()
+
+    def _stop(self) -> None:
+        epoch, incarnation = self.fence.fenced_by or (0, 0)
+        detail = {"epoch": epoch, "incarnation": f"{incarnation:016x}"}
+        entry = Entry("fenced", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation, detail=detail)
+        with self._engine.lock:
+            self._engine.stopped = True
+        self._engine.housekeeping.store_progress([entry])
+        self._engine.die(
+            ProducerFenced(
+                f"another owner of producer id {self._engine.producer_id!r} is alive, in epoch {epoch}, which is later"
+                f" than this one's ({self._outbox.epoch}): was its outbox copied, or restored while it ran? Stop one of"
+                " them; what this one has not sent stays in its outbox"
+            )
+        )
