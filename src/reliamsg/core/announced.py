@@ -36,5 +36,4 @@ class Announced:
     lsn: int = 0
     """How far the producer's journal was committed."""
     number: int = 0
-    """Rises from status to status of one incarnation; one that is not higher than the last is not looked at.
-    0: not known, always looked at."""
+    """Rises from status to status of one incarnation; one below the last is not looked at. 0: not known."""

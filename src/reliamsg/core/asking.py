@@ -57,31 +57,25 @@ class Asking:
     """The requests for one stream."""
 
     __slots__ = (
-        "asked_to",
-        "interval",
-        "look",
-        "next_at",
-        "progress",
-        "queued",
-        "ripe",
-        "ripens_at",
-        "young",
-    )
+        "asked_to", "head", "interval", "look", "next_at", "queued", "ripe", "ripens_at", "young", "young_until",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.young: Position = (0, 0)
         """What is missing up to here may be asked for from `ripens_at` on."""
+        self.young_until = 0.0
+        """What is found to be missing before that ripens with the rest."""
         self.ripens_at: float | None = None
         """None: nothing above `ripe` is known."""
         self.ripe: Position = (0, 0)
         """What is missing up to here may be asked for."""
         self.asked_to: Position | None = None
         """Of what is missing up to here everything possible was asked for; None where nothing was."""
+        self.head: Position = (0, 0)
+        """The lowest number that was asked for and has not come."""
         self.next_at = 0.0
-        """When that is asked for again."""
+        """When everything is asked for again, if that has not come."""
         self.interval = 0.0
-        self.progress = False
-        """Something that was asked for has come since the last request."""
         self.look = False
         """There may be room for more in the window."""
         self.queued = False
@@ -89,7 +83,7 @@ class Asking:
     def arrived(self, epoch: int, first: int) -> None:
         """Numbers from `first` on were missing until now."""
         if self.asked_to is not None and (epoch, first) <= self.asked_to:
-            self.progress = self.look = True
+            self.look = True
 
 
 class Jitter:
@@ -192,7 +186,10 @@ def watch(core: ConsumerCore, state: StreamState, now: float) -> None:
         top = _top(state)
         if top > asking.ripe:
             asking.young = top
+            asking.young_until = now + core.rules.nak_delay / 10
             asking.ripens_at = now + core.jitter.spread(core.rules.nak_delay)
+    elif now <= asking.young_until:
+        asking.young = max(asking.young, _top(state))
     core.time(state)
 
 
@@ -219,6 +216,9 @@ def look(core: ConsumerCore, state: StreamState, now: float, connected: bool) ->
             return None
     if asking.ripe == (0, 0):
         return asking.ripens_at
+    if now >= asking.next_at and _has_come_on(state, asking):
+        asking.interval = core.rules.nak_delay
+        asking.next_at = now + core.jitter.spread(asking.interval)
     due = asking.asked_to is None or now >= asking.next_at
     if due or (asking.look and _has_window(state, asking)):
         asking.queued = True
@@ -227,6 +227,20 @@ def look(core: ConsumerCore, state: StreamState, now: float, connected: bool) ->
     asking.look = False
     at = asking.next_at
     return at if asking.ripens_at is None else min(at, asking.ripens_at)
+
+
+def _has_come_on(state: StreamState, asking: Asking) -> bool:
+    """Whether the lowest number that was asked for has come since the last look. Producers send in order: while it
+    does, the rest is on its way."""
+    if asking.asked_to is None:
+        return False
+    found = asking.asked_to
+    for known, first, last in lacking(state):
+        if (known.epoch, last) >= asking.head:
+            found = max(asking.head, (known.epoch, first))
+            break
+    came, asking.head = found > asking.head, found
+    return came
 
 
 def _has_window(state: StreamState, asking: Asking) -> bool:
@@ -258,16 +272,15 @@ def ask(core: ConsumerCore, state: StreamState, now: float, only_head: bool) -> 
     missing = lacking(state)
     again = asking.asked_to is None or now >= asking.next_at
     if again:
-        if asking.asked_to is not None:
-            asking.interval = core.rules.nak_delay if asking.progress else asking.interval * 2
-            asking.interval = min(max(asking.interval, 0.1), BACKOFF_MAX_S)
-        asking.progress = False
+        asking.interval = min(max(2 * asking.interval, 0.1), BACKOFF_MAX_S)
         asking.next_at = now + core.jitter.spread(asking.interval)
     wanted = _wanted(state, asking, missing, again, only_head)
     if asking.asked_to is None or again:
         asking.asked_to = (0, 0)
     if wanted:
         asking.asked_to = wanted[-1][0], wanted[-1][2]
+        if again:
+            asking.head = wanted[0][:2]
         _journal(core, state, wanted)
     elif not (again and _is_puzzled(state)):
         return None

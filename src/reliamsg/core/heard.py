@@ -6,6 +6,7 @@ said is kept for each such *owner*. The newest status of an owner replaces its e
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced, Position
@@ -25,7 +26,7 @@ JOIN_GRACE_S = 1.0
 MAX_OWNERS = 4
 """Owners of a stream's outbox of which it is remembered what they said: those heard last."""
 MAX_REMOVED = 1_000
-"""Removed ranges of an epoch that are taken in."""
+"""Removed ranges of a status, and of an epoch, that are taken in."""
 
 
 class Owner:
@@ -45,9 +46,17 @@ class Owner:
         self._top = announced.chain[-1][0] if announced.chain else 0
 
     def is_older(self, announced: Announced) -> bool:
-        """Whether a status is older than the newest one, or that one again."""
+        """Whether a status is older than the newest one."""
         latest = self.latest
-        return 0 < announced.number <= latest.number or announced.lsn < latest.lsn
+        return 0 < announced.number < latest.number or announced.lsn < latest.lsn
+
+    def joined_to_latest(self, announced: Announced) -> Announced:
+        """One status may say what was removed in several parts."""
+        latest = self.latest
+        if announced.number != latest.number or announced.removed == latest.removed:
+            return announced
+        removed = dict.fromkeys((*latest.removed, *announced.removed))
+        return replace(announced, removed=tuple(removed)[:MAX_REMOVED])
 
     def is_fresh(self, now: float) -> bool:
         """Whether it was heard within two intervals."""
@@ -85,19 +94,21 @@ class Heard:
         self.waiting: list[tuple[float, Announced]] = []
         """What takes effect at a time to come: the oldest, and the newest since."""
 
-    def take(self, announced: Announced, now: float) -> bool:
-        """Note who said what; False where that is older than what is known. `announced` takes no effect here."""
+    def take(self, announced: Announced, now: float) -> Announced | None:
+        """Note who said what. Returns all that its status said so far, which takes no effect here; None where that is
+        older than what is known."""
         key = (announced.epoch, announced.incarnation)
         owner = self.owners.get(key)
         if owner is None:
             if len(self.owners) >= MAX_OWNERS:
                 del self.owners[min(self.owners, key=lambda other: self.owners[other].heard_at)]
             self.owners[key] = Owner(announced, now)
-            return True
+            return announced
         if owner.is_older(announced):
-            return False
+            return None
+        announced = owner.joined_to_latest(announced)
         owner.take(announced, now)
-        return True
+        return announced
 
     def put_off(self, announced: Announced, until: float) -> None:
         """Have what was said take effect at `until`. Of several only the oldest and the newest wait: what the one

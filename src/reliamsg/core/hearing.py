@@ -44,12 +44,13 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
         heard = state.heard = Heard()
     was_there = any(owner.is_fresh(now) for owner in heard.owners.values())
     is_known = (announced.epoch, announced.incarnation) in heard.owners
-    if not heard.take(announced, now):
+    said = heard.take(announced, now)
+    if said is None:
         return ""
     if not (was_there and is_known):
         hurry(core, state, now)
-    if not _is_settled(state, announced):
-        heard.put_off(announced, now + (GRACE_S if state.current is not None else JOIN_GRACE_S))
+    if not _is_settled(state, said):
+        heard.put_off(said, now + (GRACE_S if state.current is not None else JOIN_GRACE_S))
         core.time(state)
     return ""
 

@@ -1,0 +1,254 @@
+"""A producer and a group without anything between them, on simulated time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reliamsg.core.announced import Announced, ChainEntry, Position, Span3
+from reliamsg.core.asking import Ask
+from reliamsg.core.consumer import Arrival, ConsumerCore, Note, Rules, StreamState
+from reliamsg.core.ranges import RangeSet
+from reliamsg.core.reorder import Reorder
+from reliamsg.core.stream import StreamChange
+from reliamsg.message import Gap, Prev, Stream
+from reliamsg.receiving.restore import restored
+from reliamsg.store.inbox import EpochRow, GapRow, History, SavedStream
+
+STREAM = Stream("p", "orders")
+SITES = ("dc1", "dc2")
+
+
+class Teller:
+    """What a producer's outbox holds of one stream, and what it says about it."""
+
+    def __init__(self, stream: Stream = STREAM, interval: float = 2.0) -> None:
+        self.stream = stream
+        self.interval = interval
+        self.epochs: list[list[int]] = []
+        """Epoch, incarnation, lowest number held, last number."""
+        self.opened: tuple[int, int] = (0, 0)
+        self.removed: list[Span3] = []
+        self.since: Position | None = None
+        self.number = 0
+        self.lsn = 0
+
+    def open(self, epoch: int, incarnation: int | None = None) -> None:
+        """The outbox is opened: a new epoch begins."""
+        self.opened = (epoch, epoch * 7 if incarnation is None else incarnation)
+        self.number = 0
+
+    def publish(self, count: int) -> None:
+        if not self.epochs or self.epochs[-1][0] != self.opened[0]:
+            self.epochs.append([*self.opened, 1, 0])
+        self.epochs[-1][3] += count
+        self.lsn += 1
+
+    def release(self, epoch: int, last: int) -> None:
+        """What retention lets go: everything of `epoch` up to `last`."""
+        for entry in self.epochs:
+            if entry[0] == epoch:
+                entry[2] = max(entry[2], last + 1)
+        self.lsn += 1
+
+    def remove(self, epoch: int, first: int, last: int) -> None:
+        self.removed.append((epoch, first, last))
+        self.lsn += 1
+
+    def status(self) -> Announced:
+        self.number += 1
+        chain: list[ChainEntry] = [(e, i, first, last) for e, i, first, last in self.epochs]
+        while len(chain) > 1 and chain[1][2] > chain[1][3]:  # from the one before the oldest held
+            chain.pop(0)
+        return Announced(
+            self.stream, *self.opened, tuple(chain), tuple(self.removed), self.since, self.interval, self.lsn,
+            self.number,
+        )  # fmt: skip
+
+    def prev(self, epoch: int) -> Prev | None:
+        before = [entry for entry in self.epochs if entry[0] < epoch]
+        return Prev(before[-1][0], before[-1][1], before[-1][3]) if before else None
+
+    def incarnation(self, epoch: int) -> int:
+        return next(entry[1] for entry in self.epochs if entry[0] == epoch)
+
+    def held(self, spans: Iterable[Span3]) -> list[Span3]:
+        """What of these ranges the outbox still holds."""
+        found: list[Span3] = []
+        for epoch, first, last in spans:
+            for number, _, low, high in self.epochs:
+                if number != epoch or max(first, low) > min(last, high):
+                    continue
+                gone = RangeSet((a, b) for e, a, b in self.removed if e == epoch)
+                found += [(epoch, a, b) for a, b in gone.missing(max(first, low), min(last, high))]
+        return found
+
+
+class Group:
+    """A group that takes what it is offered, acknowledges it, and can crash."""
+
+    def __init__(self, stream: Stream = STREAM, now: float = 100.0, **rules: object) -> None:
+        self.stream = stream
+        self.rules = Rules(**{"gap_timeout": 5.0, "skip_gaps": True, "seed": 7, **rules})  # type: ignore[arg-type]
+        self.now = now
+        self.got: list[Position] = []
+        self.asked: list[tuple[float, Ask]] = []
+        self.notes: list[Note] = []
+        self.gaps: list[Gap] = []
+        self.released: list[object] = []
+        self.disk = Disk(stream)
+        self.reading = True
+        """Whether the application takes messages."""
+        self.core = self._new()
+
+    def _new(self) -> ConsumerCore:
+        core = ConsumerCore(self.rules, dict.fromkeys(SITES, 64))
+        for site in SITES:
+            core.waiting.connected(site)
+        return core
+
+    @property
+    def state(self) -> StreamState:
+        return self.core.streams[self.stream]
+
+    def crash(self) -> None:
+        """Everything that was not committed is gone."""
+        self.core = self._new()
+        state = self.disk.load()
+        if state is not None:
+            self.core.restore(state, self.now)
+
+    def hear(self, announced: Announced, site: str = "dc1") -> str:
+        return self.core.announce(site, announced, self.now)
+
+    def receive(self, teller: Teller, epoch: int, first: int, last: int, site: str = "dc1") -> Arrival:
+        return self.arrive(site, epoch, teller.incarnation(epoch), teller.prev(epoch), first, last)
+
+    def arrive(
+        self,
+        site: str,
+        epoch: int,
+        incarnation: int,
+        prev: Prev | None,
+        first: int,
+        last: int,
+        repair: bool = False,
+    ) -> Arrival:
+        token = None if repair else (site, epoch, first, last)
+        arrival = self.core.receive(
+            site, self.stream, epoch, incarnation, prev, first, last, token, self.now, repair
+        )
+        self.work()
+        return arrival
+
+    def repair(self, teller: Teller, spans: Iterable[Span3]) -> None:
+        """The producer sends what it holds of `spans`."""
+        for epoch, first, last in teller.held(spans):
+            self.arrive("dc1", epoch, teller.incarnation(epoch), teller.prev(epoch), first, last, repair=True)
+
+    def work(self) -> None:
+        """Hand out and commit whatever is possible."""
+        state = self.core.streams.get(self.stream)
+        for _ in range(10_000):
+            found = self.core.offer(state, self.now, 1) if state is not None and self.reading else None
+            if found is not None and state is not None:
+                self.core.take(state, found, found.last, self.now)
+                self.got += [(found.epoch, n) for n in range(found.first, found.last + 1)]
+                self.core.acknowledge(self.stream, found.epoch, found.first, found.last, self.now)
+            elif not self.core.urgent:
+                break
+            else:
+                self.commit()
+        self.commit()
+        if state is not None and state.gap is not None:
+            self.gaps.append(state.gap)
+            state.gap = None
+
+    def commit(self) -> None:
+        core = self.core
+        spilling, _ = core.waiting.overdue(self.now + 1.0)
+        snapshot = core.snapshot()
+        for waiting in spilling:
+            core.waiting.spilling(waiting, True)
+            snapshot.also.add(self.stream)
+            assert waiting.known is not None
+            for span in waiting.known.unsafe_held(waiting.first, waiting.last):
+                self.disk.held.append((waiting.known.epoch, *span))
+                core.persisted(self.stream, waiting.known.epoch, *span)
+        for change in snapshot.changes:
+            if change.state.stream == self.stream:
+                self.disk.write(change)
+        self.released += [token for _, token in core.committed(snapshot)]
+        self.notes += core.notes
+        core.notes.clear()
+
+    def step(self, seconds: float = 0.1) -> list[Ask]:
+        """Let time pass; returns the requests that are due after it."""
+        self.now += seconds
+        self.core.tick(self.now)
+        asks = self.core.asks(self.now)
+        self.asked += [(self.now, ask) for ask in asks]
+        self.work()
+        return asks
+
+    def wait(self, seconds: float, teller: Teller | None = None) -> None:
+        """Let time pass in small steps; with `teller` the producer answers every request at once."""
+        end = self.now + seconds
+        while self.now < end - 1e-9:
+            for ask in self.step():
+                if teller is not None:
+                    self.repair(teller, ask.wanted)
+
+    def told(self, kind: str) -> list[tuple[int, int, int, str]]:
+        """What the journal says: epoch, first, last, reason."""
+        return [(n.epoch, n.first, n.last, n.reason) for n in self.notes if n.kind == kind]
+
+    @property
+    def wanted(self) -> list[Span3]:
+        return [span for _, ask in self.asked for span in ask.wanted]
+
+
+class Disk:
+    """What an inbox holds of one stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.epochs: dict[int, EpochRow] = {}
+        self.held: list[Span3] = []
+        self.history = History()
+        self.joined: Position | None = None
+        self.gap: GapRow | None = None
+        self.known = False
+
+    def write(self, change: StreamChange) -> None:
+        self.known = True
+        state = change.state
+        if change.history:
+            self.joined = state.joined
+            self.history = History(
+                [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
+                state.history.floor,
+                [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
+                state.closed.spans(),
+                state.closed.forgotten,
+            )
+        for item in change.epochs:
+            known: Reorder = item.known
+            self.epochs[known.epoch] = EpochRow(
+                self.stream, known.epoch, known.incarnation, known.prev, item.position, item.high_water,
+                list(item.settled), item.last, item.entered,
+            )  # fmt: skip
+        for finished in change.finished:
+            self.epochs.pop(finished.epoch, None)
+        self.held = [s for s in self.held if s[0] in self.epochs and s[2] >= self.epochs[s[0]].position]
+        self.gap = None
+        if change.gap is not None:
+            (epoch, first, last), elapsed = change.gap
+            self.gap = GapRow(self.stream, epoch, first, last, elapsed)
+
+    def load(self) -> StreamState | None:
+        if not self.known:
+            return None
+        epochs = [self.epochs[epoch] for epoch in sorted(self.epochs)]
+        return restored(
+            SavedStream(self.stream, self.joined, self.history, epochs, sorted(self.held), self.gap, [])
+        )
