@@ -77,8 +77,18 @@ def test_options_from_the_environment(mqtt: Sites, unique: str) -> None:
     assert succeeded(subscribe(mqtt, unique, unique, "--count", "1")) == b"x\n"
 
 
-@pytest.mark.parametrize("wire", ["batch", "plain"])
-@pytest.mark.parametrize("confirm", ["all", "any", "all-active", "1"])
+AT_FULL_SIZE = {("all", "batch"), ("any", "plain"), ("all-active", "plain"), ("1", "batch")}
+"""Each policy and each form is also among the others."""
+
+
+@pytest.mark.parametrize(
+    ("confirm", "wire"),
+    [
+        pytest.param(confirm, wire, marks=pytest.mark.full if (confirm, wire) in AT_FULL_SIZE else ())
+        for confirm in ("all", "any", "all-active", "1")
+        for wire in ("batch", "plain")
+    ],
+)
 def test_confirm_and_wire(mqtt: Sites, unique: str, wire: str, confirm: str) -> None:
     succeeded(create(mqtt, unique, unique))
     succeeded(publish(mqtt, unique, b"a\nb\n", "--wire", wire, "--confirm", confirm))
