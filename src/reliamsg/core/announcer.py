@@ -196,7 +196,7 @@ class Announcer:
 
     def _announce(self, stream: Stream, pace: _Pace, now: float) -> float:
         """It is being announced; returns within how long the next one comes."""
-        going_on = pace.published is not None and now - pace.published < self._quiet
+        going_on = pace.published is not None and pace.published + self._quiet > now
         pace.forced = False
         if going_on:
             pace.since = now
