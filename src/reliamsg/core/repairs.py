@@ -101,9 +101,10 @@ class Repairs:
         self, bytes_per_second: float | None, *, burst: float | None = None, spacing: float = 0.5
     ) -> None:
         self._rate = bytes_per_second
-        self._burst = (burst if burst is not None else bytes_per_second) or 0.0
-        self._tokens = self._burst
-        self._filled: float | None = None
+        self._credit = burst / bytes_per_second if bytes_per_second and burst is not None else 1.0
+        """Seconds of a pause that may be made up for at once."""
+        self._paid_at = float("-inf")
+        """When what was sent so far is paid for; from then on the next may go."""
         self._spacing = spacing
         self._groups: dict[str, _Group] = {}
         self._spent = {True: 0.0, False: 0.0}
@@ -194,7 +195,7 @@ class Repairs:
         The caller then calls :meth:`sent`, for the whole range or a part of it from `first` on, whether or not it
         could send anything.
         """
-        if not self._may_spend(now):
+        if now < self._paid_at:
             return None
         turn = self._turn()
         if turn is None:
@@ -209,7 +210,7 @@ class Repairs:
         """Of a piece that :meth:`next` gave, `first` to `last` is dealt with: `size` bytes were sent, or (0) it is not
         held any more. The range may be larger than what was wanted: whole batches are sent."""
         if self._rate is not None:
-            self._tokens -= size
+            self._paid_at = max(self._paid_at, now - self._credit) + size / self._rate
         known = self._groups.get(piece.group)
         if known is None:
             return
@@ -227,10 +228,7 @@ class Repairs:
         """When :meth:`next` will have something; None where nothing is wanted."""
         if not any(known.queued for known in self._groups.values()):
             return None
-        if self._may_spend(now):
-            return now
-        assert self._rate is not None  # without a limit all may be spent
-        return now + (1.0 - self._tokens) / self._rate
+        return max(now, self._paid_at)
 
     def queued(self) -> Iterator[tuple[str, Stream, int, list[Span]]]:
         """All that is wanted: group, stream, epoch and ranges."""
@@ -248,14 +246,6 @@ class Repairs:
                 del self._groups[group]
 
     # -- inside ---------------------------------------------------------------------------------------------
-
-    def _may_spend(self, now: float) -> bool:
-        if self._rate is None:
-            return True
-        if self._filled is not None and now > self._filled:
-            self._tokens = min(self._burst, self._tokens + (now - self._filled) * self._rate)
-        self._filled = now if self._filled is None else max(now, self._filled)
-        return self._tokens >= 1.0 or self._tokens >= self._burst
 
     def _turn(self) -> tuple[str, _Group] | None:
         """The group whose turn it is: of those that were sent least, in the class that was sent less."""

@@ -1,0 +1,230 @@
+"""The gate before a newly opened epoch, and who is fenced, on a simulated clock."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from reliamsg.core.fence import HELLO_EVERY_S, MAX_CONFLICTS, Fence, Verdict
+from reliamsg.message import Stream
+from reliamsg.wire.limits import MAX_SEQ
+
+ORDERS = Stream("p", "orders")
+CHAIN = [(90, 9), (95, 8)]
+
+
+def fence(groups: list[str] | None = None, timeout: float = 1.0) -> Fence:
+    return Fence(100, 7, ["billing", "audit"] if groups is None else groups, timeout)
+
+
+def test_without_named_groups_or_with_a_timeout_of_0_the_gate_is_open() -> None:
+    assert fence([]).verdict(0.0) is Verdict.SEND
+    assert fence(timeout=0.0).verdict(0.0) is Verdict.SEND
+    assert fence([]).deadline(0.0) is None
+
+
+def test_the_timeout_starts_with_the_first_connection() -> None:
+    gate = fence()
+    assert gate.verdict(1_000.0) is Verdict.WAIT
+    gate.connected(1_000.0)
+    assert gate.verdict(1_000.9) is Verdict.WAIT
+    gate.connected(1_000.9)
+    assert gate.verdict(1_001.0) is Verdict.SEND
+
+
+def test_the_gate_opens_when_all_named_groups_have_answered() -> None:
+    gate = fence()
+    gate.connected(0.0)
+    gate.heard("billing", ORDERS, (95, 8), CHAIN, 0.1)
+    gate.answered("billing")
+    assert gate.verdict(0.1) is Verdict.WAIT
+    gate.answered("stranger")
+    assert gate.verdict(0.1) is Verdict.WAIT
+    gate.heard("audit", ORDERS, (0, 0), CHAIN, 0.2)
+    gate.answered("audit")
+    assert gate.verdict(0.2) is Verdict.SEND
+
+
+def test_a_group_that_is_dropped_is_not_waited_for() -> None:
+    gate = fence()
+    gate.connected(0.0)
+    gate.answered("billing")
+    gate.dropped("audit")
+    assert gate.verdict(0.0) is Verdict.SEND
+
+
+def test_hellos_go_out_on_connecting_and_until_the_gate_opens() -> None:
+    gate = fence()
+    assert not gate.hello_due(0.0)
+    gate.connected(0.0)
+    sent = []
+    now: float | None = 0.0
+    while now is not None:
+        if gate.hello_due(now):
+            sent.append(now)
+        if gate.verdict(now) is Verdict.SEND:
+            break
+        now = gate.deadline(now)
+    assert sent == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert gate.deadline(1.0) is None
+
+
+def test_the_last_deadline_is_when_the_waiting_ends() -> None:
+    gate = fence(timeout=0.1)
+    gate.connected(0.0)
+    assert gate.hello_due(0.0)
+    assert gate.deadline(0.0) == 0.1
+    assert gate.verdict(0.1) is Verdict.SEND
+
+
+def test_a_hello_goes_out_at_every_connection_though_the_gate_is_open() -> None:
+    gate = fence([])
+    gate.connected(0.0)
+    assert gate.hello_due(0.0)
+    assert not gate.hello_due(100.0)
+    gate.connected(200.0)
+    assert gate.hello_due(200.0)
+
+
+def test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time() -> None:
+    gate = fence()
+    gate.connected(0.0)
+    conflict = gate.heard("billing", ORDERS, (120, 5), CHAIN, 0.4)
+    assert conflict is not None
+    assert (conflict.group, conflict.epoch, conflict.incarnation) == ("billing", 120, 5)
+    assert gate.hello_due(0.4)
+    gate.heard("audit", ORDERS, (110, 4), CHAIN, 0.5)
+    gate.answered("billing")
+    gate.answered("audit")
+    assert gate.verdict(1.39) is Verdict.WAIT
+    assert gate.verdict(1.4) is Verdict.RENUMBER
+    assert gate.above == 120
+    gate.renumbered(121, 70)
+    assert gate.verdict(1.4) is Verdict.SEND
+    assert gate.deadline(1.4) is None or gate.hello_due(1.4)
+
+
+def test_another_incarnation_of_the_own_epoch_counts_as_a_higher_one() -> None:
+    gate = fence()
+    gate.connected(0.0)
+    conflict = gate.heard("billing", ORDERS, (100, 6), CHAIN, 0.0)
+    assert conflict is not None
+    assert gate.verdict(1.0) is Verdict.RENUMBER
+    assert gate.above == 100
+
+
+def test_a_group_that_entered_this_very_epoch_is_no_conflict() -> None:
+    gate = fence()
+    assert gate.heard("billing", ORDERS, (100, 7), CHAIN, 0.0) is None
+    assert gate.above == 0
+
+
+def test_a_higher_epoch_that_shows_up_later_closes_the_gate_again() -> None:
+    gate = fence()
+    gate.connected(0.0)
+    assert gate.verdict(1.0) is Verdict.SEND
+    gate.heard("billing", ORDERS, (120, 5), CHAIN, 50.0)
+    assert gate.verdict(50.0) is Verdict.WAIT
+    assert gate.hello_due(50.0)
+    assert gate.verdict(51.0) is Verdict.RENUMBER
+    gate.renumbered(121, 70)
+    assert gate.verdict(51.0) is Verdict.SEND
+    assert gate.heard("billing", ORDERS, (121, 70), [*CHAIN, (121, 70)], 52.0) is None
+
+
+def test_a_group_that_is_not_named_is_believed_nothing_but_reported() -> None:
+    gate = fence()
+    gate.connected(0.0)
+    assert gate.heard("stranger", ORDERS, (120, 5), CHAIN, 0.0) is not None
+    assert gate.above == 0
+    assert gate.verdict(1.0) is Verdict.SEND
+
+
+def test_no_epoch_is_renumbered_beyond_the_largest() -> None:
+    gate = fence()
+    gate.connected(0.0)
+    assert gate.heard("billing", ORDERS, (MAX_SEQ, 5), CHAIN, 0.0) is not None
+    assert gate.above == 0
+
+
+@pytest.mark.parametrize(
+    ("entered", "clashes"),
+    [
+        ((0, 0), False),
+        ((95, 8), False),
+        ((95, 3), True),  # the epoch is known, the incarnation another
+        ((97, 3), True),  # unknown, in the middle of what is known
+        ((50, 3), False),  # older than what the chain still tells
+    ],
+)
+def test_older_epochs_are_held_against_the_chain(entered: tuple[int, int], clashes: bool) -> None:
+    gate = fence()
+    assert (gate.heard("billing", ORDERS, entered, CHAIN, 0.0) is not None) is clashes
+    assert gate.above == 0
+
+
+def test_each_conflict_is_reported_once_and_so_many_at_most() -> None:
+    gate = fence([])
+    assert gate.heard("billing", ORDERS, (95, 3), CHAIN, 0.0) is not None
+    assert gate.heard("billing", ORDERS, (95, 3), CHAIN, 0.0) is None
+    reported = sum(gate.heard(f"g{i}", ORDERS, (95, 3), CHAIN, 0.0) is not None for i in range(500))
+    assert reported == MAX_CONFLICTS - 1
+
+
+# -- twins ----------------------------------------------------------------------------------------------------
+
+
+def test_the_own_status_is_no_twin() -> None:
+    gate = fence([])
+    gate.heard_twin(100, 7, 0.0)
+    assert gate.verdict(0.0) is Verdict.SEND
+    assert not gate.hello_due(0.0)
+
+
+@pytest.mark.parametrize("twin", [(101, 1), (100, 8)])
+def test_a_higher_twin_fences(twin: tuple[int, int]) -> None:
+    gate = fence()
+    gate.connected(0.0)
+    gate.heard_twin(*twin, 0.1)
+    assert gate.verdict(0.1) is Verdict.FENCED
+    assert gate.fenced_by == twin
+    assert gate.verdict(1e9) is Verdict.FENCED
+
+
+def test_a_lower_twin_is_told_so_often_and_not_more() -> None:
+    gate = fence([])
+    gate.connected(0.0)
+    assert gate.hello_due(0.0)
+    hellos = 0
+    for tick in range(100):
+        now = tick / 100
+        gate.heard_twin(99, 99, now)
+        hellos += gate.hello_due(now)
+    assert hellos == 1.0 / HELLO_EVERY_S - 1
+    assert gate.verdict(1.0) is Verdict.SEND
+
+
+def test_of_two_twins_exactly_one_is_fenced_in_whatever_order_they_hear_each_other() -> None:
+    for order in permutations(["a", "b", "a", "b"]):
+        gates = {"a": Fence(100, 7, [], 1.0), "b": Fence(103, 2, [], 1.0)}
+        for hearing in order:
+            other = gates["b" if hearing == "a" else "a"]
+            gates[hearing].heard_twin(other.epoch, other.incarnation, 0.0)
+        assert gates["a"].verdict(0.0) is Verdict.FENCED
+        assert gates["b"].verdict(0.0) is Verdict.SEND
+
+
+def test_a_restored_outbox_is_fenced_where_the_owner_of_what_groups_entered_is_alive() -> None:
+    """The whole dialogue: restored below a living twin, which hears the hello and answers."""
+    living, restored = Fence(120, 5, [], 1.0), fence()
+    living.connected(0.0)
+    assert living.hello_due(0.0)
+    restored.connected(10.0)
+    assert restored.hello_due(10.0)
+    restored.heard("billing", ORDERS, (120, 5), CHAIN, 10.1)
+    living.heard_twin(restored.epoch, restored.incarnation, 10.1)
+    assert living.hello_due(10.1)
+    restored.heard_twin(living.epoch, living.incarnation, 10.2)
+    assert restored.verdict(10.2) is Verdict.FENCED
+    assert living.verdict(10.2) is Verdict.SEND
