@@ -135,6 +135,7 @@ class Committer:
         planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
         size = before = shared.inbox.held_bytes
         self._full = now < self._spill_at
+        shared.inbox_full = self._full or size >= self._max_inbox_bytes
         if self._full:
             return spilled, spilling
         for waiting in due:

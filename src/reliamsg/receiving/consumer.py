@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 import weakref
@@ -14,11 +15,12 @@ from reliamsg import forks
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.core.consumer import Rules
 from reliamsg.errors import ClosedError, ConfigError, ForkedError, GapError
+from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.commits import Probe
 from reliamsg.receiving.dispatch import Dispatcher
-from reliamsg.receiving.engine import EngineSettings, GapItem, ReceiverFactory, ReceivingEngine
+from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
 from reliamsg.receiving.lane import Chunk
 from reliamsg.receiving.reporter import OnError
 from reliamsg.receiving.runner import Runner
@@ -26,6 +28,7 @@ from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, stat
 from reliamsg.store.inbox import DeadLetter, Inbox
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
+from reliamsg.transport.base import Transports
 
 __all__ = ["Consumer", "OnGap"]
 
@@ -61,10 +64,18 @@ class Consumer:
     `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:
     what is held back or not acknowledged; when it is used up, brokers keep the rest. `max_streams`: producers
     times topics that the group ever meets; messages of any further stream are refused, which is counted,
-    journalled and reported. `takeover_timeout`: another consumer that reads for the group for so long is the
-    end of this one (:class:`GroupBusy`). `unsequenced`: messages of ordinary clients are refused (counted and
-    set aside), or delivered in a stream of their own, whose producer is ``""``: numbered as they arrive, and,
-    since they have no identity, twice if they come twice. `journal`: a directory, fsspec URL or
+    journalled and reported. `nak_delay`: what is missing for so long is asked for from its producer.
+    `repair_timeout`: so long, at most, a gap's clock waits for a producer that says that it still holds the
+    messages. `takeover_timeout`: another consumer that reads for the group for so long is the
+    end of this one (:class:`GroupBusy`), unless this one is a `standby`: it waits, for ever, and takes over when the
+    other was not heard for so long, or was closed. With the same inbox it goes on exactly where that stopped; with
+    one of its own at the last position that it heard, with what may have been handed out flagged ``redelivered``,
+    and it needs producers with ``release="consumed"``, for what the other had taken in. A consumer that can't prove
+    for half of `takeover_timeout` that it is the one that reads hands out nothing until it can.
+    `keys`: what producers and consumers sign frames with; anything else is refused.
+    `unsequenced`: messages of ordinary clients are refused (counted and set aside), or delivered in a stream of
+    their own, whose producer is ``""``: numbered as they arrive, and, since they have no identity, twice if they come
+    twice. `journal`: a directory, fsspec URL or
     :class:`~reliamsg.config.JournalExport` that the journal leaves for, in segments; without it the journal stays in
     the inbox. While the target is away and the backlog is used up, nothing more is handed out, and ``status()`` says
     so.
@@ -98,11 +109,15 @@ class Consumer:
         max_unacknowledged: int = 1_000,
         max_inbox_bytes: int = 256 * 1024 * 1024,
         max_streams: int = 10_000,
+        nak_delay: float = 0.5,
+        repair_timeout: float = 300.0,
+        standby: bool = False,
         takeover_timeout: float = 30.0,
+        keys: KeyRing | None = None,
         on_dead_letter: Literal["continue", "halt"] = "continue",
         unsequenced: Literal["refuse", "deliver"] = "refuse",
         journal: str | os.PathLike[str] | JournalExport | None = None,
-        transports: ReceiverFactory | ModuleType | None = None,
+        transports: Transports | ModuleType | None = None,
         probe: Probe | None = None,
     ) -> None:
         check_name("group", group)
@@ -115,8 +130,12 @@ class Consumer:
             max_unacknowledged=max_unacknowledged,
             max_inbox_bytes=max_inbox_bytes,
             max_streams=max_streams,
+            nak_delay=nak_delay,
+            repair_timeout=repair_timeout,
             takeover_timeout=takeover_timeout,
         )
+        if keys is not None and not keys.signs:
+            raise ConfigError("keys: a consumer signs what it tells producers; give the key ring sign_with=")
         self._generation = forks.generation
         self._on_gap = on_gap
         self._on_late = on_late
@@ -132,10 +151,13 @@ class Consumer:
             gap_timeout=gap_timeout,
             max_streams=max_streams,
             skip_gaps=on_gap == "skip",
+            nak_delay=nak_delay,
+            repair_timeout=repair_timeout,
+            seed=secrets.randbits(32),
         )
         settings = EngineSettings(
             group, names, on_late is not None, unsequenced == "deliver", max_inbox_bytes, takeover_timeout,
-            on_gap if isinstance(on_gap, str) else "callable",
+            on_gap if isinstance(on_gap, str) else "callable", standby, keys,
         )  # fmt: skip
         export = journal_export(journal)
         store = Inbox(inbox, group)
@@ -239,7 +261,8 @@ class Consumer:
             while not self._runner.stopped:
                 chunk = self._chunk
                 if chunk is not None:
-                    message = chunk.next() if self._engine.shared.fatal is None else None
+                    shared = self._engine.shared
+                    message = chunk.next() if shared.fatal is None and shared.holds else None
                     if message is not None:
                         return message
                     self._give_back()

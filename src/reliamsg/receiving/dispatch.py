@@ -110,7 +110,7 @@ class Dispatcher:
         lane = chunk.lane
         try:
             while not self._over:
-                message = chunk.next()
+                message = chunk.next() if self._engine.shared.holds else None
                 if message is None or not self._handle([message], message):
                     break
                 lane.acknowledge(message, False)
@@ -149,7 +149,10 @@ class Dispatcher:
         current = chunk
         try:
             while True:
-                while len(messages) < most and (message := current.next()) is not None:
+                while len(messages) < most and engine.shared.holds:
+                    message = current.next()
+                    if message is None:
+                        break
                     messages.append(message)
                 if len(messages) >= most or current.offer.retry:
                     break

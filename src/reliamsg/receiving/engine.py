@@ -8,10 +8,10 @@ thread. Nothing here sleeps, and time comes from the two clocks that it is given
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from reliamsg.config import JournalExport, Site
 from reliamsg.core.consumer import ConsumerCore, Offer, Rules
@@ -26,15 +26,20 @@ from reliamsg.errors import (
     StoreCorrupt,
 )
 from reliamsg.export.exporter import Exporter
+from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
 from reliamsg.receiving.commits import Committer, Probe
+from reliamsg.receiving.control import Control
 from reliamsg.receiving.lane import Chunk, Holding, Lane
+from reliamsg.receiving.lease import Lease
+from reliamsg.receiving.links import Links
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.succession import Succession
 from reliamsg.store.inbox import Inbox
-from reliamsg.transport.base import Binding, ReceiverEvents, ReceiverTransport
+from reliamsg.transport.base import Binding, Transports
 from reliamsg.wire.data import FrameError
 
 __all__ = [
@@ -42,21 +47,12 @@ __all__ = [
     "GapItem",
     "Item",
     "LateItem",
-    "ReceiverFactory",
     "ReceivingEngine",
     "ReplayItem",
 ]
 
 PAGE_BYTES = 1024 * 1024
 """Read from the inbox at once, for one stream."""
-
-
-class ReceiverFactory(Protocol):
-    """Opens receiving transports; :mod:`reliamsg.transport.factory` is one."""
-
-    def open_receiver(
-        self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents
-    ) -> ReceiverTransport: ...
 
 
 @dataclass(frozen=True)
@@ -73,6 +69,9 @@ class EngineSettings:
     takeover_timeout: float = 30.0
     on_gap: str = "raise"
     """What the application wants to happen at a gap: for the journal only."""
+    standby: bool = False
+    """Wait for another inbox of the group to end, however long it reads."""
+    keys: KeyRing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ class ReceivingEngine:
         rules: Rules,
         sites: Sequence[Site],
         inbox: Inbox,
-        transports: ReceiverFactory,
+        transports: Transports,
         *,
         probe: Probe | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -104,19 +103,10 @@ class ReceivingEngine:
         self.settings = settings
         self.probe = probe
         core = ConsumerCore(rules, {site.name: site.prefetch for site in sites})
-        self.shared = Shared(core, inbox, settings.group, self, clock, wall_us)
-        bindings = [Binding(topic, 0, settings.group) for topic in settings.topics]
-        topics = {(binding.topic, binding.partition) for binding in bindings}
+        lease = Lease(inbox.id, secrets.token_bytes(8), settings.takeover_timeout)
+        self.shared = Shared(core, inbox, settings.group, self, clock, wall_us, lease)
         self.sites: dict[str, SiteReceiver] = {}
-        for site in sites:
-            receiver = SiteReceiver(
-                self.shared, site, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced
-            )
-            receiver.transport = transports.open_receiver(site, bindings, receiver)
-            self.sites[site.name] = receiver
-        locking = [site for site in self.sites.values() if site.site.protocol == "amqp"]
-        locking.sort(key=lambda site: site.name)
-        self.shared.membership.begin(locking, [s for s in self.sites.values() if s not in locking])
+        self._open_sites(sites, transports)
         self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, probe)
         self.aside = Aside(self.shared)
         self.exporter = None if journal is None else Exporter(
@@ -125,6 +115,21 @@ class ReceivingEngine:
             now=clock(), probe=probe,
         )  # fmt: skip
         self._restore()
+
+    def _open_sites(self, sites: Sequence[Site], transports: Transports) -> None:
+        shared, settings = self.shared, self.settings
+        bindings = [Binding(topic, 0, settings.group) for topic in settings.topics]
+        topics = {(binding.topic, binding.partition) for binding in bindings}
+        self.control = Control(shared, self.sites, topics, settings.keys)
+        listener = f"{settings.group}.{shared.inbox.id}"
+        for site in sites:
+            receiver = SiteReceiver(
+                shared, site, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced
+            )
+            receiver.control = self.control
+            receiver.links = Links(receiver, transports, bindings, self.control, listener)
+            self.sites[site.name] = receiver
+        self.succession = Succession(shared, self.sites, self.control, settings.standby)
 
     def _restore(self) -> None:
         shared = self.shared
@@ -145,9 +150,8 @@ class ReceivingEngine:
 
     def start(self) -> None:
         """Let the sites connect."""
-        for site in self.sites.values():
-            if site.transport is not None:
-                site.transport.start()
+        with self.shared.lock:
+            self.succession.begin(self.shared.clock())
 
     # -- the store's thread -------------------------------------------------------------------------------
 
@@ -159,14 +163,17 @@ class ReceivingEngine:
             shared.wakes_at = -1.0
             if shared.fatal is not None:
                 return None
+            self.succession.step(now)
             shared.drain_acks(now)
             self._tick(now)
             for site in self.sites.values():
                 site.retry_deferred(now)
             self._check_busy(now)
             self._report_conflicts()
+            self.control.step(now, shared.inbox_full)
             shared.after_core()
             plan = self._committer.plan(now)
+        self.succession.close_given_up()
         if plan is not None:
             self._committer.commit(plan, now)
         self._committer.page_in(PAGE_BYTES)
@@ -177,7 +184,10 @@ class ReceivingEngine:
             now = shared.clock()
             # From here on acknowledgements wake us: those before are seen below.
             shared.wakes_at = float("inf")
-            timers = [self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting]
+            timers = [
+                self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
+                self.succession.deadline(now), self.control.deadline(),
+            ]  # fmt: skip
             if shared.pages or (shared.sync_wanted > self._committer.synced and shared.write_error is None):
                 timers.append(now)
             shared.after_core()
@@ -208,7 +218,7 @@ class ReceivingEngine:
 
     def _tick(self, now: float) -> float | None:
         """Let the core's clocks run, unless somebody else may be the one who reads."""
-        return None if self.shared.membership.barred else self.shared.core.tick(now)
+        return None if self.shared.barred else self.shared.core.tick(now)
 
     def _check_busy(self, now: float) -> None:
         for since, site in self._busy_sites():
@@ -253,7 +263,7 @@ class ReceivingEngine:
         with shared.lock:
             if shared.fatal is not None:
                 raise shared.fatal
-            if shared.write_error is not None or shared.journal_full or shared.membership.barred:
+            if shared.write_error is not None or shared.journal_full or shared.barred or not shared.holds:
                 return None
             now = shared.clock()
             shared.drain_acks(now)
@@ -283,7 +293,7 @@ class ReceivingEngine:
         with shared.lock:
             if shared.fatal is not None or shared.write_error is not None or chunk.abandoned:
                 return None
-            if shared.journal_full or shared.membership.barred:
+            if shared.journal_full or shared.barred or not shared.holds:
                 return None
             shared.report_chunk(chunk)
             more = self._chunk(chunk.lane, unit, limit, shared.clock())
@@ -461,6 +471,12 @@ class ReceivingEngine:
             plan = self._committer.plan(now, closing)
         if plan is not None:
             self._committer.commit(plan, now)
+
+    def say_goodbye(self, now: float) -> None:
+        """Tell producers and other inboxes how far this one got, and that it ends. After a :meth:`flush`."""
+        with self.shared.lock:
+            if self.shared.may_write:
+                self.control.farewell(now)
 
     def finish_export(self, deadline: float) -> None:
         """Export what is left, until `deadline`. The last that is done before the inbox is closed."""

@@ -13,7 +13,7 @@ from reliamsg.wire import plain
 from reliamsg.wire.address import parse_address, topic_address
 from reliamsg.wire.data import BODY_VERSION, CONTENT_TYPE, FLAG_ZSTD, MAGIC, Frame, FrameError, open_frame
 
-__all__ = ["Rejected", "Unsequenced", "examine"]
+__all__ = ["Rejected", "Unsequenced", "examine", "examine_repair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,24 @@ def examine(
     envelope = frame.envelope
     if delivery.address != topic_address(envelope.topic, envelope.partition):
         return Rejected("wrong-topic")
+    if (envelope.topic, envelope.partition) not in topics:
+        return Rejected("wrong-topic")
+    if not _readable(frame):
+        return Rejected("undecodable", frame)
+    return frame
+
+
+def examine_repair(
+    body: bytes, topics: Container[tuple[str, int]], limit: int
+) -> Frame | Rejected:
+    """The same for what came in at the group's own control address: a batch that its producer sent again."""
+    if len(body) > limit:
+        return Rejected("oversized")
+    try:
+        frame = open_frame(body, limit)
+    except FrameError as error:
+        return Rejected(error.reason)
+    envelope = frame.envelope
     if (envelope.topic, envelope.partition) not in topics:
         return Rejected("wrong-topic")
     if not _readable(frame):

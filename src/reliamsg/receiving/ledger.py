@@ -52,6 +52,8 @@ class Ledger:
     def _name_arrival(self, entry: Entry) -> None:
         """What goes on where a site had left off is ``received`` from it, also if another site was faster: of two
         sites in step, now one is first and now the other, and there would be a row for each batch."""
+        if entry.reason == "repair":  # repairs come in an order of their own
+            return
         key, start = (entry.stream, entry.site), (entry.epoch, entry.first)
         epoch, last = self._arrived.get(key, (0, 0))
         if start in ((epoch, last + 1), (max(epoch + 1, entry.epoch), 1)) and not entry.reason:

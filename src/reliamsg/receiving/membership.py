@@ -46,8 +46,14 @@ class Membership:
         """Say which sites have locks, in the order of their names, and which do not. Before any connects."""
         self._locking = list(locking)
         self._all = [*self._locking, *others]
+        self._holding = False
         self.decided = not self._locking
         self.barred = bool(self._locking)
+
+    @property
+    def holding(self) -> bool:
+        """Whether a lock is held without a break since there was no other reader."""
+        return self._holding
 
     def review(self) -> None:
         """The state of a site has changed."""

@@ -98,10 +98,12 @@ class Runner:
         try:
             # First what the application acknowledged, so that the brokers still hear of it.
             engine.flush(shared.clock())
+            engine.say_goodbye(shared.clock())
             for site in engine.sites.values():
                 site.closing = True
-                if site.transport is not None:
-                    site.transport.close(max(0.5, deadline - time.monotonic()))
+                link = site.links.link
+                if link is not None:
+                    link.close(max(0.5, deadline - time.monotonic()))
                 site.state = "closed"
             engine.flush(shared.clock(), closing=True)
             engine.finish_export(max(deadline, time.monotonic() + CLOSING_EXPORT_S))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from reliamsg.config import Site
 from reliamsg.core.ranges import Span
 from reliamsg.errors import TooManyStreams
 from reliamsg.message import Stream
-from reliamsg.receiving.intake import Rejected, Unsequenced, examine
+from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
 from reliamsg.receiving.state import MAX_QUARANTINE_WAITING, Shared
 from reliamsg.store.inbox import MAX_QUARANTINE_BYTES, MAX_QUARANTINED_FRAME, HeldFrame, Quarantined
@@ -18,11 +18,15 @@ from reliamsg.transport.base import Delivery, ReceiverTransport
 from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
+if TYPE_CHECKING:
+    from reliamsg.receiving.control import Control
+    from reliamsg.receiving.links import Links, Reading
+
 __all__ = ["SiteReceiver", "SiteState"]
 
 log = logging.getLogger("reliamsg.receiving")
 
-SiteState = Literal["connecting", "connected", "unreachable", "refused", "busy", "closed"]
+SiteState = Literal["connecting", "connected", "listening", "unreachable", "refused", "busy", "closed"]
 
 GATHER_S = 0.01
 """The engine is told of arrivals that are not urgent within so long."""
@@ -35,7 +39,8 @@ LOG_EVERY_S = 1.0
 
 
 class SiteReceiver:
-    """Implements :class:`~reliamsg.transport.base.ReceiverEvents` for one site."""
+    """One site: takes the events of its connection (see :mod:`~reliamsg.receiving.links`), all under the consumer's
+    lock but :meth:`received` and :meth:`repaired`."""
 
     def __init__(
         self,
@@ -49,8 +54,12 @@ class SiteReceiver:
         self.shared = shared
         self.site = site
         self.name = site.name
-        self.transport: ReceiverTransport | None = None
+        self.links: Links
         """Set by the engine before anything is started."""
+        self.control: Control
+        """The same."""
+        self.transport: ReceiverTransport | None = None
+        """What the site is read with; None while it is not."""
         self.state: SiteState = "connecting"
         self.endpoint = ""
         self.error = ""
@@ -59,9 +68,24 @@ class SiteReceiver:
         """The connection is being ended from here."""
         self.received_messages = 0
         self.duplicate_messages = 0
+        self.repaired_messages = 0
+        """That came from a producer in answer to a request."""
+        self.connected_at = 0.0
+        self.greeted = False
+        """Producers were called for on this connection."""
+        self.echoed_at: float | None = None
+        """When an own beacon came back last on this connection."""
+        self.echoes_since: float | None = None
+        """The same of the first one."""
+        self.ever_echoed = False
+        self.drained_at = float("-inf")
+        """When its queue was seen empty last."""
+        self.unnoted: set[str] = set()
+        """Producers that were heard since then, as far as the journal says."""
         self.busy_since: float | None = None
         self.rejected: dict[str, int] = {}
         """Reason → deliveries."""
+        self._limit = min(MAX_FRAME_BYTES, max(site.max_frame_bytes, 1))
         self._topics = topics
         self._keep_late = keep_late
         self._unsequenced = unsequenced
@@ -74,55 +98,128 @@ class SiteReceiver:
         self._unlogged: dict[str, int] = {}
         self._logged_at: dict[str, float] = {}
 
-    # -- ReceiverEvents -----------------------------------------------------------------------------------
+    # -- its connection -----------------------------------------------------------------------------------
 
     def connected(self, endpoint: str, session_present: bool | None) -> None:
-        with self.shared.lock:
-            self.state, self.endpoint, self.error = "connected", endpoint, ""
-            self.busy_since = None
-            self.shared.core.waiting.connected(self.name)
-            self.shared.note("connected", site=self.name, detail={"session_present": session_present})
-            self.shared.membership.review()
-            self.shared.due(0.0)
+        """It is being read."""
+        self._up("connected", endpoint)
+        self.busy_since = None
+        self.shared.core.waiting.connected(self.name)
+        self.shared.note("connected", site=self.name, detail={"session_present": session_present})
+        self.shared.membership.review()
+        self.shared.due(0.0)
         log.info("site %s: connected to %s", self.name, endpoint)
 
+    def listens(self, endpoint: str) -> None:
+        """It is being listened to, and not read."""
+        self._up("listening", endpoint)
+        self.shared.due(0.0)
+        log.info("site %s: listening to %s", self.name, endpoint)
+
+    def _up(self, state: SiteState, endpoint: str) -> None:
+        self.state, self.endpoint, self.error = state, endpoint, ""
+        self.connected_at = self.shared.clock()
+        self.greeted = False
+        self.echoed_at = self.echoes_since = None
+
     def disconnected(self, reason: str) -> None:
-        with self.shared.lock:
-            self.state, self.error = "connecting", reason
+        """Its connection is gone, of either kind."""
+        was_read = self.state == "connected"
+        self.state, self.error = "connecting", reason
+        self.busy_since = None
+        self.echoed_at = self.echoes_since = None
+        self._deferred.clear()
+        self._early.clear()
+        if was_read:
             self.shared.core.waiting.disconnected(self.name)
-            self._deferred.clear()
-            self._early.clear()
             pending = self.shared.pending
             pending.tokens = [(site, token) for site, token in pending.tokens if site != self.name]
             self.shared.note("disconnected", site=self.name, reason=reason)
-            self.shared.membership.review()
-            self.shared.due(0.0)
-        log.log(
-            logging.INFO if self.closing else logging.WARNING, "site %s: disconnected: %s", self.name, reason
-        )
+            level = logging.INFO if self.closing else logging.WARNING
+            log.log(level, "site %s: disconnected: %s", self.name, reason)
+        self.shared.membership.review()
+        self.shared.due(0.0)
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
-        with self.shared.lock:
-            changed = reason != self.error
-            self.busy_since = None  # whoever held the group there may be gone as well
-            self.state = "refused" if credentials else "unreachable"
-            self.endpoint, self.error = endpoint, reason
-            self.shared.membership.review()
+        """An attempt to connect failed."""
+        changed = reason != self.error
+        self.busy_since = None  # whoever held the group there may be gone as well
+        self.state = "refused" if credentials else "unreachable"
+        self.endpoint, self.error = endpoint, reason
+        self.shared.membership.review()
         if changed:
             log.warning("site %s: %s: %s", self.name, endpoint, reason)
 
     def busy(self, holder: str) -> None:
-        with self.shared.lock:
-            self.state, self.error = "busy", holder
-            if self.busy_since is None:
-                self.busy_since = self.shared.clock()
-                log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
-            self.shared.membership.review()
-            self.shared.due(0.0)
+        """Another client holds the group's lock there."""
+        self.state, self.error = "busy", holder
+        if self.busy_since is None:
+            self.busy_since = self.shared.clock()
+            log.warning("site %s: another consumer reads for this group: %s", self.name, holder)
+        self.shared.membership.review()
+        self.shared.due(0.0)
 
     def drained(self) -> None:
-        with self.shared.lock:
-            self.shared.note("drained", site=self.name, detail={"count": 1})
+        """Its queue was seen empty."""
+        now = self.shared.clock()
+        heard = self.control.note_heard(self, now)
+        self.drained_at = now
+        detail = {"count": 1, "heard": heard} if heard else {"count": 1}
+        self.shared.note("drained", site=self.name, detail=detail)
+
+    # -- the control plane --------------------------------------------------------------------------------
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Send a control frame, if there is a connection; False where it was dropped at once."""
+        link = self.links.link if self.state in ("connected", "listening") else None
+        return link is not None and hasattr(link, "tell") and link.tell(address, body)
+
+    def echo(self, now: float) -> None:
+        """An own beacon came back."""
+        self.ever_echoed = True
+        self.echoed_at = now
+        if self.echoes_since is None:
+            self.echoes_since = now
+
+    def refuse_status(self, reason: str) -> None:
+        """A status told of a stream that there is no room for."""
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+        self._unreported[reason] = self._unreported.get(reason, 0) + 1
+
+    def repaired(self, address: str, body: bytes) -> None:
+        """A batch came at the group's own address. It has no broker to keep it: what is not taken in now is asked
+        for again."""
+        shared = self.shared
+        what = examine_repair(body, self._topics, self._limit)
+        with shared.lock:
+            if shared.barred:
+                return
+            now, wall = shared.clock(), shared.wall_us()
+            if isinstance(what, Rejected):
+                if what.frame is not None:
+                    self._undecodable(what.frame)
+                self.set_aside(address, body, what.reason)
+            elif shared.room_for_repair(what):
+                self._take_repair(address, what, now, wall)
+            shared.after_core()
+            shared.due(now if shared.core.urgent else now + GATHER_S)
+
+    def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
+        shared, envelope = self.shared, frame.envelope
+        stream = envelope.stream
+        arrival = shared.core.receive(
+            self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
+            envelope.seq, envelope.last, None, now, repair=True,
+        )  # fmt: skip
+        for first, last in arrival.new:
+            self.repaired_messages += last - first + 1
+            shared.lane(stream).add(Holding(frame, first, last, self.name, now, wall))
+        if arrival.quarantine:
+            self.set_aside(address, frame.data, "conflict")
+        elif arrival.late:
+            self._late(stream, frame, arrival.late, wall)
+        elif not (arrival.new or arrival.refused or arrival.deferred):
+            self.duplicate_messages += envelope.count
 
     # -- Member -------------------------------------------------------------------------------------------
 
@@ -135,30 +232,31 @@ class SiteReceiver:
         """See :class:`~reliamsg.receiving.membership.Member`."""
         early, self._early = self._early, []
         if early:
-            self.received(early)
+            self.received(early, self.links.reading)
         self.shared.changed.notify_all()  # handing out may go on as well
 
     def _must_wait(self, deliveries: Sequence[Delivery]) -> bool:
         """Keep deliveries for later, if another inbox may be reading."""
         membership = self.shared.membership
-        with self.shared.lock:
-            if membership.barred or not (membership.decided or self.site.protocol == "mqtt"):
-                self._early += deliveries
-                return True
+        if self.shared.barred or not (membership.decided or self.site.protocol == "mqtt"):
+            self._early += deliveries
+            return True
         return False
 
     # -- what arrives -------------------------------------------------------------------------------------
 
-    def received(self, deliveries: Sequence[Delivery]) -> None:
+    def received(self, deliveries: Sequence[Delivery], reading: Reading | None) -> None:
         """See :class:`~reliamsg.transport.base.ReceiverEvents`."""
-        if self._must_wait(deliveries):
-            return
-        limit = min(MAX_FRAME_BYTES, max(self.site.max_frame_bytes, 1))
-        # Looking at bytes needs no lock, and takes longer than all that does.
-        found = [(delivery, examine(delivery, self._topics, limit)) for delivery in deliveries]
         shared = self.shared
+        with shared.lock:
+            if reading is not self.links.reading or self._must_wait(deliveries):
+                return
+        # Looking at bytes needs no lock, and takes longer than all that does.
+        found = [(delivery, examine(delivery, self._topics, self._limit)) for delivery in deliveries]
         release: list[object] = []
         with shared.lock:
+            if reading is not self.links.reading or self._must_wait(deliveries):
+                return
             now, wall = shared.clock(), shared.wall_us()
             for delivery, what in found:
                 if isinstance(what, Rejected):
@@ -169,8 +267,9 @@ class SiteReceiver:
                     release.append(delivery.token)
             shared.after_core()
             shared.due(now if shared.core.urgent else now + GATHER_S)
-        if release and self.transport is not None:
-            self.transport.acknowledge(release)
+            transport = self.transport
+        if release and transport is not None:
+            transport.acknowledge(release)
 
     @property
     def pending(self) -> int:
@@ -262,12 +361,15 @@ class SiteReceiver:
     def _reject(self, delivery: Delivery, what: Rejected) -> None:
         """Set a delivery aside that can't be used. Its broker may forget it when that is committed."""
         if what.frame is not None:
-            envelope = what.frame.envelope
-            self.shared.core.undecodable(
-                envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last
-            )
+            self._undecodable(what.frame)
         self._quarantine(delivery, what.reason)
         self.shared.pending.tokens.append((self.name, delivery.token))
+
+    def _undecodable(self, frame: Frame) -> None:
+        envelope = frame.envelope
+        self.shared.core.undecodable(
+            envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last
+        )
 
     def _quarantine(self, delivery: Delivery, reason: str) -> None:
         self.set_aside(delivery.address, delivery.body, reason)

@@ -13,13 +13,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reliamsg.core.consumer import ConsumerCore, Note
+from reliamsg.core.waiting import REPAIRS
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError
 from reliamsg.message import Stream
 from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
+from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
 from reliamsg.store.inbox import DeadLetter, HeldFrame, Inbox, Quarantined
 from reliamsg.store.journal import Entry
+from reliamsg.wire.data import Frame
 
 __all__ = ["Pending", "Shared"]
 
@@ -27,6 +30,8 @@ log = logging.getLogger("reliamsg.receiving")
 
 MAX_QUARANTINE_WAITING = 1_000
 """Unusable messages that wait for the next commit with their bytes; those beyond are only counted."""
+MAX_REPAIR_BYTES = 32 * 1024 * 1024
+"""Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
 MAX_ERRORS_WAITING = 1_000
 """Errors between two looks at them; of any more the oldest are only logged."""
 
@@ -82,6 +87,7 @@ class Shared:
         owner: LaneOwner,
         clock: Callable[[], float],
         wall_us: Callable[[], int],
+        lease: Lease,
     ) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -97,6 +103,9 @@ class Shared:
         self.wakes_at = -1.0
         """When ``step()`` will be called next in any case; it is being called, or about to be, where negative."""
         self.membership = Membership()
+        self.lease = lease
+        self.standing_by = True
+        """Another inbox reads, or it is not known yet, whatever locks say."""
         self.lanes: dict[Stream, Lane] = {}
         self.ready: deque[Lane] = deque()
         self.acked: deque[Lane] = deque()
@@ -115,6 +124,8 @@ class Shared:
         self.write_error: InboxWriteError | None = None
         self.spill_error: InboxWriteError | None = None
         """Why messages can't be taken into the inbox, although smaller commits may go on."""
+        self.inbox_full = False
+        """There is no room in it but for what can be handed out at once."""
         self.journal_full = False
         """So much of the journal waits for its target that nothing is handed out."""
         self.errors: deque[BaseException] = deque(maxlen=MAX_ERRORS_WAITING)
@@ -222,9 +233,34 @@ class Shared:
         self.cached_bytes -= lane.prune(epoch, known.position if known is not None else 2**63)
 
     @property
+    def barred(self) -> bool:
+        """Whether nothing is to be taken in or handed out, since another inbox reads, or may."""
+        return self.standing_by or self.membership.barred
+
+    @property
+    def holds(self) -> bool:
+        """Whether this inbox is known to be the one that reads, at this instant. Needs no lock."""
+        return not self.standing_by and self.clock() < self.lease.until
+
+    @property
     def may_hand_out(self) -> bool:
         """Whether asking for something to hand out is worth while, under the lock."""
-        return bool(self.ready) and self.write_error is None and not self.journal_full
+        if self.write_error is not None or self.journal_full or self.membership.barred:
+            return False
+        return bool(self.ready) and self.holds
+
+    def room_for_repair(self, frame: Frame) -> bool:
+        """Whether a repair can be taken in. No broker keeps it meanwhile, so it would stay in memory."""
+        envelope = frame.envelope
+        if self.core.waiting.pending(REPAIRS) * len(frame.data) >= MAX_REPAIR_BYTES:
+            return False
+        if not self.inbox_full:
+            return True
+        state = self.core.streams.get(envelope.stream)
+        known = state.current if state is not None else None
+        if known is None:
+            return envelope.seq == 1
+        return known.epoch == envelope.epoch and envelope.seq <= known.cursor
 
     @property
     def may_write(self) -> bool:

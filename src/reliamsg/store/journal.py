@@ -18,15 +18,19 @@ reason), ``parked``, ``resumed`` (site), ``published`` (confirm policy met; deta
 ``released_unsent`` (site), ``removed``, ``closed`` (detail: pending).
 
 Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap),
+``took_over`` (another inbox of the group had read; detail: from, its name, and streams, how many were adopted),
 ``joined`` (first position of a stream), ``connected`` (site; detail: session_present), ``disconnected``,
-``received`` (site; in its order, first there or not), ``duplicate`` (site; known, and not next in its order),
+``received`` (site; in its order, first there or not; reason ``repair`` where a producer sent it again on
+request), ``asked`` (a producer was asked for the range), ``heard`` (a producer's status; topic ""; detail: epoch, and
+lsn, how far its journal was committed; only the newest before a ``drained`` row), ``duplicate`` (site; known, and not
+next in its order),
 ``buffered``, ``delivered`` (digest; latency received→delivered),
 ``redelivered`` (the same, flagged; reason ``unjournalled`` where no row says that it had been handed out
 before: the process ended before a commit could), ``acknowledged``, ``gap_opened``, ``gap_closed`` (reason:
 filled, superseded…), ``declared`` (a gap was passed; reason; detail: elapsed, what its clock said, in
 seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``, ``rejected`` (site, reason;
 detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site: its queue was seen empty;
-detail: count, likewise), ``closed``.
+detail: count, likewise; heard, the lsn of each producer that a ``heard`` row told of since the last), ``closed``.
 
 Kinds of both: ``truncated``. With detail first_lsn and last_lsn: those rows were given up before they could be
 exported, since the journal's target was away for too long (``when_full="truncate"``); the same row tells of more
@@ -58,7 +62,7 @@ _EXTENDED = frozenset(
     }
 )  # fmt: skip
 _COUNTED = frozenset({"rejected", "drained"})
-"""Kinds without a range, of which only the number in the newest row's detail rises."""
+"""Kinds without a range, of which only the number in the newest row's detail rises, unless there is more to say."""
 _MASK = 2**64 - 1
 
 
@@ -126,7 +130,7 @@ class Journal:
         for entry in entries:
             order = entry._order
             tip = self._staged.get(order) or self._tips.get(order)
-            if tip is not None and entry.kind in _COUNTED and tip.lsn > self.exported_lsn:
+            if tip is not None and _is_count(entry) and tip.lsn > self.exported_lsn:
                 self._staged[order] = self._count(connection, tip, entry, wall_us)
             elif (
                 tip is not None
@@ -194,12 +198,17 @@ class Journal:
     def _count(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:
         """One more of what has no range: only the number in the row's detail rises."""
         count = sum((each.detail or {}).get("count", 0) for each in (tip.entry, entry))
-        merged = replace(tip.entry, detail={"count": count})
+        merged = replace(tip.entry, detail={**(tip.entry.detail or {}), "count": count})
         connection.execute(
             "UPDATE journal SET wall_last_us = ?, detail = ? WHERE lsn = ?",
             (wall_us, _dump(merged.detail), tip.lsn),
         )
         return _Tip(tip.lsn, merged)
+
+
+def _is_count(entry: Entry) -> bool:
+    """Whether an entry says no more than that something happened once more."""
+    return entry.kind in _COUNTED and set(entry.detail or {}) <= {"count"}
 
 
 @dataclass(frozen=True, slots=True)

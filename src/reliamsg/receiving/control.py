@@ -1,0 +1,396 @@
+"""The consumer's side of the control plane: statuses in, states out, beacons both ways.
+
+Producers say what they hold (*status*), at their topics' control addresses and in answer at the group's own. The group
+says how far it is and what it lacks (*state*), to each producer. Both are snapshots that may be lost or repeated. How
+the group's inboxes tell who of them reads is in :mod:`~reliamsg.receiving.succession`.
+
+:meth:`Control.heard` is called on I/O threads; all else under the consumer's lock. Telling never blocks.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal
+
+from reliamsg.core.announced import Announced
+from reliamsg.core.asking import Ask
+from reliamsg.core.report import Report
+from reliamsg.keys import KeyRing
+from reliamsg.message import Stream
+from reliamsg.receiving.lease import make_nonce, parse_nonce
+from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.state import Shared
+from reliamsg.wire.address import call_address, group_address, is_group, producer_address, status_address
+from reliamsg.wire.control import (
+    VERSION,
+    State,
+    Status,
+    StreamState,
+    StreamStatus,
+    encode_state,
+    is_control_frame,
+    open_control,
+)
+from reliamsg.wire.data import FrameError
+from reliamsg.wire.limits import MAX_SPANS
+
+__all__ = ["Control", "HeardProducer"]
+
+TELL_EVERY_S = 0.25
+"""States go to producers at most so often, but for requests."""
+MAX_TOLD_AT_ONCE = 500
+"""Streams whose states are told in one step; the others follow in the next."""
+ANSWER_EVERY_S = 0.02
+"""Beacons of others are answered at most so often."""
+ASKED_WITHIN_S = 3.0
+"""A broker that says that a queue is empty was asked at most so long ago."""
+_UNKNOWN_INTERVAL_S = 60.0
+
+
+@dataclass(slots=True)
+class HeardProducer:
+    """The newest status of a producer."""
+
+    epoch: int
+    incarnation: int
+    number: int
+    lsn: int
+    """The newest row of its journal that was committed."""
+    at: float
+    interval: float
+    """In seconds, as it promised."""
+    noted: tuple[int, int] = (0, 0)
+    """(epoch, lsn) that this group's journal holds."""
+
+
+class Control:
+    """What is said and heard about streams. See the module."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        sites: Mapping[str, SiteReceiver],
+        topics: Iterable[tuple[str, int]],
+        keys: KeyRing | None,
+    ) -> None:
+        self.shared = shared
+        self.group = shared.group
+        self.producers: dict[str, HeardProducer] = {}
+        self.positions: dict[Stream, tuple[StreamState, str]] = {}
+        """While another inbox reads: what it said of each stream, and its name."""
+        self.asked_messages = 0
+        """Messages that producers were asked for, each time anew."""
+        self._keys = keys
+        self._sites = sites
+        self._topics = frozenset(topics)
+        self._own_address = group_address(shared.group)
+        self._number = shared.wall_us()
+        """Of the newest state sent; so it rises over restarts too."""
+        self._unanswered: dict[str, set[Stream]] = {}
+        """By producer, streams whose state is to be told."""
+        self._told_at = float("-inf")
+        self._answered_at = float("-inf")
+        self._all_wanted = False
+        """A standby wants to know all positions."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """What the group's inboxes listen to."""
+        return (self._own_address, *(status_address(*topic) for topic in sorted(self._topics)))
+
+    # -- what is heard ------------------------------------------------------------------------------------
+
+    def heard(self, site: SiteReceiver, address: str, body: bytes, reading: bool) -> None:
+        """Something came in at a control address. `reading`: on the connection that the site is read with."""
+        if is_group(address) and not is_control_frame(body):
+            if reading:
+                site.repaired(address, body)
+            return
+        shared = self.shared
+        try:
+            frame = open_control(body, address, self._keys)
+        except FrameError as error:
+            with shared.lock:
+                site.set_aside(address, body, error.reason)
+                shared.due(shared.clock() + TELL_EVERY_S)
+            return
+        with shared.lock:
+            now = shared.clock()
+            if isinstance(frame, Status):
+                if not shared.barred:
+                    self._status(site, frame, now)
+            elif frame.group == self.group and address == self._own_address:
+                if frame.producer:
+                    self._learn(frame)
+                else:
+                    self._beacon(site, frame, reading, now)
+
+    def _status(self, site: SiteReceiver, status: Status, now: float) -> None:
+        """What a producer says takes effect, and is answered."""
+        shared = self.shared
+        if not self._note_producer(status, now):
+            return
+        waiting = self._unanswered.setdefault(status.producer, set())
+        for stream in _merged(status.streams):
+            if (stream.topic, stream.partition) not in self._topics:
+                continue
+            announced = _announced(status, stream, self.group)
+            refused = shared.core.announce(site.name, announced, now)
+            if refused:
+                site.refuse_status(refused)
+            else:
+                waiting.add(announced.stream)
+        shared.after_core()
+        shared.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.urgent else now)
+
+    def _note_producer(self, status: Status, now: float) -> bool:
+        """Remember who speaks, within a bound; False where there is no room."""
+        heard = self.producers.get(status.producer)
+        if heard is None and len(self.producers) >= self.shared.core.rules.max_streams:
+            return False
+        newest = (status.epoch, status.number)
+        if heard is None or newest >= (heard.epoch, heard.number):
+            interval = status.interval_ms / 1000 or _UNKNOWN_INTERVAL_S
+            noted = heard.noted if heard is not None else (0, 0)
+            self.producers[status.producer] = HeardProducer(
+                status.epoch, status.incarnation, status.number, status.lsn, now, interval, noted
+            )
+            if (status.epoch, status.lsn) > noted:
+                for site in self._sites.values():
+                    site.unnoted.add(status.producer)
+        return True
+
+    def note_heard(self, site: SiteReceiver, now: float) -> dict[str, int]:
+        """The queue of a site was seen empty: journal how far each producer said before that its own journal goes,
+        and return what is news since the last time.
+
+        What a producer's journal, as far as that, says to be confirmed at the site has arrived, or was lost there.
+        Brokers are asked a moment before they answer, so what was heard just now does not count.
+        """
+        news: dict[str, int] = {}
+        for producer in list(site.unnoted):
+            heard = self.producers[producer]
+            if heard.at > max(site.drained_at, now - ASKED_WITHIN_S):
+                continue
+            site.unnoted.discard(producer)
+            news[producer] = heard.lsn
+            if heard.noted < (heard.epoch, heard.lsn):
+                heard.noted = (heard.epoch, heard.lsn)
+                self.shared.note(
+                    "heard", stream=Stream(producer, "", 0), epoch=heard.epoch, incarnation=heard.incarnation,
+                    detail={"lsn": heard.lsn, "epoch": heard.epoch},
+                )  # fmt: skip
+        return news
+
+    # -- beacons ------------------------------------------------------------------------------------------
+
+    def _beacon(self, site: SiteReceiver, state: State, reading: bool, now: float) -> None:
+        shared = self.shared
+        if state.role == "call":
+            return
+        beacon = parse_nonce(state.inbox, state.number, state.role, state.nonce)
+        if shared.lease.is_own(beacon):
+            site.echo(now)
+            if reading and beacon.role == "active" and shared.lease.came_back(beacon):
+                shared.changed.notify_all()  # handing out may go on
+            if not reading or shared.standing_by:
+                shared.due(now)
+            return
+        self._all_wanted |= beacon.wants_all
+        if shared.lease.heard(beacon, now):
+            # Whoever looks for others must know at once; of two that read, one is about to yield.
+            often = ANSWER_EVERY_S if beacon.role == "standby" else shared.lease.every / 4
+            if not shared.barred and now - self._answered_at >= often:
+                self._answered_at = now
+                self.say(now)
+            shared.due(now)
+
+    def say(self, now: float, wants_all: bool = False) -> None:
+        """Send a beacon: whether this inbox reads, at every site in reach."""
+        shared = self.shared
+        role: Literal["active", "standby"] = "standby" if shared.barred else "active"
+        nonce = make_nonce(shared.lease.run, shared.lease.claim, wants_all)
+        state = self._state(self._own_address, "", role, nonce, [])
+        if role == "active":
+            shared.lease.sent(state.number, now)
+        self._tell(state)
+
+    def farewell(self, now: float) -> None:
+        """This inbox does not read any more, and all that it did is committed: tell everybody how far it is."""
+        if self.shared.barred:
+            return
+        self._told_at = float("-inf")
+        self.step(now, False)
+        nonce = make_nonce(self.shared.lease.run, b"\xff", False)
+        self._tell(self._state(self._own_address, "", "standby", nonce, []))
+
+    def _learn(self, state: State) -> None:
+        """Another inbox says how far the group is."""
+        if not self.shared.standing_by or state.inbox == self.shared.lease.inbox:
+            return
+        for stream in state.streams:
+            key = Stream(state.producer, stream.topic, stream.partition)
+            known = self.positions.get(key)
+            if known is None and len(self.positions) >= self.shared.core.rules.max_streams:
+                continue
+            if known is None or (stream.position, stream.entered) >= (known[0].position, known[0].entered):
+                high = stream.high_water
+                if known is not None and known[0].entered == stream.entered:
+                    high = max(high, known[0].high_water)
+                kept = StreamState(
+                    stream.topic,
+                    stream.partition,
+                    stream.position,
+                    stream.entered,
+                    high,
+                    [],
+                    [],
+                    stream.declared,
+                )
+                self.positions[key] = (kept, state.inbox)
+
+    # -- what is told -------------------------------------------------------------------------------------
+
+    def greet(self, site: SiteReceiver) -> None:
+        """A site is connected: call for the producers there, and have them told of all that is known."""
+        for topic in sorted(self._topics):
+            to = call_address(*topic)
+            for frame in encode_state(self._state(to, "", "call", secrets.token_bytes(8), []), self._keys):
+                site.tell(to, frame)
+        for stream in self.shared.core.streams:
+            if stream.producer:
+                self._unanswered.setdefault(stream.producer, set()).add(stream)
+
+    def step(self, now: float, full: bool) -> None:
+        """Tell what is due. `full`: there is no room but for what can be handed out at once."""
+        shared = self.shared
+        if shared.barred:
+            shared.core.moved.clear()
+            self._unanswered.clear()
+            return
+        self._ask(shared.core.asks(now, full))
+        for stream in shared.core.moved:
+            if stream.producer:
+                self._unanswered.setdefault(stream.producer, set()).add(stream)
+        shared.core.moved.clear()
+        if self._all_wanted:
+            self._all_wanted = False
+            self._tell_standbys(stream for stream in shared.core.streams if stream.producer)
+        if self._unanswered and now >= self._told_at + TELL_EVERY_S:
+            self._told_at = now
+            self._tell_producers(bool(shared.lease.standbys(now)))
+
+    def deadline(self) -> float | None:
+        """When there will be something to tell."""
+        return self._told_at + TELL_EVERY_S if self._unanswered and not self.shared.barred else None
+
+    def _ask(self, asks: Sequence[Ask]) -> None:
+        """Send requests, each with all that is known of its stream."""
+        by_producer: dict[str, list[StreamState]] = {}
+        for ask in asks:
+            if not ask.stream.producer:
+                continue
+            report = self.shared.core.report(ask.stream)
+            state = _stream_state(ask.stream, report, ask)
+            by_producer.setdefault(ask.stream.producer, []).append(state)
+            for epoch, first, last in ask.wanted:
+                self.asked_messages += last - first + 1
+                self.shared.note("asked", stream=ask.stream, epoch=epoch, first=first, last=last)
+        for producer, states in by_producer.items():
+            self._tell(self._to_producer(producer, states))
+
+    def _tell_producers(self, also_standbys: bool) -> None:
+        told = 0
+        while self._unanswered and told < MAX_TOLD_AT_ONCE:
+            producer = next(iter(self._unanswered))
+            streams = self._unanswered.pop(producer)
+            some = list(islice(streams, MAX_TOLD_AT_ONCE - told))
+            if len(some) < len(streams):
+                self._unanswered[producer] = streams.difference(some)
+            told += max(1, len(some))
+            states = [_stream_state(stream, self.shared.core.report(stream)) for stream in some]
+            self._tell(self._to_producer(producer, states))
+            if also_standbys and states:
+                self._tell(self._state(self._own_address, producer, "active", secrets.token_bytes(8), states))
+
+    def _tell_standbys(self, streams: Iterable[Stream]) -> None:
+        by_producer: dict[str, list[StreamState]] = {}
+        for stream in streams:
+            state = _stream_state(stream, self.shared.core.report(stream))
+            by_producer.setdefault(stream.producer, []).append(state)
+        for producer, states in by_producer.items():
+            self._tell(self._state(self._own_address, producer, "active", secrets.token_bytes(8), states))
+
+    def _to_producer(self, producer: str, states: list[StreamState]) -> State:
+        return self._state(producer_address(producer), producer, "active", secrets.token_bytes(8), states)
+
+    def _state(
+        self,
+        to: str,
+        producer: str,
+        role: Literal["active", "standby", "call"],
+        nonce: bytes,
+        states: list[StreamState],
+    ) -> State:
+        self._number += 1
+        wall = self.shared.wall_us()
+        return State(
+            VERSION,
+            self.group,
+            self.shared.lease.inbox,
+            self._number,
+            wall,
+            to,
+            producer,
+            role,
+            nonce,
+            states,
+        )
+
+    def _tell(self, state: State) -> None:
+        frames = encode_state(state, self._keys)
+        for site in self._sites.values():
+            for frame in frames:
+                site.tell(state.to, frame)
+
+
+def _merged(streams: Sequence[StreamStatus]) -> Iterable[StreamStatus]:
+    """The streams of a status, those in several entries in one."""
+    found: dict[tuple[str, int], StreamStatus] = {}
+    for stream in streams:
+        key = (stream.topic, stream.partition)
+        before = found.get(key)
+        removed = stream.removed if before is None else before.removed + stream.removed
+        found[key] = StreamStatus(*key, stream.chain, removed, stream.since)
+    return found.values()
+
+
+def _announced(status: Status, stream: StreamStatus, group: str) -> Announced:
+    return Announced(
+        Stream(status.producer, stream.topic, stream.partition),
+        status.epoch,
+        status.incarnation,
+        tuple((link.epoch, link.incarnation, link.first, link.last) for link in stream.chain),
+        tuple(stream.removed),
+        stream.since.get(group),
+        status.interval_ms / 1000 or _UNKNOWN_INTERVAL_S,
+        status.lsn,
+        # What is removed may go on in the next frame, with the same number.
+        status.number if len(stream.removed) < MAX_SPANS else 0,
+    )
+
+
+def _stream_state(stream: Stream, report: Report, ask: Ask | None = None) -> StreamState:
+    return StreamState(
+        stream.topic,
+        stream.partition,
+        report.position,
+        report.entered,
+        report.high_water,
+        list(report.missing if ask is None else ask.missing),
+        [] if ask is None else list(ask.wanted),
+        list(report.declared),
+    )

@@ -1,0 +1,169 @@
+"""The lease: proofs that this inbox is still the one that reads, and what other inboxes of the group say.
+
+Each inbox says at the group's control address who it is: a *beacon*, an eighth of ``takeover_timeout`` apart. Hearing
+its own beacon on the connection that it reads with proves that it still held the group's lock, or session, when it
+sent it: whoever takes them ends that connection. What is handed out needs a proof younger than half of
+``takeover_timeout``. Another inbox takes over after a whole one without a beacon. So a process that was stopped, and
+goes on after another has taken over, hands out nothing: its proofs are too old, and no more of them come.
+
+Nothing here reads a clock or sends anything. Times are monotonic seconds, those of the caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from reliamsg.wire.limits import MAX_NONCE_BYTES
+
+__all__ = ["Beacon", "Lease", "Other", "make_nonce", "parse_nonce"]
+
+MAX_OTHERS = 100
+"""Other inboxes that are remembered; there is no use in many, and made-up ones cost nothing more."""
+_MAX_SENT = 64
+"""Beacons that may be on their way."""
+_RUN_BYTES = 8
+_CLAIM_BYTES = MAX_NONCE_BYTES - _RUN_BYTES - 1
+_WANTS_ALL = 1
+
+Role = Literal["active", "standby"]
+
+
+@dataclass(frozen=True, slots=True)
+class Beacon:
+    """What an inbox says of itself."""
+
+    inbox: str
+    run: bytes
+    """Random, another for each time that the inbox is opened."""
+    number: int
+    role: Role
+    claim: bytes
+    """Of two that both read, the one with the lower claim goes on."""
+    wants_all: bool
+    """A standby that wants to know the group's position in all streams."""
+
+    @property
+    def rank(self) -> tuple[bytes, str, bytes]:
+        """Of two in the same position, the lower one comes first."""
+        return self.claim, self.inbox, self.run
+
+
+def make_nonce(run: bytes, claim: bytes, wants_all: bool) -> bytes:
+    """A beacon's nonce: who sends it in which run, and what for."""
+    return run[:_RUN_BYTES] + bytes([_WANTS_ALL if wants_all else 0]) + claim[:_CLAIM_BYTES]
+
+
+def parse_nonce(inbox: str, number: int, role: Role, nonce: bytes) -> Beacon:
+    """A beacon from what its frame holds. A nonce of another form names its own run, and claims least."""
+    if len(nonce) <= _RUN_BYTES:
+        return Beacon(inbox, nonce, number, role, b"\xff", False)
+    flags, claim = nonce[_RUN_BYTES], nonce[_RUN_BYTES + 1 :]
+    return Beacon(inbox, nonce[:_RUN_BYTES], number, role, claim, bool(flags & _WANTS_ALL))
+
+
+@dataclass(slots=True)
+class Other:
+    """Another inbox, by its newest beacon."""
+
+    beacon: Beacon
+    heard_at: float
+    active_at: float
+    """When it said last that it reads; minus infinity where it says that it does not."""
+
+
+class Lease:
+    """Proofs, and other inboxes. Not thread-safe."""
+
+    def __init__(self, inbox: str, run: bytes, takeover_timeout: float) -> None:
+        self.inbox = inbox
+        self.run = run
+        self.takeover_timeout = takeover_timeout
+        self.every = takeover_timeout / 8
+        """Between two beacons."""
+        self.lasts = takeover_timeout / 2
+        """How long a proof is good for."""
+        self.until = float("inf")
+        """Nothing is handed out from then on. Infinite while there has been no proof at all: not every broker lets
+        its users see control frames, and there locks and sessions must do."""
+        self.others: dict[tuple[str, bytes], Other] = {}
+        self.freed_at: float | None = None
+        """When an inbox that had read said that it does not any more."""
+        self.claim = b"\xff"
+        """What this inbox's own beacons claim."""
+        self._sent: dict[int, float] = {}
+
+    # -- proofs -------------------------------------------------------------------------------------------
+
+    def sent(self, number: int, now: float) -> None:
+        """A beacon is about to be sent on the connections that are read with."""
+        self._sent[number] = now
+        while len(self._sent) > _MAX_SENT:
+            del self._sent[next(iter(self._sent))]
+
+    def came_back(self, beacon: Beacon) -> bool:
+        """An own beacon was heard on a connection that is read with; returns whether it proves more than was known."""
+        at = self._sent.get(beacon.number)
+        if at is None or not self.is_own(beacon):
+            return False
+        until = at + self.lasts
+        if self.until != float("inf") and until <= self.until:
+            return False
+        self.until = until
+        return True
+
+    def is_own(self, beacon: Beacon) -> bool:
+        return (beacon.inbox, beacon.run) == (self.inbox, self.run)
+
+    def lapsed(self, now: float) -> bool:
+        """Whether there was a proof, and it is too old."""
+        return now >= self.until
+
+    def demand(self) -> None:
+        """Nothing is handed out before the next proof: another may have read until now."""
+        self.until = float("-inf")
+        self._sent.clear()
+
+    @property
+    def own_rank(self) -> tuple[bytes, str, bytes]:
+        return self.claim, self.inbox, self.run
+
+    # -- other inboxes ------------------------------------------------------------------------------------
+
+    def heard(self, beacon: Beacon, now: float) -> bool:
+        """Another inbox's beacon was heard; returns whether it is new."""
+        key = (beacon.inbox, beacon.run)
+        other = self.others.get(key)
+        if other is None:
+            if len(self.others) >= MAX_OTHERS:
+                oldest = min(self.others, key=lambda each: self.others[each].heard_at)
+                del self.others[oldest]
+            other = self.others[key] = Other(beacon, now, float("-inf"))
+        elif beacon.number <= other.beacon.number:
+            return False
+        if other.active_at > float("-inf") and beacon.role == "standby":
+            self.freed_at = now
+        other.beacon, other.heard_at = beacon, now
+        other.active_at = now if beacon.role == "active" else float("-inf")
+        return True
+
+    def rival(self, now: float) -> Other | None:
+        """Another inbox that said within `takeover_timeout` that it reads: of several the one that claims most."""
+        rivals = [each for each in self.others.values() if now - each.active_at < self.takeover_timeout]
+        return min(rivals, key=lambda each: each.beacon.rank, default=None)
+
+    def silent_since(self) -> float:
+        """When another inbox said last that it reads."""
+        return max((each.active_at for each in self.others.values()), default=float("-inf"))
+
+    def standbys(self, now: float) -> list[Other]:
+        """Other inboxes that wait."""
+        return [
+            each
+            for each in self.others.values()
+            if each.beacon.role == "standby" and now - each.heard_at < 3 * self.every
+        ]
+
+    def rank(self, now: float) -> int:
+        """How many of those that wait as this one does, or with more right, come before it."""
+        return sum(other.beacon.rank < self.own_rank for other in self.standbys(now))

@@ -1,0 +1,171 @@
+"""The connections of one site: the one that it is read with, and one that only listens.
+
+Reading takes the group's lock, or its session. A consumer that must not have them, since another inbox may be the one
+that reads, listens at the group's control addresses under a throw-away name: with a connection of the kind that
+publishes, which takes nothing from anybody. At any time a site has one of the two, or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from reliamsg.transport.base import (
+    Binding,
+    Delivery,
+    Outcome,
+    Outgoing,
+    ReceiverTransport,
+    SenderTransport,
+    Transports,
+)
+
+if TYPE_CHECKING:
+    from reliamsg.receiving.control import Control
+    from reliamsg.receiving.sites import SiteReceiver
+
+__all__ = ["Link", "Links"]
+
+
+class Reading:
+    """Implements :class:`~reliamsg.transport.base.ReceiverEvents`. Once its connection was given up it is silent."""
+
+    def __init__(self, site: SiteReceiver, control: Control) -> None:
+        self._site = site
+        self._control = control
+
+    def _current(self) -> bool:
+        return self._site.links.reading is self
+
+    def connected(self, endpoint: str, session_present: bool | None) -> None:
+        with self._site.shared.lock:
+            if self._current():
+                self._site.connected(endpoint, session_present)
+
+    def disconnected(self, reason: str) -> None:
+        with self._site.shared.lock:
+            if self._current():
+                self._site.disconnected(reason)
+
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
+        with self._site.shared.lock:
+            if self._current():
+                self._site.unreachable(endpoint, reason, credentials)
+
+    def busy(self, holder: str) -> None:
+        with self._site.shared.lock:
+            if self._current():
+                self._site.busy(holder)
+
+    def received(self, deliveries: Sequence[Delivery]) -> None:
+        self._site.received(deliveries, self)
+
+    def drained(self) -> None:
+        with self._site.shared.lock:
+            if self._current():
+                self._site.drained()
+
+    def heard(self, address: str, body: bytes) -> None:
+        if self._current():
+            self._control.heard(self._site, address, body, True)
+
+
+class Listening:
+    """Implements :class:`~reliamsg.transport.base.SenderEvents` for a connection that publishes no messages."""
+
+    def __init__(self, site: SiteReceiver, control: Control) -> None:
+        self._site = site
+        self._control = control
+
+    def _current(self) -> bool:
+        return self._site.links.listening is self
+
+    def connected(self, endpoint: str, window: int | None) -> None:
+        with self._site.shared.lock:
+            if self._current():
+                self._site.listens(endpoint)
+
+    def disconnected(self, reason: str) -> None:
+        with self._site.shared.lock:
+            if self._current():
+                self._site.disconnected(reason)
+
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
+        with self._site.shared.lock:
+            if self._current():
+                self._site.unreachable(endpoint, reason, credentials)
+
+    def pull(self) -> Sequence[Outgoing]:
+        return ()
+
+    def confirmed(self, tokens: Sequence[int]) -> None:
+        """Nothing was published."""
+
+    def refused(self, token: int, outcome: Outcome, reason: str) -> None:
+        """Nothing was published."""
+
+    def blocked(self, reason: str | None) -> None:
+        """Control frames that can't be sent are lost, as any may be."""
+
+    def heard(self, address: str, body: bytes) -> None:
+        if self._current():
+            self._control.heard(self._site, address, body, False)
+
+
+Link = ReceiverTransport | SenderTransport
+
+
+class Links:
+    """Opens and gives up a site's connections. Called under the consumer's lock; what is given up is to be closed
+    without it, since closing waits for events that may wait for the lock."""
+
+    def __init__(
+        self,
+        site: SiteReceiver,
+        transports: Transports,
+        bindings: Sequence[Binding],
+        control: Control,
+        name: str,
+    ) -> None:
+        self._site = site
+        self._transports = transports
+        self._bindings = bindings
+        self._control = control
+        self._name = name
+        self.reading: Reading | None = None
+        self.listening: Listening | None = None
+        self.listener: SenderTransport | None = None
+
+    @property
+    def link(self) -> Link | None:
+        """The connection that there is."""
+        return self.listener if self.listener is not None else self._site.transport
+
+    def read(self) -> None:
+        """Begin to read the site, if that was not begun. What listens must have been given up."""
+        site = self._site
+        if site.transport is None:
+            site.state = "connecting"
+            self.reading = Reading(site, self._control)
+            site.transport = self._transports.open_receiver(site.site, self._bindings, self.reading)
+            if hasattr(site.transport, "listen"):
+                site.transport.listen(self._control.addresses)
+            site.transport.start()
+
+    def listen(self) -> None:
+        """Begin to listen, if that was not begun. What reads must have been given up."""
+        if self.listener is None:
+            self._site.state = "connecting"
+            self.listening = Listening(self._site, self._control)
+            self.listener = self._transports.open_sender(self._site.site, self._name, (), self.listening)
+            if hasattr(self.listener, "listen"):
+                self.listener.listen(self._control.addresses)
+            self.listener.start()
+
+    def give_up(self, reason: str) -> Link | None:
+        """Have nothing to do with the connection any more, if there is one, and return it to be closed."""
+        site, link = self._site, self.link
+        if link is not None:
+            site.disconnected(reason)
+            self.reading = self.listening = self.listener = site.transport = None
+        return link

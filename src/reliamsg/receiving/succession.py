@@ -1,0 +1,313 @@
+"""Which of a group's inboxes reads: finding out at the start, waiting for another to end, and taking over.
+
+========  ===========================================  ============================================================
+phase     connections                                  ends
+========  ===========================================  ============================================================
+starting  AMQP sites are read: they have locks         when a lock is held, or no AMQP site can be reached
+probing   the others are listened to                   when an own beacon came back, and no other inbox answered
+active    all sites are read                           when another inbox that claims more reads as well
+waiting   all sites are listened to                    when no other inbox has read for ``takeover_timeout``
+========  ===========================================  ============================================================
+
+AMQP sites have a lock each; a lock that is held ends the search. Where there is none (MQTT), reading would take the
+session away from whoever reads, so it is asked for first: a beacon under a throw-away name, which an inbox that reads
+answers at once. A standby starts by waiting; anybody else who finds another inbox reading waits as well, and gives up
+(:class:`~reliamsg.errors.GroupBusy`) when it still reads after ``takeover_timeout``.
+
+An inbox that reads and has no proof of that for half of ``takeover_timeout`` hands out nothing. At sites without
+locks it lets go of its session, so as not to take it back from whoever reads by now, and probes as at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from reliamsg.errors import GroupBusy
+from reliamsg.receiving.control import Control
+from reliamsg.receiving.links import Link
+from reliamsg.receiving.sites import SiteReceiver
+from reliamsg.receiving.state import Shared, log
+
+__all__ = ["Phase", "Succession"]
+
+Phase = Literal["starting", "probing", "active", "waiting"]
+
+PROBE_S = 2.0
+"""A probe that hears nothing for so long, not even itself, is over: control frames do not pass there."""
+PROBE_AGAIN_S = 0.5
+GRACE_S = 0.25
+"""So long after the own beacon came back another inbox may take to answer it."""
+LOOK_EVERY_S = 0.1
+"""How often the other phases are looked at, besides when something is heard."""
+CLOSE_S = 1.0
+"""A connection that is given up may take so long to say goodbye."""
+
+# Of two beacons the lower claim counts for more: those who read before those who look and those who wait, and of two
+# who read, as after a partition, the one that holds the lock of the first site.
+_LOCK, _READS, _LOOKS, _WAITS = b"0", b"1", b"2", b"3"
+
+
+class Succession:
+    """Decides on phases and opens and gives up connections; everything under the consumer's lock but
+    :meth:`close_given_up`."""
+
+    def __init__(
+        self,
+        shared: Shared,
+        sites: Mapping[str, SiteReceiver],
+        control: Control,
+        standby: bool,
+    ) -> None:
+        self._shared = shared
+        self._lease = shared.lease
+        self._control = control
+        self._standby = standby
+        self._all = list(sites.values())
+        self._locking = sorted((s for s in self._all if s.site.protocol == "amqp"), key=lambda s: s.name)
+        self._others = [s for s in self._all if s not in self._locking]
+        self.phase: Phase = "starting"
+        self._since = float("-inf")
+        """When the phase began."""
+        self._after_waiting = False
+        """Another inbox read before: go on where it stopped."""
+        self._contested_since: float | None = None
+        self._beacon_at = float("-inf")
+        self._try_at = float("-inf")
+        """A standby that was refused a lock tries again then."""
+        self._read_since = float("-inf")
+        self._given_up: list[Link] = []
+
+    def begin(self, now: float) -> None:
+        """Let the sites connect."""
+        if self._standby:
+            self._wait(now)
+        else:
+            self._start(now, after_waiting=False)
+
+    def step(self, now: float) -> None:
+        """Do what is due."""
+        if self.phase == "starting":
+            self._starting(now)
+        if self.phase == "probing":
+            self._probing(now)
+        if self.phase == "waiting":
+            self._waiting(now)
+        if self.phase == "active":
+            self._active(now)
+        if now >= self._beacon_at:
+            self._say(now)
+        self._greet()
+
+    def deadline(self, now: float) -> float:
+        """When there will be something to do."""
+        if self.phase == "active":
+            return min(self._beacon_at, max(self._lease.until, now + LOOK_EVERY_S))
+        if self.phase == "starting":
+            return self._beacon_at
+        return min(self._beacon_at, now + LOOK_EVERY_S)
+
+    def close_given_up(self) -> None:
+        """Close connections that were given up. Without the lock."""
+        while self._given_up:
+            self._given_up.pop().close(CLOSE_S)
+
+    # -- phases -------------------------------------------------------------------------------------------
+
+    def _start(self, now: float, after_waiting: bool) -> None:
+        self.phase, self._since = "starting", now
+        self._after_waiting = after_waiting
+        self._shared.standing_by = True
+        for site in self._locking:
+            self._give_up(site)
+        self._shared.membership.begin(self._locking, self._others)
+        for site in self._locking:
+            site.links.read()
+        self._starting(now)
+
+    def _starting(self, now: float) -> None:
+        """Locks decide, where there are any."""
+        membership = self._shared.membership
+        if self._lease.rival(now) is not None:
+            self._wait(now)
+        elif membership.barred:
+            if self._standby and any(site.state == "busy" for site in self._locking):
+                self._wait(now)
+        elif membership.holding or self._after_waiting or not self._others:
+            self._activate(now)
+        else:
+            self._probe(now)
+
+    def _probe(self, now: float) -> None:
+        self.phase, self._since = "probing", now
+        self._shared.standing_by = True
+        for site in self._others:
+            self._give_up(site)
+            site.links.listen()
+        self._beacon_at = now
+
+    def _probing(self, now: float) -> None:
+        """Does anybody answer?"""
+        if self._lease.rival(now) is not None:
+            self._wait(now)
+            return
+        if self._shared.membership.barred:
+            return
+        echoes = [site.echoes_since for site in self._others if site.echoes_since is not None]
+        refused = all(site.state == "refused" for site in self._others)
+        heard = bool(echoes) and now >= min(echoes) + GRACE_S
+        if heard and self._lease.rank(now) > 0 and now < self._since + PROBE_S + 2 * self._lease.every:
+            return  # somebody else is looking, and comes first
+        if heard or refused or now >= self._since + PROBE_S or self._shared.membership.holding:
+            self._activate(now)
+
+    def _activate(self, now: float) -> None:
+        """Nobody else reads: this inbox does from now on."""
+        shared = self._shared
+        for site in self._others:
+            if site.links.listener is not None:
+                self._give_up(site)
+        if self._after_waiting or self._lease.lapsed(now):
+            self._adopt(now)
+        self.phase, self._since, self._read_since = "active", now, now
+        self._contested_since = None
+        shared.standing_by = False
+        for site in self._others:
+            site.links.read()
+        for site in self._all:
+            site.greeted = False
+            site.admit()
+        self._beacon_at = now
+
+    def _adopt(self, now: float) -> None:
+        """Go on where the inbox that read before stopped, as far as that is known."""
+        shared, taken = self._shared, 0
+        inboxes: dict[str, int] = {}
+        for stream, (state, inbox) in self._control.positions.items():
+            taken += shared.core.adopt(stream, state.entered, state.position, state.high_water, now)
+            inboxes[inbox] = inboxes.get(inbox, 0) + 1
+        self._control.positions.clear()
+        if any(site.ever_echoed for site in self._all):
+            self._lease.demand()
+        if self._after_waiting:
+            before = max(inboxes, key=lambda name: inboxes[name], default="")
+            shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})
+            log.warning("group %s: taken over from inbox %s", shared.group, before or "unknown")
+        shared.after_core()
+
+    def _active(self, now: float) -> None:
+        lease = self._lease
+        if lease.lapsed(now):
+            self._trust_the_deaf(now)
+        lapsed = lease.lapsed(now) and now >= self._read_since + lease.lasts
+        rival = lease.rival(now)
+        yields = rival is not None and (lapsed or rival.beacon.rank < lease.own_rank)
+        if yields or (self._standby and self._shared.membership.barred and self._is_busy):
+            self._wait(now)
+        elif lapsed:
+            self._let_go(now)
+        else:
+            for site in self._others:
+                site.links.read()
+
+    def _let_go(self, now: float) -> None:
+        """There is no proof any more. Sessions that were lost are not taken back before it is known that nobody else
+        has them."""
+        lost = [site for site in self._others if site.state != "connected"]
+        for site in lost:
+            self._give_up(site)
+        if lost and len(lost) == len(self._others) and not self._shared.membership.holding:
+            log.warning("group %s: it is not known any more whether this inbox reads", self._shared.group)
+            self._after_waiting = False
+            self._probe(now)
+
+    def _wait(self, now: float) -> None:
+        """Another inbox reads, or this one is a standby."""
+        shared = self._shared
+        if self.phase != "waiting":
+            log.info("group %s: waiting for another inbox to end", shared.group)
+        self.phase, self._since = "waiting", now
+        shared.standing_by = True
+        if self._contested_since is None:
+            self._contested_since = now
+        self._try_at = now + self._lease.every
+        for site in self._all:
+            if site.links.listener is None:
+                self._give_up(site)
+            site.links.listen()
+        self._beacon_at = now
+
+    def _waiting(self, now: float) -> None:
+        """Take over, once nobody reads any more."""
+        lease, timeout = self._lease, self._lease.takeover_timeout
+        rival = lease.rival(now)
+        contested = self._contested_since
+        if rival is not None:
+            if not self._standby and contested is not None and now - contested >= timeout:
+                self._shared.fail(
+                    GroupBusy(
+                        f"another consumer reads for group {self._shared.group!r} (inbox {rival.beacon.inbox!r}):"
+                        " stop it, or give this one its own group"
+                    )
+                )
+            return
+        echoes = [site.echoes_since for site in self._all if site.echoes_since is not None]
+        # Without control frames nothing is heard, and locks alone must do, where there are any.
+        listening = min(echoes, default=self._since if self._locking else float("inf"))
+        turn = lease.rank(now) * lease.lasts
+        quiet_since = max(listening, lease.silent_since())
+        if lease.freed_at is not None and lease.freed_at > lease.silent_since():
+            # The one that read said goodbye; another that reads would have answered this one's beacon.
+            quiet_since = max(lease.freed_at, listening + GRACE_S) - timeout
+        if now >= max(quiet_since + timeout + turn, self._try_at):
+            for site in self._all:
+                self._give_up(site)
+            self._start(now, after_waiting=True)
+
+    # -- parts --------------------------------------------------------------------------------------------
+
+    @property
+    def _is_busy(self) -> bool:
+        return any(site.state == "busy" for site in self._locking)
+
+    def _give_up(self, site: SiteReceiver) -> None:
+        link = site.links.give_up("given up: another consumer may read for this group")
+        if link is not None:
+            self._given_up.append(link)
+
+    def _trust_the_deaf(self, now: float) -> None:
+        """A site that never lets its users see control frames can't prove anything: its lock, or session, must do."""
+        for site in self._all:
+            deaf_for = now - site.connected_at if site.state == "connected" else 0.0
+            if not site.ever_echoed and deaf_for >= self._lease.lasts:
+                self._lease.until = now + self._lease.lasts
+                self._shared.changed.notify_all()
+
+    def _say(self, now: float) -> None:
+        """Send a beacon."""
+        self._lease.claim = self._claim()
+        if self.phase == "probing":
+            self._beacon_at = now + min(PROBE_AGAIN_S, self._lease.every)
+        else:
+            self._beacon_at = now + self._lease.every
+        if self.phase != "starting":
+            self._control.say(now, wants_all=self.phase == "waiting")
+
+    def _claim(self) -> bytes:
+        if self.phase == "active":
+            for site in self._locking:
+                if site.state == "connected":
+                    return _LOCK + site.name.encode()
+            return _READS
+        return _WAITS if self.phase == "waiting" and self._standby else _LOOKS
+
+    def _greet(self) -> None:
+        """Sites that were connected since the last look hear a beacon at once, and their producers are called."""
+        new = [site for site in self._all if not site.greeted and site.state in ("connected", "listening")]
+        if not new or (self.phase == "active" and self._shared.membership.barred):
+            return
+        for site in new:
+            site.greeted = True
+            if self.phase == "active":
+                self._control.greet(site)
+        self._say(self._shared.clock())
