@@ -111,7 +111,8 @@ class ProducerCore:
         everywhere: RangeSet = self.confirms.everywhere()
         published = [span for span in self.confirms.published if span[1] > above]
         if consumed is not None:
-            published = [part for span in published for part in consumed.overlap(*span)]
+            parts = [part for span in published for part in consumed.overlap(*span)]
+            published = [part for part in parts if part[1] > above]
         full: list[Span] = []
         partly: list[Span] = []
         for first, last in published:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Repairing"]
 
 PAGE_BYTES = 128 * 1024
-"""Read from the outbox at a time."""
+"""Read from the outbox at a time, or what may be sent in PAGE_S, if that is less."""
+PAGE_S = 0.05
 STEP_BYTES = 512 * 1024
 """Sent in one step of the writer, so that what is published meanwhile does not wait."""
 PAUSE_MIN_S = 0.005
@@ -37,6 +38,9 @@ class Repairing:
         self.queue = Repairs(bytes_per_second)
         self.messages = 0
         """Messages that were sent again, counted for each group and time."""
+        self._page = (
+            PAGE_BYTES if bytes_per_second is None else min(PAGE_BYTES, int(bytes_per_second * PAGE_S))
+        )
         self._engine = engine
         self._outbox = outbox
         self._announcing = announcing
@@ -77,7 +81,7 @@ class Repairing:
     def _read(self, piece: Piece) -> list[Row]:
         page = self._engine.membership.book.pages[piece.stream]
         try:
-            return self._outbox.numbered(page.row.id, piece.epoch, piece.first, piece.last, PAGE_BYTES)
+            return self._outbox.numbered(page.row.id, piece.epoch, piece.first, piece.last, self._page)
         except StoreCorrupt as error:
             self._engine.log.error("producer %s: can't repair: %s", self._engine.producer_id, error)
             return []

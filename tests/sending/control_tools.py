@@ -1,0 +1,218 @@
+"""A producer on simulated time at stepped brokers, and groups that are driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from reliamsg.keys import KeyRing
+from reliamsg.message import Stream
+from reliamsg.sending.engine import Engine
+from reliamsg.sending.receipt import Receipt
+from reliamsg.sending.settings import make_settings
+from reliamsg.store.outbox import Outbox
+from reliamsg.testing import MemoryNetwork
+from reliamsg.transport.base import Binding
+from reliamsg.wire.address import call_address, group_address, is_group, producer_address, status_address
+from reliamsg.wire.control import (
+    VERSION,
+    Span3,
+    State,
+    Status,
+    StreamState,
+    StreamStatus,
+    encode_state,
+    encode_status,
+    is_control_frame,
+    open_control,
+)
+from reliamsg.wire.data import Frame, open_frame
+
+EPOCH_US = 1_700_000_000_000_000
+
+
+class Bench:
+    """Brokers, a clock, and producers that are stepped."""
+
+    def __init__(self, path: Path, *sites: str) -> None:
+        self.path = path
+        self.network = MemoryNetwork(*(sites or ("dc1",)), threaded=False)
+        for broker in self.network.brokers.values():  # else what nobody is named for is returned
+            broker.declare([Binding(topic, 0, "sink") for topic in ("t", "u")])
+        self.now = 1_000.0
+        self.wall_offset_us = EPOCH_US
+        self.engines: list[Engine] = []
+        self.errors: list[BaseException] = []
+        self.boots = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def wall_us(self) -> int:
+        return int(self.now * 1e6) + self.wall_offset_us
+
+    def open(
+        self,
+        groups: dict[str, Sequence[str]] | None = None,
+        path: Path | None = None,
+        producer: str = "p",
+        **options: Any,
+    ) -> Engine:
+        """Open a producer, connect it, and let it do what it does at once."""
+        chosen: dict[str, Any] = {
+            "confirm": "all", "release": "confirmed", "wire": "batch", "compression": None, "max_bytes": 2**30,
+            "retain_seconds": 300.0, "retain_bytes": 2**26, "max_batch_messages": 2048, "max_batch_bytes": 2**18,
+            "hello_timeout": 1.0, "status_interval": 1.0, "repair_bytes_per_second": None, "keys": None,
+            "sites": self.network.sites,
+        }  # fmt: skip
+        chosen |= options
+        sites = chosen["sites"]
+        self.boots += 1
+        outbox = Outbox(
+            path or self.path, producer, self.wall_us(), int(self.now * 1e6), f"{self.boots:016x}"
+        )
+        engine = Engine(
+            outbox, sites, {topic: tuple(names) for topic, names in (groups or {}).items()}, make_settings(**chosen),
+            self.network, self.clock, self.wall_us, None, lambda: None,
+        )  # fmt: skip
+        engine.callbacks.on_error = self.errors.append
+        for link in engine.links.values():
+            link.transport.start()
+        self.engines.append(engine)
+        self.run()
+        return engine
+
+    def run(self, seconds: float = 0.0) -> None:
+        """Let everything happen that happens within so many seconds."""
+        end = self.now + seconds
+        for _ in range(100_000):
+            self.network.run_pending()
+            deadlines = [engine.step() for engine in self.engines]
+            due = min((at for at in deadlines if at is not None), default=end)
+            if self.network.run_pending() or due <= self.now:
+                self.now = min(end, self.now + 1e-6)  # so that two things a moment apart have two times
+                if due > self.now or self.now < end:
+                    continue
+                if all(engine.intake.empty and not engine.control._heard for engine in self.engines):
+                    return
+                continue
+            if due > end:
+                self.now = end
+                return
+            self.now = due
+        raise AssertionError("no end to it")
+
+    def publish(self, engine: Engine, topic: str, *bodies: bytes) -> Receipt:
+        receipt = engine.intake.accept(topic, list(bodies), None, None, sum(map(len, bodies)), 0.0)
+        self.run()
+        return receipt
+
+    def close(self, engine: Engine, crash: bool = False) -> None:
+        """End a producer; with `crash` without storing anything more."""
+        for link in engine.links.values():
+            link.transport.kill() if crash else link.transport.close(0.0)
+        self.engines.remove(engine)
+        if crash:
+            engine._outbox.close()
+        else:
+            engine.finish()
+
+    def group(self, name: str, *topics: str, site: str = "dc1", keys: KeyRing | None = None) -> Group:
+        return Group(self, name, topics or ("t",), site, keys)
+
+
+class Group:
+    """What a group sees at control addresses, and what it says. Nothing happens by itself but `answers`."""
+
+    def __init__(
+        self, bench: Bench, name: str, topics: Iterable[str], site: str, keys: KeyRing | None
+    ) -> None:
+        self.bench = bench
+        self.name = name
+        self.keys = keys
+        self.statuses: list[tuple[float, str, Status]] = []
+        """When, where and what."""
+        self.repairs: list[Frame] = []
+        self.answers: dict[str, StreamState] | None = None
+        """By topic, what every status is answered with; None for no answers."""
+        self.number = 0
+        where = next(s for s in bench.network.sites if s.name == site)
+        self._transport = bench.network.open_sender(where, f"group {name}", (), self)  # type: ignore[arg-type]
+        self._transport.listen([group_address(name), *map(status_address, topics)])
+        self._transport.start()
+        bench.network.run_pending()
+
+    def heard(self, address: str, body: bytes) -> None:
+        if is_group(address) and not is_control_frame(body):
+            self.repairs.append(open_frame(body))
+            return
+        frame = open_control(body, address, self.keys)
+        assert isinstance(frame, Status)
+        self.statuses.append((self.bench.now, address, frame))
+        if self.answers is not None:
+            answers = [self.answers.get(s.topic, state(s.topic)) for s in frame.streams]
+            self.tell(*answers, producer=frame.producer)
+
+    def tell(self, *streams: StreamState, producer: str = "p", number: int | None = None) -> None:
+        """Send a state."""
+        self.number += 1
+        to = producer_address(producer)
+        said = State(
+            VERSION, self.name, "inbox", number or self.number, 0, to, producer, "active", b"n", list(streams)
+        )
+        for frame in encode_state(said, self.keys):
+            assert self._transport.tell(to, frame)
+
+    def call(self, topic: str) -> None:
+        self.number += 1
+        to = call_address(topic)
+        said = State(VERSION, self.name, "inbox", self.number, 0, to, "", "call", b"n", [])
+        for frame in encode_state(said, self.keys):
+            assert self._transport.tell(to, frame)
+
+    def newest(self, topic: str = "t") -> StreamStatus:
+        """The newest status of a topic's stream."""
+        for _, _, status in reversed(self.statuses):
+            for stream in status.streams:
+                if stream.topic == topic:
+                    return stream
+        raise AssertionError(f"no status of {topic}")
+
+    def repaired(self) -> list[int]:
+        """Sequence numbers that were sent again, in order."""
+        return [n for frame in self.repairs for n in range(frame.envelope.seq, frame.envelope.last + 1)]
+
+    def connected(self, endpoint: str, window: int | None) -> None: ...
+    def disconnected(self, reason: str) -> None: ...
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None: ...
+    def blocked(self, reason: str | None) -> None: ...
+    def pull(self) -> tuple[()]:
+        return ()
+
+
+def state(
+    topic: str = "t",
+    position: tuple[int, int] = (0, 1),
+    entered: tuple[int, int] = (0, 0),
+    missing: Sequence[Span3] = (),
+    wanted: Sequence[Span3] = (),
+) -> StreamState:
+    """What a group says of one stream."""
+    return StreamState(topic, 0, position, entered, 0, list(missing), list(wanted), [])
+
+
+def settled(engine: Engine, topic: str, last: int) -> StreamState:
+    """The group has settled all up to `last` in the producer's epoch."""
+    outbox = engine._outbox
+    return state(topic, (outbox.epoch, last + 1), (outbox.epoch, outbox.incarnation))
+
+
+def stream(topic: str = "t", producer: str = "p") -> Stream:
+    return Stream(producer, topic, 0)
+
+
+def twin_status(epoch: int, incarnation: int, producer: str = "p") -> tuple[str, list[bytes]]:
+    """A hello of another owner of the producer's name."""
+    to = producer_address(producer)
+    return to, encode_status(Status(VERSION, producer, epoch, incarnation, 1, 0, 0, 0, False, to, []))
