@@ -5,17 +5,25 @@ keeps when it is started again; leaving its ``with`` block ends it, and so does 
 """
 
 from reliamsg.lab.broker import Broker, TlsFiles
+from reliamsg.lab.cluster import ClusterNode, PartitionMode, RabbitCluster
 from reliamsg.lab.embedded import EmbeddedBroker
+from reliamsg.lab.haproxy import HaProxy
 from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.lab.network import Network
 from reliamsg.lab.process import LabError, free_port, wait_until
 from reliamsg.lab.proxy import TcpProxy
 from reliamsg.lab.rabbitmq import RabbitNode
 
 __all__ = [
     "Broker",
+    "ClusterNode",
     "EmbeddedBroker",
+    "HaProxy",
     "LabError",
     "Mosquitto",
+    "Network",
+    "PartitionMode",
+    "RabbitCluster",
     "RabbitNode",
     "TcpProxy",
     "TlsFiles",

@@ -65,15 +65,34 @@ class RabbitNode(Broker):
         self._ctl = program("rabbitmqctl", "rabbitmq-server", *_PLACES)
         self._epmd_program = program("epmd", "erlang-base")
         super().__init__(directory, name, port, start_timeout)
-        self._mqtt_port = free_port() if "rabbitmq_mqtt" in plugins else None
-        self._tls_port = free_port() if tls else None
-        self._dist_port = free_port()
-        self._epmd_port = free_port()
+        self._mqtt_port = self._pick_port(1883) if "rabbitmq_mqtt" in plugins else None
+        self._tls_port = self._pick_port(5671) if tls else None
+        self._dist_port = self._pick_port(25672)
+        self._epmd_port = self._pick_port(4369)
         self._epmd: Child | None = None
         self._complete = False
         """Whether the start is known to be over, also for rabbitmqctl."""
         self._write_files(config, plugins, tls)
         self._environment = self._make_environment(schedulers)
+
+    # Where it runs: on this machine itself, unless a subclass has other ideas.
+
+    @property
+    def host(self) -> str:
+        """The address that it listens at."""
+        return "127.0.0.1"
+
+    def _pick_port(self, usual: int) -> int:
+        """A port for what usually listens at `usual`."""
+        return free_port()
+
+    @property
+    def _nodename(self) -> str:
+        return f"{self._name}@localhost"
+
+    def _inside(self, command: Sequence[str]) -> list[str]:
+        """The command that runs `command` where the node runs."""
+        return list(command)
 
     def _write_files(self, config: Sequence[str], plugins: Sequence[str], tls: TlsFiles | None) -> None:
         home = self.directory / "home"
@@ -83,17 +102,17 @@ class RabbitNode(Broker):
             cookie.write_text(secrets.token_hex(16))
             cookie.chmod(0o400)
         lines = [
-            f"listeners.tcp.1 = 127.0.0.1:{self._port}",
+            f"listeners.tcp.1 = {self.host}:{self._port}",
             # The defaults suit a machine of its own: half a gigabyte for each write-ahead log, and an alarm
             # that blocks every publisher when the disk is short.
             "raft.wal_max_size_bytes = 67108864",
             "disk_free_limit.absolute = 50MB",
         ]
         if self._mqtt_port is not None:
-            lines.append(f"mqtt.listeners.tcp.1 = 127.0.0.1:{self._mqtt_port}")
+            lines.append(f"mqtt.listeners.tcp.1 = {self.host}:{self._mqtt_port}")
         if tls is not None:
             lines += [
-                f"listeners.ssl.1 = 127.0.0.1:{self._tls_port}",
+                f"listeners.ssl.1 = {self.host}:{self._tls_port}",
                 f"ssl_options.cacertfile = {tls.authority}",
                 f"ssl_options.certfile = {tls.certificate}",
                 f"ssl_options.keyfile = {tls.key}",
@@ -107,9 +126,9 @@ class RabbitNode(Broker):
         return {
             "HOME": str(self.directory / "home"),
             "ERL_EPMD_PORT": str(self._epmd_port),
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_ADDRESS": self.host,
             "ERL_CRASH_DUMP": str(self._place("erl_crash.dump")),
-            "RABBITMQ_NODENAME": f"{self._name}@localhost",
+            "RABBITMQ_NODENAME": self._nodename,
             "RABBITMQ_DIST_PORT": str(self._dist_port),
             "RABBITMQ_CONFIG_FILE": str(self._place("rabbitmq")),
             "RABBITMQ_CONF_ENV_FILE": "/dev/null",
@@ -131,36 +150,37 @@ class RabbitNode(Broker):
 
     @property
     def url(self) -> str:
-        return f"amqp://guest:guest@127.0.0.1:{self._port}/%2F"
+        return f"amqp://guest:guest@{self.host}:{self._port}/%2F"
 
     @property
     def mqtt_url(self) -> str:
         """For the plugin ``rabbitmq_mqtt``."""
         if self._mqtt_port is None:
             raise LabError(f"{self._name} was made without the plugin rabbitmq_mqtt")
-        return f"mqtt://guest:guest@127.0.0.1:{self._mqtt_port}"
+        return f"mqtt://guest:guest@{self.host}:{self._mqtt_port}"
 
     @property
     def tls_url(self) -> str:
         """For the TLS listener; the certificate must be valid for ``127.0.0.1``."""
         if self._tls_port is None:
             raise LabError(f"{self._name} was made without tls")
-        return f"amqps://guest:guest@127.0.0.1:{self._tls_port}/%2F"
+        return f"amqps://guest:guest@{self.host}:{self._tls_port}/%2F"
 
     def _launch(self) -> Child:
         self._end_epmd()
         self._complete = False
-        epmd = [self._epmd_program, "-port", str(self._epmd_port), "-address", "127.0.0.1"]
-        self._epmd = Child(f"epmd of {self._name}", epmd, output=self._place("epmd.out"))
-        wait_until(lambda: _listens(self._epmd_port), 60.0, "epmd answers", self._epmd)
-        return Child(self._name, [self._server], output=self._place("out"), environment=self._environment)
+        epmd = [self._epmd_program, "-port", str(self._epmd_port), "-address", self.host]
+        self._epmd = Child(f"epmd of {self._name}", self._inside(epmd), output=self._place("epmd.out"))
+        wait_until(lambda: _listens(self.host, self._epmd_port), 60.0, "epmd answers", self._epmd)
+        server = self._inside([self._server])
+        return Child(self._name, server, output=self._place("out"), environment=self._environment)
 
     def _ready(self) -> str:
         return f"{super()._ready()} (its log: {self._place('log')})"
 
     def _answers(self) -> bool:
         """Whether an AMQP handshake begins; the listener opens when the rest is up."""
-        with contextlib.suppress(OSError), _connect(self._port) as client:
+        with contextlib.suppress(OSError), _connect(self.host, self._port) as client:
             client.sendall(b"AMQP\x00\x00\x09\x01")
             return client.recv(1) == b"\x01"
         return False
@@ -200,7 +220,7 @@ class RabbitNode(Broker):
         return self._run_ctl(args, timeout)
 
     def _run_ctl(self, args: Sequence[str], timeout: float) -> str:
-        command = [self._ctl, "-q", *args]
+        command = self._inside([self._ctl, "-q", *args])
         try:
             done = subprocess.run(
                 command,
@@ -247,7 +267,7 @@ class RabbitNode(Broker):
 
         login = pika.PlainCredentials("guest", "guest")
         parameters = pika.ConnectionParameters(
-            "127.0.0.1", self._port, vhost, login, blocked_connection_timeout=30
+            self.host, self._port, vhost, login, blocked_connection_timeout=30
         )
         connection = pika.BlockingConnection(parameters)
         try:
@@ -258,11 +278,11 @@ class RabbitNode(Broker):
             connection.close()
 
 
-def _connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=2.0)
+def _connect(host: str, port: int) -> socket.socket:
+    return socket.create_connection((host, port), timeout=2.0)
 
 
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), _connect(port):
+def _listens(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError), _connect(host, port):
         return True
     return False

@@ -1,0 +1,283 @@
+"""RabbitMQ clusters on this machine: each node in a network namespace of its own, to be cut off, killed and brought
+back.
+
+Needs root, as :mod:`reliamsg.lab.network` does. Clients reach every node, also one that is cut off from the others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, get_args
+
+from reliamsg.lab.network import Network
+from reliamsg.lab.process import LabError, program, wait_until
+from reliamsg.lab.rabbitmq import RabbitNode
+
+__all__ = ["ClusterNode", "PartitionMode", "RabbitCluster"]
+
+PartitionMode = Literal["ignore", "autoheal", "pause_minority", "pause_if_all_down"]
+"""What a node does when it can't reach others: RabbitMQ's ``cluster_partition_handling``."""
+
+_TICK_SECONDS = 5
+"""Within so long, a quarter more or less, nodes notice that they can't reach each other; RabbitMQ's own is 60."""
+
+_COOKIE = "reliamsg-lab"
+"""Nodes that share it talk to each other; they are alone in their network."""
+
+_PATIENCE_S = 240.0
+"""How long a cluster may take to form, to notice or to mend: it is the point at which waiting is given up."""
+
+
+class ClusterNode(RabbitNode):
+    """A node of a :class:`RabbitCluster`: like any other, at an address of its own and its usual ports."""
+
+    def __init__(
+        self, directory: Path, network: Network, number: int, *, config: Sequence[str], plugins: Sequence[str],
+        start_timeout: float = _PATIENCE_S,
+    ) -> None:  # fmt: skip
+        """Host `number` of `network`."""
+        self._erl_call = program("erl_call", "erlang-base")
+        self.number = number
+        self._network = network
+        home = Path(directory).resolve() / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        if not (home / ".erlang.cookie").exists():
+            (home / ".erlang.cookie").write_text(_COOKIE)
+            (home / ".erlang.cookie").chmod(0o400)
+        config = ["loopback_users.guest = false", *config]
+        super().__init__(
+            directory, "rabbit", port=5672, config=config, plugins=plugins, start_timeout=start_timeout
+        )
+        self._environment["RABBITMQ_USE_LONGNAME"] = "true"
+        self._environment["RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS"] += f" -kernel net_ticktime {_TICK_SECONDS}"
+
+    @property
+    def host(self) -> str:
+        return self._network.address(self.number)
+
+    def _pick_port(self, usual: int) -> int:
+        return usual
+
+    @property
+    def _nodename(self) -> str:
+        return f"rabbit@{self.host}"
+
+    def _inside(self, command: Sequence[str]) -> list[str]:
+        return self._network.inside(self.number, command)
+
+    @property
+    def mqtt_address(self) -> tuple[str, int]:
+        """Host and port of the plugin ``rabbitmq_mqtt``."""
+        if self._mqtt_port is None:
+            raise LabError(f"{self._nodename} was made without the plugin rabbitmq_mqtt")
+        return self.host, self._mqtt_port
+
+    def serving(self) -> bool:
+        """Whether clients can connect: not while it is down, starts, or has paused itself; takes milliseconds."""
+        return self._answers()
+
+    def members(self) -> set[int]:
+        """The nodes that this one runs together with, itself included, by number; none while it is paused.
+
+        Takes milliseconds, as the next does. LabError while it is down.
+        """
+        if not self.serving():
+            return set()
+        return self._ask("rabbit_mnesia cluster_nodes [running]")
+
+    def parted_from(self) -> set[int]:
+        """The nodes that it knows to have gone on without it, or it without them, and has not healed from."""
+        return self._ask("rabbit_node_monitor partitions []")
+
+    def _ask(self, call: str) -> set[int]:
+        """The node numbers in the answer to a call in the node itself. rabbitmqctl would take a second for each."""
+        command = [self._erl_call, "-c", _COOKIE, "-name", self._nodename, "-a", call]
+        try:
+            done = subprocess.run(
+                self._inside(command), env={**os.environ, **self._environment}, stdin=subprocess.DEVNULL,
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise LabError(f"{self._nodename}: no answer to {call} within 60 s") from None
+        answer = done.stdout.strip()
+        if done.returncode or not answer.startswith("["):
+            raise LabError(f"{self._nodename}: {call} failed: {answer} {done.stderr.strip()}")
+        return {int(number) - 10 for number in re.findall(r"rabbit@\d+\.\d+\.\d+\.(\d+)", answer)}
+
+
+class RabbitCluster:
+    """RabbitMQ nodes, numbered from 1, each in a network namespace of its own; user and password ``guest``.
+
+    >>> with RabbitCluster(directory, mode="autoheal", mirrored=True) as cluster:     # doctest: +SKIP
+    ...     cluster.isolate(3)
+    ...     cluster.wait_cut(3)
+    ...     cluster.heal()
+    ...     cluster.wait_whole()
+
+    A context manager: entering starts it and waits until it has formed, leaving kills it and removes its network.
+    """
+
+    def __init__(
+        self, directory: Path | str, *, mode: PartitionMode, nodes: int = 3, mirrored: bool = False,
+        config: Sequence[str] = (), plugins: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Prepare a cluster in `directory`.
+
+        `mode`: what nodes do in a partition; with ``pause_if_all_down`` those pause that can't reach node 1.
+        `mirrored`: classic queues get a mirror on each node (policy ``ha-mode: all``). `config`: further lines of
+        rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt``.
+        """
+        if mode not in get_args(PartitionMode):
+            raise LabError(f"partition mode {mode!r}: {', '.join(get_args(PartitionMode))} are possible")
+        self.mode = mode
+        self.mirrored = mirrored
+        self.directory = Path(directory).resolve()
+        self.network = Network(nodes)
+        lines = [*self._config(nodes), *config]
+        self.nodes = [
+            ClusterNode(self.directory / str(number), self.network, number, config=lines, plugins=plugins)
+            for number in self.network.hosts
+        ]  # fmt: skip
+
+    def _config(self, nodes: int) -> list[str]:
+        names = [f"rabbit@{self.network.address(number)}" for number in range(1, nodes + 1)]
+        lines = [
+            f"cluster_partition_handling = {self.mode}",
+            "cluster_formation.peer_discovery_backend = classic_config",
+            # Those who find the cluster not yet formed ask again.
+            "cluster_formation.discovery_retry_limit = 60",
+            "cluster_formation.discovery_retry_interval = 1000",
+        ]
+        lines += [
+            f"cluster_formation.classic_config.nodes.{number} = {name}"
+            for number, name in enumerate(names, 1)
+        ]
+        if self.mode == "pause_if_all_down":
+            lines += [
+                "cluster_partition_handling.pause_if_all_down.recover = autoheal",
+                f"cluster_partition_handling.pause_if_all_down.nodes.1 = {names[0]}",
+            ]
+        return lines
+
+    def node(self, number: int) -> ClusterNode:
+        """A node by its number, from 1."""
+        return self.nodes[number - 1]
+
+    def url(self, *numbers: int) -> str:
+        """AMQP, for ``Site(name, url)``: these nodes in this order, or all."""
+        hosts = ",".join(self.node(number).host for number in numbers or self.network.hosts)
+        return f"amqp://guest:guest@{hosts}/%2F"
+
+    def mqtt_url(self, *numbers: int) -> str:
+        """For the plugin ``rabbitmq_mqtt``: these nodes in this order, or all."""
+        hosts = ",".join(self.node(number).mqtt_address[0] for number in numbers or self.network.hosts)
+        return f"mqtt://guest:guest@{hosts}"
+
+    def start(self, *numbers: int) -> None:
+        """Start these nodes, or all, at the same time; returns when clients can connect to each."""
+        chosen = [self.node(number) for number in numbers or self.network.hosts]
+        with ThreadPoolExecutor(len(chosen)) as pool:
+            for started in [pool.submit(node.start) for node in chosen]:
+                started.result()
+
+    def form(self) -> None:
+        """Start all nodes of a new cluster, and wait until it is one and has its policies."""
+        # The first alone: the others then find a cluster to join, and need not agree on who makes it.
+        self.node(1).start()
+        if len(self.nodes) > 1:
+            self.start(*[node.number for node in self.nodes[1:]])
+        self.wait_whole()
+        if self.mirrored:
+            policy = {"ha-mode": "all", "ha-sync-mode": "automatic"}
+            self.node(1).ctl("set_policy", "mirrored", "^reliamsg|^plain|^mqtt", json.dumps(policy),
+                             "--apply-to", "queues")  # fmt: skip
+
+    def isolate(self, *numbers: int) -> None:
+        """Cut these nodes off from the others, not from clients."""
+        self.network.isolate(*numbers)
+
+    def heal(self, *numbers: int) -> None:
+        """Let these nodes, or all, talk to all again."""
+        self.network.heal(*numbers)
+
+    def wait_cut(self, *numbers: int, timeout: float = _PATIENCE_S) -> None:
+        """Wait until every node that is up has noticed that these are cut off (and they, that the others are)."""
+        apart = set(numbers)
+        for node in self.nodes:
+            if node.alive:
+                far = {
+                    other.number for other in self.nodes if (other.number in apart) != (node.number in apart)
+                }
+                self._wait(lambda node=node, far=far: not node.members() & far,  # type: ignore[misc]
+                           timeout, f"node {node.number} notices that it can't reach {sorted(far)}")  # fmt: skip
+
+    def wait_paused(self, number: int, timeout: float = _PATIENCE_S) -> None:
+        """Wait until a node that can't reach the others has paused itself (in the modes that do)."""
+        self._wait(lambda: not self.node(number).serving(), timeout, f"node {number} pauses")
+
+    def wait_whole(self, timeout: float = _PATIENCE_S) -> None:
+        """Wait until all nodes that are up run together, none of them parted from another, and serve clients."""
+
+        def whole() -> bool:
+            up = [node for node in self.nodes if node.alive]
+            everybody = {node.number for node in up}
+            return all(node.members() == everybody and not node.parted_from() for node in up)
+
+        self._wait(whole, timeout, "all nodes that are up run together")
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool], timeout: float, what: str) -> None:
+        latest = [""]
+
+        def holds() -> bool:
+            # A node that pauses or restarts its inner application answers with errors meanwhile.
+            try:
+                return condition()
+            except LabError as error:
+                latest[0] = f" ({error})"
+                return False
+
+        try:
+            wait_until(holds, timeout, what, poll=0.1)
+        except LabError as error:
+            raise LabError(f"{error}{latest[0]}") from None
+
+    def mirrors(self, queue: str, vhost: str = "/") -> int:
+        """How many mirrors of a classic queue have all that it has, the leader not counted; takes a second or two."""
+        serving = next((node for node in self.nodes if node.serving()), None)
+        if serving is None:
+            raise LabError("no node of the cluster serves")
+        columns = ("name", "synchronised_slave_pids")
+        rows = json.loads(serving.ctl("list_queues", "-p", vhost, "--formatter", "json", *columns))
+        for row in rows:
+            if row["name"] == queue:
+                return len(row["synchronised_slave_pids"] or [])
+        raise LabError(f"no queue {queue!r} in the cluster")
+
+    def close(self) -> None:
+        """Kill all nodes, remove the network, and delete the data; may be called again."""
+        for node in self.nodes:
+            node.kill()
+        self.network.close()
+        for node in self.nodes:
+            node.wipe()
+
+    def __enter__(self) -> Self:
+        try:
+            self.form()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,116 @@
+"""Hosts in network namespaces: side by side, cut from each other, and gone when they should be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reliamsg.lab import LabError, Network, wait_until
+from reliamsg.lab.process import Child
+
+LISTEN = "import socket, time; server = socket.create_server(('0.0.0.0', 7000)); time.sleep(1e6)"
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 7000), timeout=0.5)"
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network(3) as found:
+        yield found
+
+
+def listen(network: Network, host: int, output: Path) -> Child:
+    child = Child(f"host {host}", network.inside(host, [sys.executable, "-c", LISTEN]), output=output)
+    wait_until(lambda: reaches(network, host, host), 60, f"host {host} listens", child)
+    return child
+
+
+def reaches(network: Network, here: int | None, there: int) -> bool:
+    """Whether a connection can be made to a listening host, from another or from this machine."""
+    command = [sys.executable, "-c", CONNECT, network.address(there)]
+    if here is not None:
+        command = network.inside(here, command)
+    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def test_hosts_are_cut_and_healed(network: Network, tmp_path: Path) -> None:
+    for host in network.hosts:
+        listen(network, host, tmp_path / "out")
+    assert reaches(network, 1, 3)
+
+    network.isolate(3)
+    network.isolate(3)
+    assert not reaches(network, 1, 3)
+    assert not reaches(network, 3, 2)
+    assert reaches(network, 1, 2)
+    assert reaches(network, None, 3), "clients still come through"
+
+    network.isolate(1, 3)
+    network.heal(3)
+    assert reaches(network, 3, 1)
+    assert reaches(network, 2, 3)
+    assert not reaches(network, 1, 2), "1 and 2 were parted by another cut"
+    network.heal()
+    assert reaches(network, 2, 1)
+    with pytest.raises(LabError, match="no host 4"):
+        network.address(4)
+
+
+def test_two_networks_side_by_side_and_nothing_left_of_them(network: Network, tmp_path: Path) -> None:
+    with Network(1) as other:
+        assert other.gateway != network.gateway
+        child = listen(other, 1, tmp_path / "out")
+        assert child.pid in other.pids(1)
+        assert network.pids(1) == []
+        space = other.namespace(1)
+    assert not child.alive
+    assert space not in namespaces()
+    other.close()
+
+
+ABANDON = """
+import os, signal, subprocess
+from reliamsg.lab import Network
+network = Network(1)
+process = subprocess.Popen(network.inside(1, ["sleep", "1000000"]), start_new_session=True,
+                           stdout=subprocess.DEVNULL)
+print(network.namespace(1), process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_goes_with_the_next_network_of_that_number() -> None:
+    done = subprocess.run([sys.executable, "-c", ABANDON], stdout=subprocess.PIPE, check=False, timeout=60)
+    space, pid = done.stdout.decode().split()
+    with contextlib.ExitStack() as stack:
+        # Others that make networks now may take its number, and then they remove it.
+        for _ in range(20):
+            made = stack.enter_context(Network(1))
+            if made.namespace(1) == space or space not in namespaces():
+                break
+        else:
+            raise AssertionError(f"{space} is still there")
+        assert int(pid) not in made.pids(1)
+    assert not runs(int(pid))
+
+
+def runs(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def namespaces() -> str:
+    return subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_only_root_makes_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(LabError, match="root"):
+        Network(3)
