@@ -168,7 +168,7 @@ def test_a_site_delayed_beyond_the_gap_timeout(
             paths.consumer[site].delay(2 * gap_timeout, "from_broker")
             t.flows(1_500)
             late = run.queued(site, t.consumer.config["group"])
-            assert late > 500, f"only {late} messages of {site} are late"
+            assert late > 100, f"only {late} messages of {site} are late"
             paths.consumer[site].heal()
         t.drained()
         assert not t.rows(t.consumer, "declared")

@@ -116,14 +116,14 @@ def test_what_is_held_unacknowledged_is_bounded(shared: Mosquitto, name: str) ->
 
 def test_reading_pauses_where_the_broker_has_no_limit(make_broker: MakeBroker, name: str) -> None:
     broker = make_broker(config=["max_inflight_messages 0"])
-    where = site(broker.url, mqtt_version="3.1.1", prefetch=5, heartbeat=1.0)
+    where = site(broker.url, mqtt_version="3.1.1", prefetch=5, heartbeat=2.0)
     with receiving(where, name, group=name) as (receiver, got):
         wait_for(lambda: got.up, "connected")
         publish(where, name, 1, 2000)
         wait_for(lambda: len(got.deliveries) == 20, "four times the prefetch")
         # Longer than broker and client wait for each other: pings go on while nothing is read.
-        quiet_until = time.monotonic() + 4.0
-        wait_for(lambda: got.down or time.monotonic() > quiet_until, "four heartbeats")
+        quiet_until = time.monotonic() + 7.0
+        wait_for(lambda: got.down or time.monotonic() > quiet_until, "three heartbeats and a half")
         assert got.down == []
         assert len(got.deliveries) == 20
         got.transport = receiver
