@@ -61,19 +61,19 @@ class KeyRing:
         """Whether this ring has a key to sign with."""
         return self.sign_with is not None
 
-    def sign(self, parts: Iterable[bytes]) -> bytes:
+    def sign(self, parts: Iterable[bytes | memoryview]) -> bytes:
         """The signature of a canonical form with the key `sign_with`, 32 bytes; :class:`ConfigError` without."""
         if self.sign_with is None:
             raise ConfigError("this key ring only verifies: give it sign_with=")
         return self._digest(self.sign_with, parts)
 
-    def verifies(self, key_id: str, signature: bytes, parts: Iterable[bytes]) -> bool:
+    def verifies(self, key_id: str, signature: bytes, parts: Iterable[bytes | memoryview]) -> bool:
         """Whether `signature` is that of a canonical form with the key `key_id`, and the key is trusted here."""
         if key_id not in self._states:
             return False
         return hmac.compare_digest(self._digest(key_id, parts), signature)
 
-    def _digest(self, key_id: str, parts: Iterable[bytes]) -> bytes:
+    def _digest(self, key_id: str, parts: Iterable[bytes | memoryview]) -> bytes:
         state = self._states[key_id].copy()
         for part in parts:
             state.update(b"%d:" % len(part))

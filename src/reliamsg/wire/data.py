@@ -11,6 +11,10 @@
 
 The envelope can be read and verified without touching the body; a body that is damaged or of an unknown
 version still tells which messages it would have held.
+
+A signed frame (:mod:`reliamsg.keys`) has the key's id and the signature in its envelope. Signed are the topic's
+address, the key id, all other fields of the envelope, and the body's bytes. A repair is the same frame at another
+address, so its signature is the same.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ import msgspec
 
 from reliamsg.config import check_name
 from reliamsg.errors import ConfigError
+from reliamsg.keys import MAX_KEY_ID_BYTES, KeyRing
 from reliamsg.message import Prev, Stream
+from reliamsg.wire.address import is_group, topic_address
 from reliamsg.wire.limits import (
     MAX_BATCH_MESSAGES,
     MAX_ENVELOPE_BYTES,
@@ -34,7 +40,18 @@ from reliamsg.wire.limits import (
     MAX_SEQ,
 )
 
-__all__ = ["CONTENT_TYPE", "Envelope", "Frame", "FrameError", "Records", "encode", "open_frame", "split"]
+__all__ = [
+    "CONTENT_TYPE",
+    "Envelope",
+    "Frame",
+    "FrameError",
+    "Records",
+    "encode",
+    "open_frame",
+    "signed",
+    "split",
+    "verify",
+]
 
 CONTENT_TYPE = "application/vnd.reliamsg.batch"
 
@@ -78,6 +95,9 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """CRC-32 of those bytes."""
     raw_size: int
     """Size of the body before compression; `body_size` where it is not compressed."""
+    key_id: str | None = None
+    """The key that the frame is signed with; None for an unsigned one."""
+    signature: bytes | None = None
 
     @property
     def stream(self) -> Stream:
@@ -101,6 +121,8 @@ class Records(msgspec.Struct, array_like=True, frozen=True):
     headers: list[dict[str, str] | None] | None = None
 
 
+_SIGNED_FIELDS = Envelope.__struct_fields__.index("key_id")
+"""The fields before the key id and the signature. One that is added behind them is not signed, and must not matter."""
 _encode_msgpack = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _decode_records = msgspec.msgpack.Decoder(Records).decode
@@ -152,8 +174,10 @@ def encode(
     records: Records,
     *,
     compress: bool = False,
+    ring: KeyRing | None = None,
 ) -> bytes:
-    """Encode one batch. `seq` is the number of its first message, `timestamps` (first, last) in µs."""
+    """Encode one batch. `seq` is the number of its first message, `timestamps` (first, last) in µs. With a `ring` it
+    is signed."""
     raw = _encode_msgpack(records)
     body, flags = raw, 0
     if compress:
@@ -165,10 +189,49 @@ def encode(
         len(records.bodies), None if prev is None else (prev.epoch, prev.incarnation, prev.last),
         timestamps[0], timestamps[1], len(body), zlib.crc32(body), len(raw),
     )  # fmt: skip
-    packed_envelope = _encode_msgpack(envelope)
+    return _seal(envelope, body, ring)
+
+
+def _seal(envelope: Envelope, body: bytes | memoryview, ring: KeyRing | None) -> bytes:
+    fields: tuple[object, ...] = msgspec.structs.astuple(envelope)[:_SIGNED_FIELDS]
+    if ring is not None:
+        fields += (ring.sign_with, ring.sign(_canonical(envelope, ring.sign_with or "", body)))
+    packed_envelope = _encode_msgpack(fields)
     return b"".join(
         (_HEAD.pack(MAGIC, len(packed_envelope), zlib.crc32(packed_envelope)), packed_envelope, body)
     )
+
+
+def _canonical(envelope: Envelope, key_id: str, body: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
+    """What is signed. The fields are encoded again, so that no two ways to write the same number matter."""
+    fields = msgspec.structs.astuple(envelope)[:_SIGNED_FIELDS]
+    address = topic_address(envelope.topic, envelope.partition)
+    return b"reliamsg data", MAGIC, address.encode(), key_id.encode(), _encode_msgpack(fields), body
+
+
+def signed(data: bytes, ring: KeyRing) -> bytes:
+    """The same frame, signed; one that is signed already as it is. Raises :class:`FrameError` for no sound frame."""
+    frame = open_frame(data)
+    if frame.envelope.key_id is not None:
+        return data
+    return _seal(frame.envelope, frame._body(), ring)
+
+
+def verify(frame: Frame, address: str, ring: KeyRing) -> None:
+    """Raise :class:`FrameError` unless the frame is signed with a key of the ring, for the address that it came in at.
+
+    That is its topic's, or, for a repair, a group's own; whether it is the right group is the caller's to know.
+    Reasons: ``unsigned``, ``forged``, ``misaddressed``.
+    """
+    envelope = frame.envelope
+    if envelope.key_id is None or envelope.signature is None:
+        raise FrameError("unsigned")
+    if not ring.verifies(
+        envelope.key_id, envelope.signature, _canonical(envelope, envelope.key_id, frame._body())
+    ):
+        raise FrameError("forged", f"not signed with a trusted key {envelope.key_id!r}")
+    if address != topic_address(envelope.topic, envelope.partition) and not is_group(address):
+        raise FrameError("misaddressed", f"came in at {address!r}")
 
 
 def open_frame(data: bytes, limit: int = MAX_FRAME_BYTES) -> Frame:
@@ -217,14 +280,16 @@ def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
         and 0 <= envelope.body_size <= limit
         and 0 <= envelope.raw_size <= limit
     )
+    if envelope.key_id is not None:
+        within = within and len(envelope.key_id) <= MAX_KEY_ID_BYTES
     if within and prev is not None:
         within = 1 <= prev[0] < envelope.epoch and 0 <= prev[1] <= MAX_INCARNATION and 1 <= prev[2] <= MAX_SEQ
     if not within:
         raise FrameError("malformed", "a number is out of its range")
 
 
-def split(frame: Frame, limit: int) -> list[bytes]:
-    """The same messages as several frames of at most `limit` bytes, cut between messages.
+def split(frame: Frame, limit: int, ring: KeyRing | None = None) -> list[bytes]:
+    """The same messages as several frames of at most `limit` bytes, cut between messages and signed if a ring is given.
 
     A single message over the limit stays a frame of its own, over the limit; the site will refuse it.
     """
@@ -247,8 +312,9 @@ def split(frame: Frame, limit: int) -> list[bytes]:
                 None if records.headers is None else records.headers[start:stop],
             ),
             compress=bool(envelope.flags & FLAG_ZSTD),
+            ring=ring,
         )
-        parts += split(open_frame(piece), limit)
+        parts += split(open_frame(piece), limit, ring)
     return parts
 
 

@@ -17,9 +17,11 @@ rm-prev      ``epoch:incarnation:last`` of the previous non-empty epoch, if any
 rm-ts        when it was published, in µs since 1970, by the producer's clock
 rm-key       the application's key, if any
 rm-sum       CRC-32 of all of these, the application's headers and the body
+rm-sig       ``key id:signature`` in hexadecimal, if signed
 ============ ==================================================================
 
-The application's headers keep their own names.
+The application's headers keep their own names. Signed (:mod:`reliamsg.keys`) are the topic's address, the key id, and
+all that the checksum covers.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from typing import NamedTuple
 
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, check_name
 from reliamsg.errors import ConfigError
+from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId, Prev, Stream
+from reliamsg.wire.address import topic_address
 from reliamsg.wire.application import RESERVED_PREFIX
 from reliamsg.wire.data import Frame, FrameError, encode, make_records, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES, MAX_INCARNATION
@@ -59,8 +63,8 @@ def is_plain(headers: Mapping[str, str]) -> bool:
     return "rm-v" in headers
 
 
-def encode_plain(frame: Frame) -> list[PlainMessage]:
-    """The messages of a batch, one broker message each, in order.
+def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage]:
+    """The messages of a batch, one broker message each, in order, signed if a ring is given.
 
     A batch knows when its first and its last message were published; all but the first carry the latter time.
     Raises :class:`FrameError` (``undecodable``) if the batch can't be read.
@@ -86,17 +90,23 @@ def encode_plain(frame: Frame) -> list[PlainMessage]:
             own["rm-key"] = key
         application = (records.headers[i] if records.headers is not None else None) or {}
         own["rm-sum"] = _checksum(own, application, body)
+        if ring is not None:
+            own["rm-sig"] = _signature(own, application, body, envelope.topic, envelope.partition, ring)
         identity = MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, seq)
         messages.append(PlainMessage(body, application | own, str(identity), seq, timestamp_us))
     return messages
 
 
-def decode_plain(body: bytes, headers: Mapping[str, str], limit: int = MAX_FRAME_BYTES) -> Frame:
-    """Verify one message in the plain form and give it back as a data frame of one message.
+def decode_plain(
+    body: bytes, headers: Mapping[str, str], limit: int = MAX_FRAME_BYTES, ring: KeyRing | None = None
+) -> Frame:
+    """Verify one message in the plain form and give it back as a data frame of one message, unsigned.
 
-    Raises :class:`FrameError` with reason ``oversized``, ``unknown-version``, ``malformed`` or ``corrupt`` (the
-    checksum). Headers that begin with ``rm-`` and are not known here are ignored. So are those that begin with
-    ``x-`` and are not covered by the checksum: brokers add them on the way.
+    With a `ring` only what is signed with one of its keys is taken; that it came in at its topic's address is the
+    caller's to check, as always. Raises :class:`FrameError` with reason ``oversized``, ``unknown-version``,
+    ``malformed``, ``corrupt`` (the checksum), ``unsigned`` or ``forged``. Headers that begin with ``rm-`` and are not
+    known here are ignored. So are those that begin with ``x-`` and are not covered by the checksum: brokers add them
+    on the way.
     """
     if len(body) > limit:
         raise FrameError("oversized", f"{len(body)} bytes, limit {limit}")
@@ -104,6 +114,8 @@ def decode_plain(body: bytes, headers: Mapping[str, str], limit: int = MAX_FRAME
         found = "unknown-version" if is_plain(headers) else "malformed"
         raise FrameError(found, "not in version 1 of the plain form")
     application = _verified_headers(body, headers)
+    if ring is not None:
+        _authenticate(body, headers, application, ring)
     key = headers.get("rm-key")
     if key is not None and len(key.encode()) > MAX_KEY_BYTES:
         raise FrameError("malformed", "the key is over its limit")
@@ -134,6 +146,43 @@ def _verified_headers(body: bytes, headers: Mapping[str, str]) -> dict[str, str]
     ):
         raise FrameError("malformed", "headers over their limits")
     return application
+
+
+def _signature(
+    headers: Mapping[str, str],
+    application: Mapping[str, str],
+    body: bytes,
+    topic: str,
+    partition: int,
+    ring: KeyRing,
+) -> str:
+    key_id = ring.sign_with or ""
+    address = topic_address(topic, partition)
+    return f"{key_id}:{ring.sign(_signed_parts(headers, application, body, address, key_id)).hex()}"
+
+
+def _authenticate(
+    body: bytes, headers: Mapping[str, str], application: Mapping[str, str], ring: KeyRing
+) -> None:
+    found = headers.get("rm-sig")
+    if found is None:
+        raise FrameError("unsigned")
+    key_id, _, digits = found.rpartition(":")
+    address = topic_address(_name(headers, "rm-topic"), _number(headers, "rm-part"))
+    try:
+        signature = bytes.fromhex(digits)
+    except ValueError:
+        raise FrameError("forged", "rm-sig is no signature") from None
+    if not ring.verifies(key_id, signature, _signed_parts(headers, application, body, address, key_id)):
+        raise FrameError("forged", f"not signed with a trusted key {key_id!r}")
+
+
+def _signed_parts(
+    headers: Mapping[str, str], application: Mapping[str, str], body: bytes, address: str, key_id: str
+) -> Iterator[bytes]:
+    for text in ("reliamsg plain", address, key_id, *_canonical(headers, application)):
+        yield text.encode()
+    yield body
 
 
 def _checksum(headers: Mapping[str, str], application: Mapping[str, str], body: bytes) -> str:
