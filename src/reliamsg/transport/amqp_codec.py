@@ -15,7 +15,7 @@ from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS
 from reliamsg.transport.base import Outgoing
 from reliamsg.wire.address import topic_address
 
-__all__ = ["PublishEncoder", "ack_frame", "readable_headers", "text"]
+__all__ = ["PublishEncoder", "ack_frame", "control_frames", "readable_headers", "text"]
 
 FRAME_HEAD = struct.Struct(">BHI")
 FRAME_END = b"\xce"
@@ -34,6 +34,7 @@ _MESSAGE_ID = 1 << 7
 _TIMESTAMP = 1 << 6
 _APP_ID = 1 << 3
 _PERSISTENT = b"\x02"
+_TRANSIENT = b"\x01"
 _MANDATORY = b"\x01"
 
 MAX_RECEIVED_HEADERS = MAX_HEADERS + 32
@@ -59,7 +60,7 @@ class PublishEncoder:
         been appended then.
         """
         body = message.body
-        head = self._frame(HEADER, self._properties(message))
+        head = _frame(HEADER, self._channel, self._properties(message))
         if len(head) > self._frame_max:
             raise ValueError(f"headers of {len(head)} bytes, the broker's frames hold {self._frame_max}")
         method = self._method(message.topic, message.partition)
@@ -76,7 +77,7 @@ class PublishEncoder:
         if frame is None:
             key = _short(topic_address(topic, partition))
             payload = b"".join((b"\x00\x3c\x00\x28\x00\x00", self._exchange, key, _MANDATORY))
-            frame = self._frame(METHOD, payload)
+            frame = _frame(METHOD, self._channel, payload)
             if len(self._methods) >= _MAX_CACHED:
                 self._methods.clear()
             self._methods[topic, partition] = frame
@@ -100,8 +101,15 @@ class PublishEncoder:
         head = CONTENT_HEAD.pack(BASIC, 0, len(message.body)) + struct.pack(">H", flags)
         return head + b"".join(pieces)
 
-    def _frame(self, kind: int, payload: bytes) -> bytes:
-        return FRAME_HEAD.pack(kind, self._channel, len(payload)) + payload + FRAME_END
+
+def control_frames(channel: int, frame_max: int, exchange: str, address: str, body: bytes) -> list[bytes]:
+    """The frames of a transient ``basic.publish`` that nobody is told about where no queue takes it."""
+    method = b"".join((b"\x00\x3c\x00\x28\x00\x00", _short(exchange), _short(address), b"\x00"))
+    head = CONTENT_HEAD.pack(BASIC, 0, len(body)) + struct.pack(">H", _DELIVERY_MODE) + _TRANSIENT
+    frames = [_frame(METHOD, channel, method) + _frame(HEADER, channel, head)]
+    room = frame_max - FRAME_OVERHEAD
+    frames += [_frame(BODY, channel, body[start : start + room]) for start in range(0, len(body), room)]
+    return frames
 
 
 def ack_frame(channel: int, tag: int, multiple: bool) -> bytes:
@@ -143,6 +151,10 @@ def _string(value: Any) -> str | None:
     if not isinstance(value, str) or len(value) > MAX_HEADER_BYTES:
         return None
     return value if value.isascii() or len(value.encode()) <= MAX_HEADER_BYTES else None
+
+
+def _frame(kind: int, channel: int, payload: bytes) -> bytes:
+    return FRAME_HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END
 
 
 def _short(value: str) -> bytes:

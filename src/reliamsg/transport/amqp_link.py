@@ -170,9 +170,14 @@ class Link:
             transport.write(data)
 
     def open_channel(
-        self, opened: Callable[[Any], None], closed: Callable[[int, str], None] | None = None
+        self,
+        opened: Callable[[Any], None],
+        closed: Callable[[int, str], None] | None = None,
+        *,
+        fatal: bool = True,
     ) -> None:
-        """Open a channel. When the broker closes it, `closed` hears why, and then the connection ends."""
+        """Open a channel. When the broker closes it, `closed` hears why, and then, if `fatal`, the connection
+        ends."""
 
         def on_close(_: Any, reason: Exception) -> None:
             if not self.alive or not isinstance(reason, pika.exceptions.ChannelClosedByBroker):
@@ -180,7 +185,8 @@ class Link:
             why = text(reason.reply_text)
             if closed is not None:
                 closed(reason.reply_code, why)
-            self.drop(Ended(f"the broker closed the channel: {reason.reply_code} {why}"))
+            if fatal:
+                self.drop(Ended(f"the broker closed the channel: {reason.reply_code} {why}"))
 
         channel: Any = self._link.channel(on_open_callback=opened)
         channel.add_on_close_callback(on_close)

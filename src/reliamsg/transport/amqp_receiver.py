@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from reliamsg.config import Site
 from reliamsg.transport.amqp_codec import ack_frame, readable_headers, text
+from reliamsg.transport.amqp_control import ControlChannel
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_session import AmqpSession
 from reliamsg.transport.amqp_topology import Busy, Refused, Request, Script, declare, ready_count, take_locks
@@ -62,6 +63,7 @@ class _Flow:
 
     def __init__(self, receiver: AmqpReceiver, link: Link, endpoint: str) -> None:
         self.link = link
+        self.control = ControlChannel(link, receiver)
         self._receiver = receiver
         self._endpoint = endpoint
         self._generation = next(_generations)
@@ -81,14 +83,16 @@ class _Flow:
         self._ignored = 0
         """How often, one after the other, messages waited and none of them came."""
         link.on_input = self._on_input
+        link.on_blocked = lambda reason: self.control.blocked(reason is not None)
 
     def open(self) -> None:
         """The connection stands: open the channel, take the locks, declare, consume."""
         self.link.open_channel(self._on_channel)
 
     def close(self) -> None:
-        """Acknowledge what was asked for, then say goodbye."""
+        """Acknowledge what was asked for, write what was told, then say goodbye."""
         self._on_acks()
+        self.control.flush()
         self.link.close(self._receiver.grace)
 
     def acknowledge(self, tokens: Sequence[tuple[int, int]]) -> None:
@@ -134,6 +138,10 @@ class _Flow:
             receiver.events.busy(holder)
             self.link.close(receiver.grace, Ended(holder, reported=True))
             return
+        self.control.open(self._on_listening)
+
+    def _on_listening(self) -> None:
+        receiver = self._receiver
         self.link.established()
         receiver.up = True
         receiver.events.connected(self._endpoint, self._existed)

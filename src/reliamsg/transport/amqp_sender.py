@@ -10,6 +10,7 @@ from typing import Any
 
 from reliamsg.config import Site
 from reliamsg.transport.amqp_codec import PublishEncoder, text
+from reliamsg.transport.amqp_control import ControlChannel
 from reliamsg.transport.amqp_inflight import InFlight
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_session import AmqpSession
@@ -87,6 +88,7 @@ class _Flow:
 
     def __init__(self, sender: AmqpSender, link: Link, endpoint: str) -> None:
         self.link = link
+        self.control = ControlChannel(link, sender)
         self.unbound = False
         """Queues must be declared before anything more is pulled."""
         self._sender = sender
@@ -108,7 +110,8 @@ class _Flow:
         self.link.open_channel(self._on_channel, self._on_channel_closed)
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Write what was told, and say goodbye."""
+        self.control.flush()
         self.link.close(self._sender.grace)
 
     def wake(self) -> None:
@@ -128,7 +131,7 @@ class _Flow:
         )
         channel.add_on_return_callback(self._on_return)
         # The connection counts confirms itself; pika only wants a callback for them.
-        channel.confirm_delivery(lambda _: None, callback=lambda _: self._declare(self._on_ready))
+        channel.confirm_delivery(lambda _: None, callback=lambda _: self._declare(self._on_declared))
 
     def _declare(self, done: Any) -> None:
         self.unbound = False
@@ -140,7 +143,10 @@ class _Flow:
     def _on_declare_failed(self, refused: Refused) -> None:
         self.link.drop(Ended(f"the broker refused to declare: {refused}"))
 
-    def _on_ready(self, _: object) -> None:
+    def _on_declared(self, _: object) -> None:
+        self.control.open(self._on_ready)
+
+    def _on_ready(self) -> None:
         sender = self._sender
         self._declaring = False
         self._waking = False  # a wake() before there was a loop to call into left it set
@@ -160,6 +166,7 @@ class _Flow:
         sender, link = self._sender, self.link
         if self._declaring or self._blocked is not None or not sender.up or not link.alive:
             return
+        self.control.flush()
         if self.unbound:
             self._declare(self._on_redeclared)
             return
@@ -258,6 +265,7 @@ class _Flow:
 
     def _on_blocked(self, reason: str | None) -> None:
         self._blocked = reason
+        self.control.blocked(reason is not None)
         if self._sender.up:
             self._sender.events.blocked(reason)
             self._pump()

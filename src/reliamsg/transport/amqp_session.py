@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from reliamsg.config import Credentials, Endpoint, Site
+from reliamsg.transport.amqp_control import ControlChannel
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.session import E, Ended, SiteSession
 
@@ -17,6 +19,9 @@ class Flow(Protocol):
 
     @property
     def link(self) -> Link: ...
+
+    @property
+    def control(self) -> ControlChannel: ...
 
     def open(self) -> None:
         """The connection stands: begin."""
@@ -40,11 +45,31 @@ class AmqpSession(SiteSession[E], Generic[E, F]):
         super().__init__(site, events, thread_name)  # type: ignore[arg-type]
         self.flow: F | None = None
         """Of the connection, or the attempt, that there is."""
+        self.addresses: tuple[str, ...] = ()
+        """Control addresses to listen at."""
+        self.control_refused = ""
+        self.silent_until = float("-inf")
         self._client_name = client_name
 
     @abstractmethod
     def make_flow(self, link: Link, endpoint: str) -> F:
         """The flow for a link that is about to run."""
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        """Replace the control addresses whose frames are heard. Any thread."""
+        self.addresses = tuple(dict.fromkeys(addresses))
+        flow = self.flow
+        if flow is not None:
+            flow.link.call(flow.control.listen)
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Publish a control frame, or drop it. Any thread."""
+        flow = self.flow
+        return flow is not None and self.up and flow.control.tell(address, body)
+
+    def heard(self, address: str, body: bytes) -> None:
+        """Part of :class:`~reliamsg.transport.amqp_control.Listener`."""
+        self.events.heard(address, body)
 
     def reconnect(self, reason: str) -> None:
         """Drop the connection and connect again; nothing where there is none. Any thread."""

@@ -15,13 +15,25 @@ from reliamsg.config import Site
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue, topic_address
 
-__all__ = ["Busy", "Control", "Refused", "Request", "Script", "declare", "ready_count", "take_locks"]
+__all__ = [
+    "ACCESS_REFUSED", "Busy", "Control", "Refused", "Request", "Script", "bind_control", "declare",
+    "listen_queue", "ready_count", "take_locks",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
+ACCESS_REFUSED = 403
 NOT_FOUND = 404
 RESOURCE_LOCKED = 405
 PRECONDITION_FAILED = 406
+
+CONTROL_QUEUE: dict[str, Any] = {
+    "x-queue-type": "classic",
+    "x-max-length-bytes": 16 * 1024 * 1024,
+    "x-overflow": "drop-head",
+    "x-message-ttl": 30_000,
+}
+"""Control frames that a listener does not take in time are worth nothing any more."""
 
 T = TypeVar("T")
 Request = Callable[[Callable[[Any], None]], None]
@@ -104,6 +116,36 @@ def ready_count(link: Control, bindings: Iterable[Binding]) -> Script[int]:
     return total
 
 
+def listen_queue(link: Control, queue: str, addresses: Iterable[str]) -> Script[Refused | None]:
+    """Declare this connection's own queue for control frames; it goes with the channel that consumes it.
+
+    ``site.declare`` has no say in it: such a queue is nothing that an operator could have made before. The
+    result is as with :func:`bind_control`.
+    """
+    yield _queue(link, queue, exclusive=True, auto_delete=True, arguments=CONTROL_QUEUE)
+    return (yield from bind_control(link, queue, addresses))
+
+
+def bind_control(
+    link: Control, queue: str, addresses: Iterable[str], drop: Iterable[str] = ()
+) -> Script[Refused | None]:
+    """Bind the queue at `addresses`, also where it is bound already, and no longer at those in `drop`.
+
+    An address that is not permitted does not keep the others from being bound; the result is why, for one.
+    """
+    forbidden: Refused | None = None
+    for address in drop:
+        yield _unbind(link, queue, address)
+    for address in addresses:
+        try:
+            yield _bind(link, queue, address)
+        except Refused as refused:
+            if refused.code != ACCESS_REFUSED:
+                raise
+            forbidden = refused
+    return forbidden
+
+
 def _declare_exchange(link: Control, site: Site) -> Script[None]:
     if site.declare == "create":
         try:
@@ -156,3 +198,7 @@ def _queue(link: Control, queue: str, **options: Any) -> Request:
 
 def _bind(link: Control, queue: str, key: str) -> Request:
     return lambda done: link.control.queue_bind(queue, EXCHANGE, key, callback=done)
+
+
+def _unbind(link: Control, queue: str, key: str) -> Request:
+    return lambda done: link.control.queue_unbind(queue, EXCHANGE, key, callback=done)

@@ -54,6 +54,11 @@ def lock_queue(topic: str, partition: int, group: str) -> str:
     return f"reliamsg:lock:{topic}:{partition}:{group}"
 
 
+def control_queue(name: str) -> str:
+    """The exclusive AMQP queue that one connection hears control frames through."""
+    return f"reliamsg:control:{name}"
+
+
 def client_id(group: str) -> str:
     """The MQTT client id, and with it the persistent session, of a group."""
     return f"reliamsg:{group}"

@@ -1,0 +1,234 @@
+"""Control frames at an AMQP site: a channel of their own, without confirms, and a queue that goes with it.
+
+What goes wrong with it, permissions that are lacking first of all, ends neither the connection nor what else
+flows there: the channel is opened again after a while, and what was told meanwhile is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from reliamsg.config import Site
+from reliamsg.transport.amqp_codec import control_frames, text
+from reliamsg.transport.amqp_link import Link
+from reliamsg.transport.amqp_topology import ACCESS_REFUSED, Refused, bind_control, listen_queue
+from reliamsg.transport.control import Backlog
+from reliamsg.wire.address import EXCHANGE, control_queue
+
+__all__ = ["ControlChannel", "Listener"]
+
+log = logging.getLogger(__name__)
+
+BUFFER_BYTES = 2 * 1024 * 1024
+"""Nothing is written while so much waits to be taken by the operating system: more than messages may fill, so that
+they leave room."""
+
+DRAIN_SECONDS = 0.005
+"""How often a full buffer is looked at."""
+
+AGAIN_SECONDS = (1.0, 60.0)
+"""How long after it was closed the channel is opened again: at first, and at most."""
+
+SILENT_SECONDS = 300.0
+"""So long nothing is told after the broker did not permit what was."""
+
+MAX_ADDRESS_BYTES = 255
+
+REBIND_SECONDS = 60.0
+"""Bindings are made anew so often: that they were taken away shows nowhere else."""
+
+
+class Listener(Protocol):
+    """Whose control frames they are: what outlives the connection."""
+
+    site: Site
+    up: bool
+    addresses: tuple[str, ...]
+    """To listen at; may be replaced at any time."""
+    control_refused: str
+    """What was logged about a site that does not carry control frames, so that it is logged once."""
+
+    silent_until: float
+    """Nothing is told before (``time.monotonic()``)."""
+
+    def heard(self, address: str, body: bytes) -> None:
+        """See :class:`~reliamsg.transport.base.ControlEvents`."""
+
+
+class ControlChannel:
+    """Listening and telling on one connection. I/O thread only, except :meth:`tell`."""
+
+    def __init__(self, link: Link, owner: Listener) -> None:
+        self._link = link
+        self._owner = owner
+        self._backlog = Backlog()
+        self._channel: Any = None
+        """None while there is none."""
+        self._queue = ""
+        """Consumed now, or about to be."""
+        self._bound: frozenset[str] = frozenset()
+        self._then: Callable[[], None] | None = None
+        self._blocked = False
+        self._flushing = False
+        self._binding = False
+        self._rebinding = False
+        self._wait = AGAIN_SECONDS[0]
+
+    def open(self, then: Callable[[], None]) -> None:
+        """Begin to listen, then call `then`: also where the broker does not let us. Called once."""
+        self._then = then
+        self._open()
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """See :class:`~reliamsg.transport.base.ControlTransport`. Any thread."""
+        if self._blocked or len(address.encode()) > MAX_ADDRESS_BYTES or not self._backlog.put(address, body):
+            return False
+        if not self._flushing:
+            self._flushing = True
+            self._link.call(self.flush)
+        return True
+
+    def blocked(self, blocked: bool) -> None:
+        """The broker asked to stop sending, or no longer does."""
+        self._blocked = blocked
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what was told, as far as the connection takes it."""
+        self._flushing = False
+        channel = self._channel
+        if channel is None or self._blocked or not self._link.alive:
+            return
+        while self._link.buffered < BUFFER_BYTES:
+            frame = self._backlog.take()
+            if frame is None:
+                return
+            for piece in control_frames(channel.channel_number, self._link.frame_max, EXCHANGE, *frame):
+                self._link.write(piece)
+        self._flushing = True
+        self._link.later(DRAIN_SECONDS, self.flush)
+
+    def listen(self) -> None:
+        """Listen at the owner's addresses, which may have changed, instead of those so far."""
+        if self._bound != frozenset(self._owner.addresses) and self._queue and not self._binding:
+            self._bind()
+
+    # Opening, and opening again
+
+    def _open(self) -> None:
+        self._link.open_channel(self._on_open, self._on_closed, fatal=False)
+
+    def _on_open(self, channel: Any) -> None:
+        self._channel = channel
+        channel.add_on_cancel_callback(self._on_cancelled)
+        if time.monotonic() >= self._owner.silent_until:
+            self._backlog.open(self._owner.site.max_frame_bytes)
+        self._declare()
+
+    def _declare(self) -> None:
+        self._queue = queue = control_queue(secrets.token_hex(8))
+        self._bound = frozenset(self._owner.addresses)
+        self._binding = True
+        script = listen_queue(self._link, queue, sorted(self._bound))
+        self._link.perform(script, lambda refused: self._consume(queue, refused), self._on_refused)
+
+    def _consume(self, queue: str, refused: Refused | None) -> None:
+        if self._channel is None or queue != self._queue:
+            return  # the channel was closed meanwhile
+        self._on_bound(refused)
+        self._channel.basic_consume(
+            queue, self._on_message, auto_ack=True, callback=lambda _: self._on_consuming()
+        )
+
+    def _on_consuming(self) -> None:
+        if not self._rebinding:
+            self._rebinding = True
+            self._link.later(REBIND_SECONDS, self._rebind)
+        self._ready()
+
+    def _ready(self) -> None:
+        then, self._then = self._then, None
+        if then is not None:
+            then()
+
+    def _on_refused(self, refused: Refused) -> None:
+        """The queue can't be had. What is told may be carried all the same."""
+        self._binding = False
+        self._queue = ""
+        self._say(f"nothing can be heard: {refused}")
+        self._declare_later()
+        self._ready()
+
+    def _on_cancelled(self, _: object) -> None:
+        log.info("site %s: the queue for control frames is gone", self._owner.site.name)
+        self._queue = ""
+        self._declare_later()
+
+    def _on_closed(self, code: int, reason: str) -> None:
+        self._channel = None
+        self._queue = ""
+        self._binding = False
+        self._backlog.close()
+        if code == ACCESS_REFUSED and self._then is None:
+            # Most likely over what was told. Listening must not end each time.
+            self._owner.silent_until = time.monotonic() + SILENT_SECONDS
+        self._say(f"the broker closed their channel: {code} {reason}")
+        self._link.later(self._next_wait(), self._open)
+        self._ready()
+
+    def _declare_later(self) -> None:
+        channel = self._channel
+        self._link.later(
+            self._next_wait(),
+            lambda: self._declare() if channel is self._channel and not self._queue else None,
+        )
+
+    def _next_wait(self) -> float:
+        wait, self._wait = self._wait, min(2 * self._wait, AGAIN_SECONDS[1])
+        return wait
+
+    def _say(self, problem: str) -> None:
+        if not self._owner.control_refused:
+            self._owner.control_refused = problem
+            log.warning("site %s: control frames: %s", self._owner.site.name, problem)
+
+    # Listening
+
+    def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        address = text(method.routing_key)
+        if self._owner.up and address in self._bound and getattr(properties, "damaged", None) is None:
+            self._owner.heard(address, body)
+
+    def _bind(self) -> None:
+        addresses = frozenset(self._owner.addresses)
+        drop = sorted(self._bound - addresses)
+        # What is given up counts no more from now on, whenever the broker comes to it.
+        self._bound = addresses
+        self._binding = True
+        script = bind_control(self._link, self._queue, sorted(addresses), drop)
+        self._link.perform(script, self._on_bound, self._on_not_bound)
+
+    def _on_bound(self, refused: Refused | None) -> None:
+        self._binding = False
+        if refused is not None:
+            self._say(f"an address can't be listened at: {refused}")
+        self.listen()
+
+    def _on_not_bound(self, refused: Refused) -> None:
+        """The queue is gone, most likely; then we are told of that too."""
+        self._binding = False
+        log.info("site %s: control frames: %s", self._owner.site.name, refused)
+
+    def _rebind(self) -> None:
+        self._link.later(REBIND_SECONDS, self._rebind)
+        if not self._queue:
+            return
+        self._wait = AGAIN_SECONDS[0]
+        if self._channel is not None and time.monotonic() >= self._owner.silent_until:
+            self._backlog.open(self._owner.site.max_frame_bytes)
+        if not self._binding:
+            self._bind()

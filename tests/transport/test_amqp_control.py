@@ -1,0 +1,297 @@
+"""Control frames at a real RabbitMQ."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from reliamsg.config import Site
+from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.transport import amqp_control
+from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
+from reliamsg.wire.address import EXCHANGE, group_address, producer_address, status_address
+from tests.patience import wait_for
+from tests.transport.amqp_tools import plain_channel, receiving, sending
+from tests.transport.tools import Recorded, message
+
+SIZE_LIMIT = 300_000
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
+    with RabbitNode(tmp_path_factory.mktemp("rabbit"), config=[f"max_message_size = {SIZE_LIMIT}"]) as node:
+        yield node
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel that was closed is opened again soon."""
+    monkeypatch.setattr(amqp_control, "AGAIN_SECONDS", (0.05, 0.5))
+
+
+@pytest.fixture
+def site(node: RabbitNode) -> Site:
+    return _site(node.url)
+
+
+@pytest.fixture
+def binding(unique: str) -> Binding:
+    """A topic and a group of the test's own."""
+    return Binding(unique, 0, unique)
+
+
+def _site(url: str, **settings: object) -> Site:
+    return Site("dc1", url, backoff_min=0.05, backoff_max=0.5, connect_timeout=10.0, **settings)  # type: ignore[arg-type]
+
+
+def _control_queues(node: RabbitNode) -> list[str]:
+    return [name for name in node.queues() if name.startswith("reliamsg:control:")]
+
+
+def _told(tell: Callable[[str, bytes], bool], address: str, body: bytes, events: Recorded) -> None:
+    """Tell until it is heard: what is told while the other side is on its way may be lost."""
+
+    def once() -> bool:
+        tell(address, body)
+        return (address, body) in events.frames
+
+    wait_for(once, f"{address} is heard", poll=0.05)
+
+
+def test_both_directions_hear_at_their_addresses(node: RabbitNode, site: Site, binding: Binding) -> None:
+    status, group = status_address(binding.topic), group_address(binding.group)
+    own = producer_address(binding.topic)
+    with sending(site, [binding], connect=False) as (sender, sent):
+        assert not sender.tell(status, b"too early")
+        sender.listen([own])
+        wait_for(lambda: sent.up, "connected")
+        assert sender.tell(status, b"nobody is there")
+        with receiving(site, [binding], connect=False) as (receiver, got):
+            assert not receiver.tell(own, b"too early")
+            receiver.listen([status, group])
+            wait_for(lambda: got.up, "connected")
+            _told(sender.tell, status, b"status", got)
+            _told(receiver.tell, own, b"state", sent)
+            # In order, its own among them, empty and as large as a repair; and beside it the data.
+            large = bytes(range(256)) * (SIZE_LIMIT // 256)
+            bodies = [b"", b"beacon", large, *(b"%d" % number for number in range(500))]
+            for body in bodies:
+                assert receiver.tell(group, body)
+            sent.queue += [message(n, binding.topic) for n in range(1, 51)]
+            sender.wake()
+            wait_for(lambda: [b for a, b in got.frames if a == group] == bodies, "all is heard")
+            wait_for(lambda: len(got.deliveries) == 50, "the data came")
+            assert b"nobody is there" not in [body for _, body in got.frames]
+            assert {address for address, _ in sent.frames} == {own}
+            assert len(_control_queues(node)) == 2
+        assert not receiver.tell(own, b"closed")
+        wait_for(lambda: len(_control_queues(node)) == 1, "a queue goes with its connection", poll=0.5)
+    assert not sent.failed
+    assert not got.failed
+
+
+def test_told_on_connecting_and_after_a_reconnect(site: Site, binding: Binding) -> None:
+    """Listening begins before `connected`: who tells something then hears it, each time."""
+    group = group_address(binding.group)
+    with receiving(site, [binding], connect=False) as (receiver, got):
+        receiver.listen([group])
+        up = got.connected
+
+        def connected(endpoint: str, session_present: bool | None) -> None:
+            up(endpoint, session_present)
+            assert receiver.tell(group, b"connected %d" % len(got.up))
+
+        got.connected = connected  # type: ignore[method-assign]
+        wait_for(lambda: got.frames == [(group, b"connected 1")], "heard")
+        receiver.reconnect("test")
+        wait_for(lambda: got.frames[1:] == [(group, b"connected 2")], "heard again")
+    assert got.down == ["test", "closed"]
+
+
+def test_addresses_are_replaced_while_connected(site: Site, binding: Binding) -> None:
+    status, other = status_address(binding.topic), status_address(binding.topic, 7)
+    with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
+        _told(sender.tell, "nowhere", b"x", _Anything())
+        receiver.listen([status])
+        _told(sender.tell, status, b"first", got)
+        receiver.listen([other])
+        _told(sender.tell, other, b"second", got)
+        got.frames.clear()
+        sender.tell(status, b"of an address given up")
+        _told(sender.tell, other, b"third", got)
+        assert {address for address, _ in got.frames} == {other}
+        # Again and again, faster than the broker answers: the last one counts.
+        for _ in range(50):
+            receiver.listen([status])
+            receiver.listen([status, other])
+        receiver.listen([status])
+        _told(sender.tell, status, b"last", got)
+        got.frames.clear()
+        sender.tell(other, b"of an address given up")
+        _told(sender.tell, status, b"the end", got)
+        assert {address for address, _ in got.frames} == {status}
+
+
+class _Anything(Recorded):
+    """Has heard everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = _All()
+
+
+class _All(list):  # type: ignore[type-arg]
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_queue_that_is_deleted_is_declared_again(node: RabbitNode, site: Site, binding: Binding) -> None:
+    status = status_address(binding.topic)
+    with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
+        receiver.listen([status])
+        _told(sender.tell, status, b"before", got)
+        for queue in _control_queues(node):
+            node.ctl("delete_queue", queue)
+        _told(sender.tell, status, b"after", got)
+        assert not got.down
+
+
+def test_bindings_that_were_taken_away_are_made_anew(
+    node: RabbitNode, site: Site, binding: Binding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amqp_control, "REBIND_SECONDS", 0.3)
+    status = status_address(binding.topic)
+    with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
+        receiver.listen([status])
+        _told(sender.tell, status, b"before", got)
+        with plain_channel(node.port) as channel:
+            channel.exchange_delete(EXCHANGE)
+            channel.exchange_declare(EXCHANGE, "topic", durable=True)
+        _told(sender.tell, status, b"after", got)
+        assert not got.down
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_frame_that_the_broker_refuses_ends_nothing_else(
+    node: RabbitNode, site: Site, binding: Binding, caplog: pytest.LogCaptureFixture
+) -> None:
+    status, own = status_address(binding.topic), producer_address(binding.topic)
+    with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
+        sender.listen([own])
+        receiver.listen([status])
+        _told(sender.tell, status, b"before", got)
+        assert sender.tell(status, bytes(SIZE_LIMIT + 1)), "the transport does not know the broker's limit"
+        sent.queue += [message(n, binding.topic) for n in range(1, 51)]
+        sender.wake()
+        wait_for(lambda: len(sent.confirms) == 50, "data is confirmed")
+        _told(sender.tell, status, b"after", got)
+        _told(receiver.tell, own, b"heard again", sent)
+        assert not sent.down
+        assert not sender.tell(status, bytes(site.max_frame_bytes + 1))
+    assert "control frames" in caplog.text
+
+
+def test_the_backlog_is_bounded(make_rabbit: Callable[..., RabbitNode], binding: Binding) -> None:
+    """A broker that stands still takes nothing; what is told then is dropped, in the end, and never waits."""
+    node = make_rabbit()
+    status = status_address(binding.topic)
+    site = _site(node.url)
+    with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
+        receiver.listen([status])
+        _told(sender.tell, status, b"before", got)
+        node.pause()
+        body = bytes(100_000)
+        taken = 0
+        while sender.tell(status, body):
+            taken += 1
+            assert taken * len(body) < 100 * CONTROL_BACKLOG_BYTES
+        node.resume()
+        _told(sender.tell, status, b"after", got)
+
+
+def test_a_site_that_permits_nothing_of_it(
+    node: RabbitNode, binding: Binding, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Said once; data flows."""
+    permitted = f"^(reliamsg:(lock:)?{binding.topic}:.*|reliamsg)$"
+    node.ctl("add_user", binding.topic, "secret")
+    node.ctl("set_permissions", binding.topic, permitted, permitted, permitted)
+    site = _site(node.url.replace("guest:guest", f"{binding.topic}:secret"))
+    caplog.set_level(logging.WARNING, "reliamsg")
+    with sending(site, [binding], connect=False) as (sender, sent):
+        sender.listen([producer_address("p")])
+        wait_for(lambda: sent.up, "connected")
+        with receiving(site, [binding]) as (receiver, got):
+            receiver.listen([status_address(binding.topic)])
+            sent.queue += [message(n, binding.topic) for n in range(1, 11)]
+            sender.wake()
+            wait_for(lambda: len(got.deliveries) == 10, "data flows")
+            sender.reconnect("test")
+            wait_for(lambda: len(sent.up) == 2, "connected again")
+    said = [record for record in caplog.records if "control frames" in record.getMessage()]
+    assert len(said) == 2, "once for each transport"
+    assert sent.down == ["test", "closed"]
+
+
+def test_an_address_that_is_not_permitted_ends_neither_data_nor_listening(
+    node: RabbitNode, binding: Binding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ's topic permissions close the channel over one frame; nothing more is told for a while then."""
+    monkeypatch.setattr(amqp_control, "AGAIN_SECONDS", (0.05, 0.5))
+    own, status = producer_address(binding.topic), status_address(binding.topic)
+    node.ctl("add_user", binding.topic, "secret")
+    node.ctl("set_permissions", binding.topic, ".*", ".*", ".*")
+    node.ctl("set_topic_permissions", binding.topic, EXCHANGE, f"^{binding.topic}$", ".*")
+    restricted = _site(node.url.replace("guest:guest", f"{binding.topic}:secret"))
+    with (
+        sending(restricted, [binding]) as (sender, sent),
+        receiving(_site(node.url), [binding]) as (receiver, got),
+    ):
+        sender.listen([own])
+        receiver.listen([status])
+        _told(receiver.tell, own, b"heard", sent)
+        sender.tell(status, b"forbidden")
+        wait_for(lambda: not sender.tell(status, b"forbidden"), "nothing more is taken")
+        sent.queue += [message(n, binding.topic) for n in range(1, 11)]
+        sender.wake()
+        wait_for(lambda: len(got.deliveries) == 10, "data flows")
+        _told(receiver.tell, own, b"heard again", sent)
+        assert not sender.tell(status, b"forbidden")
+        assert not sent.down
+        assert not got.frames
+
+
+@pytest.mark.parametrize("declare", ["passive", "none"])
+def test_sites_where_nothing_may_be_declared(
+    site: Site, node: RabbitNode, binding: Binding, declare: str
+) -> None:
+    """What an operator makes is the topology; the queue for control frames is the connection's own."""
+    with receiving(site, [binding]):
+        pass
+    status = status_address(binding.topic)
+    site = _site(node.url, declare=declare)
+    with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
+        receiver.listen([status])
+        _told(sender.tell, status, b"status", got)
+
+
+def test_a_blocked_connection_takes_nothing(make_rabbit: Callable[..., RabbitNode], binding: Binding) -> None:
+    node = make_rabbit()
+    site = _site(node.url)
+    status, own = status_address(binding.topic), producer_address(binding.topic)
+    with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
+        sender.listen([own])
+        receiver.listen([status])
+        _told(sender.tell, status, b"before", got)
+        node.ctl("set_vm_memory_high_watermark", "absolute", "1")
+        sent.queue.append(message(1, binding.topic))
+        sender.wake()
+        wait_for(lambda: sent.blocks, "blocked")
+        assert not sender.tell(status, b"blocked")
+        node.ctl("set_vm_memory_high_watermark", "0.6")
+        wait_for(lambda: sent.blocks[-1] is None, "no longer blocked")
+        _told(sender.tell, status, b"after", got)
+        assert (status, b"blocked") not in got.frames
