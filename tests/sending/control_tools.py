@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from reliamsg.config import Site
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.sending.engine import Engine
@@ -13,7 +14,7 @@ from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import make_settings
 from reliamsg.store.outbox import Outbox
 from reliamsg.testing import MemoryNetwork
-from reliamsg.transport.base import Binding
+from reliamsg.transport.base import Binding, Delivery
 from reliamsg.wire.address import call_address, group_address, is_group, producer_address, status_address
 from reliamsg.wire.control import (
     VERSION,
@@ -38,8 +39,7 @@ class Bench:
     def __init__(self, path: Path, *sites: str) -> None:
         self.path = path
         self.network = MemoryNetwork(*(sites or ("dc1",)), threaded=False)
-        for broker in self.network.brokers.values():  # else what nobody is named for is returned
-            broker.declare([Binding(topic, 0, "sink") for topic in ("t", "u")])
+        self.sinks = {site.name: Sink(self.network, site) for site in self.network.sites}
         self.now = 1_000.0
         self.wall_offset_us = EPOCH_US
         self.engines: list[Engine] = []
@@ -94,7 +94,8 @@ class Bench:
                 self.now = min(end, self.now + 1e-6)  # so that two things a moment apart have two times
                 if due > self.now or self.now < end:
                     continue
-                if all(engine.intake.empty and not engine.control._heard for engine in self.engines):
+                alive = [engine for engine in self.engines if engine.fatal is None]
+                if all(engine.intake.empty and not engine.control._heard for engine in alive):
                     return
                 continue
             if due > end:
@@ -120,6 +121,38 @@ class Bench:
 
     def group(self, name: str, *topics: str, site: str = "dc1", keys: KeyRing | None = None) -> Group:
         return Group(self, name, topics or ("t",), site, keys)
+
+
+class Sink:
+    """A group that takes all messages at one site and says nothing. Without one they would be returned."""
+
+    def __init__(self, network: MemoryNetwork, site: Site) -> None:
+        self.frames: list[Frame] = []
+        bindings = [Binding(topic, 0, "sink") for topic in ("t", "u")]
+        self._transport = network.open_receiver(site, bindings, self)
+        self._transport.start()
+        network.run_pending()
+
+    @property
+    def messages(self) -> list[tuple[int, int, bytes]]:
+        """Epoch, number and body, in the order of arrival."""
+        return [
+            (frame.envelope.epoch, number, body)
+            for frame in self.frames
+            for number, body in enumerate(frame.records().bodies, frame.envelope.seq)
+        ]
+
+    def received(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            self.frames.append(open_frame(delivery.body))
+            self._transport.acknowledge([delivery.token])
+
+    def heard(self, address: str, body: bytes) -> None: ...
+    def connected(self, endpoint: str, session_present: bool | None) -> None: ...
+    def disconnected(self, reason: str) -> None: ...
+    def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None: ...
+    def busy(self, holder: str) -> None: ...
+    def drained(self) -> None: ...
 
 
 class Group:

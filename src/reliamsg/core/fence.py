@@ -25,7 +25,7 @@ clash are only reported. Not thread-safe; times are monotonic seconds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from reliamsg.message import Stream
@@ -59,7 +59,7 @@ class Conflict:
     stream: Stream
     epoch: int
     incarnation: int
-    reason: str
+    reason: str = field(compare=False)
 
 
 class Fence:
