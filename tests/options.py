@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
 
@@ -24,10 +24,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "spark: starts a Java machine, which wants all processors; not in parallel"
     )
-    # Time limits per example fail on a busy machine; the blob is what reproduces a failure.
+    # Limits of time fail on a busy machine, for each example and for making the first ones; the blob is what reproduces
+    # a failure.
     settings.register_profile(
         "reliamsg",
         deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
         print_blob=True,
         max_examples=1000 if config.getoption("--full") else 100,
     )
