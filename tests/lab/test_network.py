@@ -50,11 +50,17 @@ def test_hosts_are_cut_and_healed(network: Network, tmp_path: Path) -> None:
     assert reaches(network, 1, 2)
     assert reaches(network, None, 3), "clients still come through"
 
-    network.isolate(1, 3)
+    network.isolate(1)
     network.heal(3)
-    assert reaches(network, 3, 1)
-    assert reaches(network, 2, 3)
-    assert not reaches(network, 1, 2), "1 and 2 were parted by another cut"
+    assert reaches(network, 3, 2)
+    assert not reaches(network, 3, 1), "1 has isolated itself, too"
+    assert not reaches(network, 1, 2)
+    network.isolate(1, 3)
+    assert not reaches(network, 3, 2)
+    network.heal(1)
+    assert reaches(network, 1, 2)
+    assert reaches(network, 1, 3), "they were cut off together"
+    assert not reaches(network, 3, 2)
     network.heal()
     assert reaches(network, 2, 1)
     with pytest.raises(LabError, match="no host 4"):

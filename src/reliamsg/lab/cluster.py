@@ -131,7 +131,8 @@ class RabbitCluster:
         """Prepare a cluster in `directory`.
 
         `mode`: what nodes do in a partition; with ``pause_if_all_down`` those pause that can't reach node 1.
-        `mirrored`: classic queues get a mirror on each node (policy ``ha-mode: all``). `config`: further lines of
+        `mirrored`: classic queues named ``reliamsg:…`` or ``plain…`` get a mirror on each node (policy
+        ``ha-mode: all``). `config`: further lines of
         rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt``.
         """
         if mode not in get_args(PartitionMode):
@@ -140,29 +141,32 @@ class RabbitCluster:
         self.mirrored = mirrored
         self.directory = Path(directory).resolve()
         self.network = Network(nodes)
-        lines = [*self._config(nodes), *config]
         self.nodes = [
-            ClusterNode(self.directory / str(number), self.network, number, config=lines, plugins=plugins)
+            ClusterNode(
+                self.directory / str(number),
+                self.network,
+                number,
+                config=[*self._config(number), *config],
+                plugins=plugins,
+            )
             for number in self.network.hosts
-        ]  # fmt: skip
+        ]
 
-    def _config(self, nodes: int) -> list[str]:
-        names = [f"rabbit@{self.network.address(number)}" for number in range(1, nodes + 1)]
+    def _config(self, number: int) -> list[str]:
+        first = f"rabbit@{self.network.address(1)}"
         lines = [
             f"cluster_partition_handling = {self.mode}",
             "cluster_formation.peer_discovery_backend = classic_config",
-            # Those who find the cluster not yet formed ask again.
-            "cluster_formation.discovery_retry_limit = 60",
-            "cluster_formation.discovery_retry_interval = 1000",
+            # All join the first, which looks for nobody: a node that finds no other waits for a minute.
+            f"cluster_formation.classic_config.nodes.1 = {first}",
         ]
-        lines += [
-            f"cluster_formation.classic_config.nodes.{number} = {name}"
-            for number, name in enumerate(names, 1)
-        ]
+        if number > 1:
+            own = f"rabbit@{self.network.address(number)}"
+            lines.append(f"cluster_formation.classic_config.nodes.2 = {own}")
         if self.mode == "pause_if_all_down":
             lines += [
                 "cluster_partition_handling.pause_if_all_down.recover = autoheal",
-                f"cluster_partition_handling.pause_if_all_down.nodes.1 = {names[0]}",
+                f"cluster_partition_handling.pause_if_all_down.nodes.1 = {first}",
             ]
         return lines
 
@@ -189,22 +193,21 @@ class RabbitCluster:
 
     def form(self) -> None:
         """Start all nodes of a new cluster, and wait until it is one and has its policies."""
-        # The first alone: the others then find a cluster to join, and need not agree on who makes it.
         self.node(1).start()
         if len(self.nodes) > 1:
             self.start(*[node.number for node in self.nodes[1:]])
         self.wait_whole()
         if self.mirrored:
             policy = {"ha-mode": "all", "ha-sync-mode": "automatic"}
-            self.node(1).ctl("set_policy", "mirrored", "^reliamsg|^plain|^mqtt", json.dumps(policy),
+            self.node(1).ctl("set_policy", "mirrored", "^(reliamsg:|plain)", json.dumps(policy),
                              "--apply-to", "queues")  # fmt: skip
 
     def isolate(self, *numbers: int) -> None:
-        """Cut these nodes off from the others, not from clients."""
+        """Cut these nodes off from the others, not from clients: :meth:`Network.isolate`."""
         self.network.isolate(*numbers)
 
     def heal(self, *numbers: int) -> None:
-        """Let these nodes, or all, talk to all again."""
+        """End the isolation of these nodes, or of all: :meth:`Network.heal`."""
         self.network.heal(*numbers)
 
     def wait_cut(self, *numbers: int, timeout: float = _PATIENCE_S) -> None:

@@ -96,18 +96,18 @@ class Network:
         return [self._ip, "netns", "exec", self.namespace(host), *command]
 
     def isolate(self, *hosts: int) -> None:
-        """Drop every packet between these hosts and the others, both ways; among themselves they, and everybody
-        with this machine, still talk. What was cut before stays cut. Connections stay open, and hang."""
+        """Have these hosts drop every packet to and from the others; among themselves they, and all with this
+        machine, still talk. Connections stay open, and hang. A host that was isolated before stays so from
+        those whom it was isolated from."""
         with self._lock:
             for here in hosts:
                 for there in self.hosts:
                     if there not in hosts:
-                        self._cut(here, there)
+                        self._drop(here, there)
 
-    def _cut(self, here: int, there: int) -> None:
-        far = self.address(there)
+    def _drop(self, here: int, there: int) -> None:
         for chain, side in (("INPUT", "-s"), ("OUTPUT", "-d")):
-            rule = [chain, side, far, "-j", "DROP"]
+            rule = [chain, side, self.address(there), "-j", "DROP"]
             if not self._holds(here, rule):
                 self._call(*self.inside(here, [self._iptables, "-w", "-A", *rule]))
 
@@ -116,21 +116,12 @@ class Network:
         return subprocess.run(check, capture_output=True, check=False, timeout=60).returncode == 0
 
     def heal(self, *hosts: int) -> None:
-        """Let these hosts, all if none is named, talk to all whom they were isolated from."""
+        """Have these hosts, all if none is named, drop nothing any more. With one that is itself isolated from
+        them they still can't talk."""
         with self._lock:
             for here in hosts or self.hosts:
                 for chain in ("INPUT", "OUTPUT"):
                     self._call(*self.inside(here, [self._iptables, "-w", "-F", chain]))
-                for there in self.hosts:
-                    if there != here:
-                        self._join(there, here)
-
-    def _join(self, here: int, there: int) -> None:
-        far = self.address(there)
-        for chain, side in (("INPUT", "-s"), ("OUTPUT", "-d")):
-            rule = [chain, side, far, "-j", "DROP"]
-            if self._holds(here, rule):
-                self._call(*self.inside(here, [self._iptables, "-w", "-D", *rule]))
 
     def pids(self, host: int) -> list[int]:
         """The processes that run on a host."""
