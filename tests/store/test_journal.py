@@ -136,3 +136,44 @@ def test_reading_on_from_a_row(writer: Writer) -> None:
     for number in range(1, 6):
         writer.write(Entry("connected", site=f"dc{number}"))
     assert [row.site for row in read_journal(writer.db.connection, after_lsn=3)] == ["dc4", "dc5"]
+
+
+def confirmed(first: int, last: int, site: str = "dc1") -> Entry:
+    return Entry("confirmed", ONE, 1, 7, first, last, site)
+
+
+def test_a_confirm_that_was_told_of_does_not_grow(writer: Writer) -> None:
+    writer.write(enqueued(1, 5), confirmed(1, 5))
+    assert writer.journal.told(0) == 2
+    writer.write(enqueued(6, 9), confirmed(6, 9))
+    assert writer.spans == [("enqueued", 1, 9), ("confirmed", 1, 5), ("confirmed", 6, 9)]
+    assert writer.journal.told(0) == 3
+    assert writer.journal.told(0) == 3
+
+
+def test_what_is_told_often_is_told_later(writer: Writer) -> None:
+    """A site's rows stay few however many statuses there are."""
+    told = []
+    for number in range(1, 201):
+        writer.write(confirmed(number, number))
+        told.append(writer.journal.told(mono_us=1_000_000 * number))
+    assert len(writer.rows) < 50
+    assert told == sorted(told)
+    assert told[-1] < writer.journal.newest_lsn or told[-1] == len(writer.rows)
+    writer.write(confirmed(201, 201))
+    assert writer.journal.told(mono_us=1_000_000_000) == writer.journal.newest_lsn == len(writer.rows)
+
+
+def test_what_was_undone_is_not_told(writer: Writer) -> None:
+    writer.write(confirmed(1, 5))
+    writer.write(confirmed(6, 9, "dc2"), undo=True)
+    assert writer.journal.told(0) == 1
+
+
+def test_groups_progress_and_repairs_grow(writer: Writer) -> None:
+    for kind in ("consumed", "repaired"):
+        writer.write(*(Entry(kind, ONE, 1, 7, n, n, group="g") for n in (1, 2)))
+        writer.write(Entry(kind, ONE, 1, 7, 3, 3, group="h"), Entry(kind, ONE, 1, 7, 3, 3, group="g"))
+    assert [(row.kind, row.group, row.first, row.last) for row in writer.rows] == [
+        ("consumed", "g", 1, 3), ("consumed", "h", 3, 3), ("repaired", "g", 1, 3), ("repaired", "h", 3, 3),
+    ]  # fmt: skip

@@ -83,8 +83,9 @@ class Announcing:
         self._number += 1
         pages = engine.membership.book.pages
         status = Status(
-            VERSION, engine.producer_id, outbox.epoch, outbox.incarnation, self._number, outbox.journal.newest_lsn,
-            engine.wall_us(), int(interval * 1000), engine.settings.release == "consumed", to,
+            VERSION, engine.producer_id, outbox.epoch, outbox.incarnation, self._number,
+            outbox.journal.told(engine.mono_us()), engine.wall_us(), int(interval * 1000),
+            engine.settings.release == "consumed", to,
             [self._stream(stream, pages[stream]) for stream in streams],
         )  # fmt: skip
         for frame in encode_status(status, self._keys):

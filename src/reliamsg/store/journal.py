@@ -11,11 +11,15 @@ digits); `wall_us`/`wall_last_us` are the writer's clock in µs since 1970 at th
 `digest` is the sum of :func:`reliamsg.message.digest` over the range modulo 2**64 as 16 hex digits; `latency`
 is a JSON object of a hop's histogram, see :mod:`reliamsg.core.histogram`; `detail` is a JSON object.
 
-Kinds of a producer: ``opened`` (detail: groups, sites, version), ``epoch`` (a stream's epoch is entered;
+Kinds of a producer: ``opened`` (detail: groups, sites, confirm, release), ``epoch`` (a stream's epoch is entered;
 detail: prev), ``enqueued`` (digest; latency publish→durable), ``connected``, ``disconnected`` (site,
 reason), ``confirmed`` (site; latency durable→confirmed), ``nacked``, ``returned``, ``refused`` (site,
-reason), ``parked``, ``resumed`` (site), ``published`` (confirm policy met; detail: sites), ``released``,
-``released_unsent`` (site), ``removed``, ``closed`` (detail: pending).
+reason), ``parked``, ``resumed`` (site), ``published`` (confirm policy met; detail: sites), ``repaired`` (site, group;
+sent again on its request), ``consumed`` (group; it told that it is done with the range), ``released``,
+``released_unsent`` (site), ``removed`` (reason), ``group_added``, ``group_removed`` (group; epoch and first: the
+position since when it counts or counted; detail of the latter: position, how far it was), ``renumbered`` (the range of
+the old epoch; detail: epoch, the new one; sequence numbers and incarnation stay), ``fenced`` (detail: epoch and
+incarnation of the owner that is alive), ``closed`` (detail: pending).
 
 Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap),
 ``took_over`` (another inbox of the group had read; detail: from, its name, and streams, how many were adopted),
@@ -30,7 +34,8 @@ before: the process ended before a commit could), ``acknowledged``, ``gap_opened
 filled, superseded…), ``declared`` (a gap was passed; reason; detail: elapsed, what its clock said, in
 seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``, ``rejected`` (site, reason;
 detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site: its queue was seen empty;
-detail: count, likewise; heard, the lsn of each producer that a ``heard`` row told of since the last), ``closed``.
+detail: count, likewise; heard, for each producer that a ``heard`` row told of since the last its lsn and the
+incarnation of the boot that it is of), ``closed``. A ``connected`` row whose session was gone has ``heard`` likewise.
 
 Kinds of both: ``truncated``. With detail first_lsn and last_lsn: those rows were given up before they could be
 exported, since the journal's target was away for too long (``when_full="truncate"``); the same row tells of more
@@ -58,11 +63,15 @@ ORDERED = frozenset(
 _EXTENDED = frozenset(
     {
         "enqueued", "confirmed", "published", "released", "released_unsent", "received", "duplicate", "buffered",
-        "delivered", "redelivered", "acknowledged", "late",
+        "delivered", "redelivered", "acknowledged", "late", "repaired", "consumed",
     }
 )  # fmt: skip
 _COUNTED = frozenset({"rejected", "drained"})
 """Kinds without a range, of which only the number in the newest row's detail rises, unless there is more to say."""
+_TOLD_EVERY_US = 10_000_000
+_TOLD_AT_ONCE = 20
+"""Rows that are told of are not extended any more, so this bounds how many more of them there are: in the long run one
+telling in so many µs, and so many beyond that."""
 _MASK = 2**64 - 1
 
 
@@ -122,6 +131,25 @@ class Journal:
         """The row that was appended last, committed or not."""
         self._tips: dict[tuple[Any, ...], _Tip] = {}
         self._staged: dict[tuple[Any, ...], _Tip] = {}
+        self._told_lsn = 0
+        self._told_us = 0
+        self._tellings = _TOLD_AT_ONCE
+
+    def told(self, mono_us: int) -> int:
+        """How far this journal is committed, for a status: what its rows up to there say is so now already.
+
+        Whoever then sees a site's queue empty knows that what they say to be confirmed there has left it. So
+        ``confirmed`` rows that are told of are not extended any more, and the answer stays behind
+        :attr:`newest_lsn` for a while when it is asked for often. `mono_us`: the monotonic clock.
+        """
+        earned = (mono_us - self._told_us) // _TOLD_EVERY_US
+        if earned > 0:
+            self._tellings = min(self._tellings + earned, _TOLD_AT_ONCE)
+            self._told_us = mono_us
+        if self.newest_lsn > self._told_lsn and self._tellings > 0:
+            self._tellings -= 1
+            self._told_lsn = self.newest_lsn
+        return self._told_lsn
 
     def write(
         self, connection: sqlite3.Connection, entries: Iterable[Entry], wall_us: int, mono_us: int
@@ -138,11 +166,15 @@ class Journal:
                 and tip.entry._line == entry._line
                 and tip.entry.last + 1 == entry.first
                 and entry.detail is None
-                and tip.lsn > self.exported_lsn
+                and tip.lsn > self._final(entry.kind)
             ):
                 self._staged[order] = self._extend(connection, tip, entry, wall_us)
             else:
                 self._staged[order] = _Tip(self._append(connection, entry, wall_us, mono_us), entry)
+
+    def _final(self, kind: str) -> int:
+        """Rows of a kind up to this one must not change."""
+        return max(self.exported_lsn, self._told_lsn) if kind == "confirmed" else self.exported_lsn
 
     def settle(self, committed: bool) -> None:
         """The transaction that held the latest writes was committed, or undone."""
