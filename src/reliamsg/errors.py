@@ -25,6 +25,7 @@
         ├── InboxIndeterminate    the same for a consumer
         ├── ForkedError           used in a child process after fork(); open your own there
         ├── ClosedError           used after close()
+        ├── MessageRemoved        Receipt.wait(): the message was removed; the producer lives on
         ├── GroupBusy             another inbox is reading for this group
         ├── DeadLetterHalt        a message used up its deliveries and the stream is configured to halt
         ├── ProducerConflict      two histories under one producer id (a restored or cloned outbox)
@@ -55,6 +56,7 @@ __all__ = [
     "InboxWriteError",
     "JournalFull",
     "JournalTargetError",
+    "MessageRemoved",
     "MessageTooLarge",
     "OutboxFull",
     "OutboxIndeterminate",
@@ -175,6 +177,10 @@ class ForkedError(FatalError):
 
 class ClosedError(FatalError):
     """The object was used after close()."""
+
+
+class MessageRemoved(FatalError):
+    """The message was removed from the outbox before its confirm policy was met. The producer lives on."""
 
 
 class GroupBusy(FatalError):

@@ -125,12 +125,13 @@ class TestRemoving:
         put(outbox, "t", b"1", b"2", b"3", b"4")
         put(outbox, "t", b"5", b"6", b"7", b"8")
         stream, epoch = outbox.stream("t", 0).id, outbox.epoch
-        taken = outbox.take_out(stream, epoch, first, last, cut, [(first, last)], [], 0, 0)
+        taken = outbox.take_out(stream, epoch, first, last, cut, lambda taken: (taken.spans, []), 0, 0)
         rows = outbox.page(1, None, 10_000)
         found = [(row.id, [int(body) for body in open_frame(row.frame).records().bodies]) for row in rows]
         assert found == left
         assert [(row.id, row.seq, row.count) for row in rows] == [(n, b[0], len(b)) for n, b in left]
-        assert outbox.removed() == {stream: [RemovedRange(epoch, first, last)]}
+        assert outbox.removed() == {stream: [RemovedRange(epoch, *span) for span in taken.spans]}
+        assert sum(b - a + 1 for a, b in taken.spans) == last - first + 1
         assert len(taken.gone) + len(taken.cut) == (1 if first > 4 or last < 5 else 2)
         assert [row.id for row in taken.added] == [n for n, _ in left if n > 2]
 
@@ -138,7 +139,9 @@ class TestRemoving:
         put(outbox, "t", b"1", b"2", b"3")
         put(outbox, "t", b"4")
         stream, epoch = outbox.stream("t", 0).id, outbox.epoch
-        outbox.take_out(stream, epoch, 2, 2, cut, [(2, 2)], [], 0, 0)  # 3 is row 3, behind 4
+        outbox.take_out(
+            stream, epoch, 2, 2, cut, lambda taken: (taken.spans, []), 0, 0
+        )  # 3 is row 3, behind 4
         assert outbox.unsettled(stream, (epoch, 2)) == 2
 
 

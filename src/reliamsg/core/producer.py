@@ -76,6 +76,17 @@ class ProducerCore:
         """The site does not have the row; its stream is parked there."""
         return self.sites[site].refuse(row, reason, now)
 
+    def gone(self, row: int, now: float) -> None:
+        """The row was removed: nobody waits for a confirm of it any more."""
+        for window in self.sites.values():
+            window.skip(row, now)
+        self.confirms.published.add(row, row)
+
+    def changed(self, row: RowLike) -> None:
+        """Some of what the row held was removed; it keeps its id."""
+        for window in self.sites.values():
+            window.change(row)
+
     # -- time ---------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> tuple[list[str], list[int]]:

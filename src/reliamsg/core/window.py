@@ -241,6 +241,18 @@ class SiteWindow:
             lane.attempts = 0
         return flight
 
+    def skip(self, row_id: int, now: float) -> None:
+        """The row exists no longer, so the site need not confirm it."""
+        if self.confirm(row_id, now) is None:
+            self.confirmed.add(row_id, row_id)
+
+    def change(self, row: RowLike) -> None:
+        """The row is another one now, under the same id: what is in flight counts as that."""
+        flight = self.flights.get(row.id)
+        if flight is not None:
+            self.bytes += row.size - flight.row.size
+            flight.row = row
+
     def refuse(self, row_id: int, reason: str, now: float) -> Flight | None:
         """The site does not have the row: its stream is parked. None where nothing of it is in flight."""
         flight = self._land(row_id, now)

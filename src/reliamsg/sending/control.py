@@ -96,6 +96,11 @@ class Control:
                 self._unanswered.setdefault(binding.group, set()).add(stream)
         self._listen(now)
 
+    def removed(self, stream: Stream, epoch: int, first: int, last: int) -> None:
+        """Messages were taken out: nobody gets them any more, and groups learn that at once."""
+        self.repairing.queue.unavailable(stream, epoch, first, last)
+        self.announcing.timetable.connected([stream], self._engine.clock())
+
     # -- on I/O threads -------------------------------------------------------------------------------------------
 
     def connected(self) -> None:

@@ -19,7 +19,7 @@ from reliamsg.core.producer import ProducerCore
 from reliamsg.core.window import Lane, SiteLimits
 from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
 from reliamsg.export.exporter import Exporter
-from reliamsg.message import Stream
+from reliamsg.message import MessageId, Stream
 from reliamsg.sending.callbacks import Callbacks
 from reliamsg.sending.control import Control
 from reliamsg.sending.feed import PAGE_BYTES, Feed, Tail
@@ -32,6 +32,7 @@ from reliamsg.sending.orders import Orders
 from reliamsg.sending.outcomes import Outcomes
 from reliamsg.sending.packing import Packer
 from reliamsg.sending.recoding import recode
+from reliamsg.sending.removal import remove
 from reliamsg.sending.retention import Retention
 from reliamsg.sending.settings import Settings
 from reliamsg.sending.status import ProducerStatus, Remaining
@@ -95,7 +96,7 @@ class Engine:
         self.housekeeping = Housekeeping(self, outbox)
         self._packer = Packer(
             self._stream_row, outbox.epoch, outbox.incarnation, settings.max_batch_messages,
-            settings.max_batch_bytes, settings.compress,
+            settings.max_batch_bytes, settings.compress, None if settings.plain else settings.keys,
         )  # fmt: skip
         self._tail = Tail()
         self.retention = Retention(settings.max_bytes, settings.retain_seconds, settings.retain_bytes)
@@ -342,6 +343,10 @@ class Engine:
             self.outcomes.renumbered(epochs)
             self.forget_rows()
         self.probe("renumbered")
+
+    def remove(self, first: MessageId, last: MessageId) -> int:
+        """Take messages out of the outbox; returns how many."""
+        return remove(self, self._outbox, first, last)
 
     def forget_rows(self) -> None:
         """Rows have changed: have them read again. With the lock held."""

@@ -14,7 +14,7 @@ from reliamsg.sending.status import ParkedStream, SenderSite
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Row
 from reliamsg.transport.base import Outcome, Outgoing, SenderTransport
-from reliamsg.wire.data import CONTENT_TYPE, open_frame, split
+from reliamsg.wire.data import CONTENT_TYPE, frames_of, open_frame
 from reliamsg.wire.plain import encode_plain
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class SiteLink:
     def _outgoing(self, row: Row) -> list[Outgoing]:
         engine, stream = self._engine, row.stream
         if engine.plain:
-            messages = encode_plain(open_frame(row.frame))
+            messages = encode_plain(open_frame(row.frame), engine.settings.keys)
             return [
                 Outgoing(
                     row.id, stream.topic, stream.partition, m.body, None, m.headers, m.message_id, m.timestamp_us,
@@ -158,20 +158,13 @@ class SiteLink:
                 for number, m in enumerate(messages, 1)
             ]  # fmt: skip
         message_id = str(MessageId(stream.producer, row.epoch, stream.topic, stream.partition, row.seq))
-        if row.size <= self.site.max_frame_bytes:
+        parts = frames_of(row.frame, self.site.max_frame_bytes, engine.settings.keys)
+        if len(parts) == 1:
             return [
                 Outgoing(
-                    row.id,
-                    stream.topic,
-                    stream.partition,
-                    row.frame,
-                    CONTENT_TYPE,
-                    None,
-                    message_id,
-                    row.wall_us,
+                    row.id, stream.topic, stream.partition, parts[0], CONTENT_TYPE, None, message_id, row.wall_us
                 )
-            ]
-        parts = split(open_frame(row.frame), self.site.max_frame_bytes)
+            ]  # fmt: skip
         return [
             Outgoing(
                 row.id, stream.topic, stream.partition, part, CONTENT_TYPE, None, f"{message_id}.{number}",

@@ -15,7 +15,7 @@ from reliamsg.sending.status import GroupStatus
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member, Position
 from reliamsg.store.outbox import Outbox, StreamRow
-from reliamsg.store.rewriting import Row
+from reliamsg.store.rewriting import Row, Taken
 from reliamsg.transport.base import Binding
 from reliamsg.wire.limits import MAX_NAMED_GROUPS
 
@@ -200,7 +200,8 @@ class Membership:
         """More batches were committed."""
         for row in rows:
             page = self.book.by_id[row.stream_id]
-            page.extend(row.epoch, row.incarnation, row.last)
+            if (row.epoch, row.last) >= page.tail:
+                page.extend(row.epoch, row.incarnation, row.last)
             self.table.extend(row.stream, page.tail)
             if self.consumed is None:
                 continue
@@ -233,6 +234,17 @@ class Membership:
                 member.since = _moved(member.since, epochs)
                 member.position = _moved(member.position, epochs)
         self._told = {key: _moved(at, epochs) for key, at in self._told.items()}
+
+    def gone(self, row: Row) -> None:
+        """A row was removed."""
+        if self.consumed is not None:
+            self.consumed.add(row.id, row.id)
+
+    def look_again(self, taken: Taken) -> None:
+        """Rows were removed, cut, or added out of order: what their groups are done with is found anew."""
+        self._moved.update(
+            row.stream_id for row in (*taken.gone, *(row for row, _ in taken.cut), *taken.added)
+        )
 
     def may_leave(self, row: int) -> bool:
         """Whether the groups are done with a row."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.window import Flight, LaneState
-from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout
+from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
 from reliamsg.store.rewriting import Row
 
@@ -30,7 +30,7 @@ class Outcomes:
         self._waiting = 0
         self._watched: dict[int, list[Watch]] = {}
         self._removed = RangeSet()
-        """Rows of which something was removed before it was published."""
+        """Rows that were removed before they were published."""
         self._renumbered: dict[int, int] = {}
 
     # -- what the application asks ----------------------------------------------------------------------------
@@ -48,6 +48,8 @@ class Outcomes:
         with engine.lock:
             self._wait(lambda: published.covers(first, last) or self._ended, timeout)
             if published.covers(first, last):
+                if self._removed.overlap(first, last):
+                    raise MessageRemoved("removed from the outbox before it was confirmed")
                 return
             self._raise_ended("confirmed")
             states = ", ".join(f"{name}: {state}" for name, state in self._states(first, last).items())
@@ -81,7 +83,8 @@ class Outcomes:
 
     def is_published(self, first: int, last: int) -> bool:
         with self._engine.lock:
-            return self._engine.core.confirms.published.covers(first, last)
+            published = self._engine.core.confirms.published.covers(first, last)
+            return published and not self._removed.overlap(first, last)
 
     def site_states(self, first: int, last: int) -> dict[str, SiteState]:
         with self._engine.lock:
@@ -184,11 +187,19 @@ class Outcomes:
                     engine.held_bytes -= row.size
         for number in rows:
             engine.housekeeping.published.add(number, number)
-            if self._watched:
-                for receipt, callback in self._watched.pop(number, ()):
-                    engine.callbacks.put(receipt, callback)
+            self._call_back(number)
         self.changed()
         engine.intake.made_room()
+
+    def removed(self, row: int) -> None:
+        """A row that was not published exists no longer."""
+        self._removed.add(row, row)
+        self._call_back(row)
+
+    def _call_back(self, row: int) -> None:
+        if self._watched:
+            for receipt, callback in self._watched.pop(row, ()):
+                self._engine.callbacks.put(receipt, callback)
 
     def changed(self) -> None:
         """Something is further than it was, or will not come: whoever waits looks again."""
@@ -199,7 +210,3 @@ class Outcomes:
         """Epochs whose messages were never offered were given other numbers."""
         self._renumbered = {old: epochs.get(new, new) for old, new in self._renumbered.items()} | epochs
         self.changed()
-
-    def removed(self, row: int) -> None:
-        """Messages of a row that was not published were removed."""
-        self._removed.add(row, row)

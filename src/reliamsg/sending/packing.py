@@ -13,6 +13,7 @@ from reliamsg.store.outbox import NewBatch, Row, StreamRow
 from reliamsg.wire.data import Records, encode
 
 if TYPE_CHECKING:
+    from reliamsg.keys import KeyRing
     from reliamsg.sending.intake import Group, Item
     from reliamsg.sending.receipt import Receipt
 
@@ -111,7 +112,7 @@ class Packed:
 
 
 class Packer:
-    """Cuts groups into batches. `stream` finds or makes the row of a topic."""
+    """Cuts groups into batches. `stream` finds or makes the row of a topic. With a `ring` they are signed."""
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class Packer:
         max_messages: int,
         max_bytes: int,
         compress: bool,
+        ring: KeyRing | None = None,
     ) -> None:
         self._stream = stream
         self.epoch = epoch
@@ -129,6 +131,7 @@ class Packer:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._compress = compress
+        self._ring = ring
 
     def pack(self, group: Group, wall_us: int) -> Packed:
         """Allocate sequence numbers and encode. Nothing is final before the batches are stored."""
@@ -180,6 +183,7 @@ class Packer:
             times,
             Records(builder.bodies, builder.keys, builder.headers),
             compress=self._compress,
+            ring=self._ring,
         )
         if seq == 1:
             prev = None if stream.prev is None else list(stream.prev)

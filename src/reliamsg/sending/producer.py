@@ -24,6 +24,7 @@ from reliamsg.config import (
 )
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError, ForkedError
 from reliamsg.keys import KeyRing
+from reliamsg.message import MessageId
 from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
 from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import check_groups, make_settings
@@ -275,6 +276,18 @@ class Producer:
         """
         self._check()
         self._engine.orders.give(lambda: self._engine.membership.remove_group(topic, group))
+
+    def remove(self, first: MessageId, last: MessageId | None = None) -> int:
+        """Take messages out of the outbox, from `first` to `last` (one, without `last`), of one stream and epoch.
+
+        They are not sent any more, to any site or as a repair, and groups that lack them are told not to wait: they
+        declare them with the reason ``removed``. What sites have already may be delivered all the same. Returns how
+        many were held. Journalled and durable when this returns. A receipt that is not done never will be: its
+        ``wait()`` raises :class:`MessageRemoved`. Raises :class:`ConfigError` for anything that is no such range, and
+        :class:`OutboxWriteError`.
+        """
+        self._check()
+        return self._engine.orders.give(lambda: self._engine.remove(first, first if last is None else last))
 
     # -- waiting, looking, ending -----------------------------------------------------------------------------
 

@@ -11,9 +11,10 @@ from reliamsg.sending.link import SiteLink
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox, Row
 from reliamsg.wire.address import group_address
-from reliamsg.wire.data import open_frame, split
+from reliamsg.wire.data import frames_of
 
 if TYPE_CHECKING:
+    from reliamsg.keys import KeyRing
     from reliamsg.sending.announcing import Announcing
     from reliamsg.sending.engine import Engine
 
@@ -66,7 +67,7 @@ class Repairing:
             if rows[0].seq > piece.first:
                 self._lacking(piece, piece.first, rows[0].seq - 1, now)
             for row in rows:
-                frames = {link: _frames(link, row) for link in links}
+                frames = {link: _frames(link, row, self._engine.settings.keys) for link in links}
                 if links and not any(frames.values()):  # a message over every site's limit
                     self._lacking(piece, row.seq, row.last, now)
                 elif self._send(piece, row, frames):
@@ -109,10 +110,10 @@ class Repairing:
         return True
 
 
-def _frames(link: SiteLink, row: Row) -> list[bytes]:
+def _frames(link: SiteLink, row: Row, keys: KeyRing | None) -> list[bytes]:
     """The batch as it fits the site; nothing where one message does not."""
     limit = link.site.max_frame_bytes
-    parts = [row.frame] if row.size <= limit else split(open_frame(row.frame), limit)
+    parts = frames_of(row.frame, limit, keys)
     return parts if all(len(part) <= limit for part in parts) else []
 
 

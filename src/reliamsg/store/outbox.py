@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from reliamsg.errors import StoreCorrupt
@@ -262,14 +262,18 @@ class Outbox:
         return epochs
 
     def take_out(
-        self, stream_id: int, epoch: int, first: int, last: int, cut: Cut, removed: Iterable[tuple[int, int]],
-        entries: Iterable[Entry], wall_us: int, mono_us: int,
+        self, stream_id: int, epoch: int, first: int, last: int, cut: Cut,
+        told: Callable[[Taken], tuple[Iterable[tuple[int, int]], Iterable[Entry]]], wall_us: int, mono_us: int,
     ) -> Taken:  # fmt: skip
-        """Remove messages. `removed`: all ranges of the epoch that were, these included."""
+        """Remove messages. `told` says, given what became of their batches, all ranges of the epoch that are removed
+        now, and what the journal says."""
+        entries: list[Entry] = []
         with self._written(entries, wall_us, mono_us) as connection:
             stream = self._by_id[stream_id].stream
             taken = take_out(connection, stream, stream_id, epoch, first, last, cut)
+            removed, notes = told(taken)
             replace_removed(connection, stream_id, epoch, removed)
+            entries += notes
         return taken
 
     def trim_chain(self, stream_id: int, below: int) -> None:

@@ -56,6 +56,8 @@ class Taken:
     """Before and after: batches of which a part is left."""
     added: tuple[Row, ...]
     """New batches, for what is left behind a hole."""
+    spans: tuple[tuple[int, int], ...]
+    """The numbers that were held and are not any more, lowest first."""
 
 
 def rows_of(
@@ -131,10 +133,12 @@ def take_out(
     What is left before them keeps its row, and so does what is left behind them, if there is nothing before; otherwise
     that goes into a new row.
     """
+    spans: list[tuple[int, int]] = []
     gone: list[Row] = []
     changed: list[tuple[Row, Row]] = []
     added: list[Row] = []
     for row in list(rows_of(db, stream, stream_id, epoch, first, last)):
+        spans.append((max(first, row.seq), min(last, row.last)))
         parts = [
             (low, high) for low, high in ((row.seq, min(row.last, first - 1)), (max(row.seq, last + 1), row.last))
             if low <= high
@@ -154,7 +158,7 @@ def take_out(
                 changed.append((row, after))
             else:
                 added.append(replace(after, id=_insert(db, after)))
-    return Taken(tuple(gone), tuple(changed), tuple(added))
+    return Taken(tuple(gone), tuple(changed), tuple(added), tuple(spans))
 
 
 def _insert(db: sqlite3.Connection, row: Row) -> int:
