@@ -72,7 +72,7 @@ class Consumer:
     one of its own at the last position that it heard, with what may have been handed out flagged ``redelivered``,
     and it needs producers with ``release="consumed"``, for what the other had taken in. A consumer that can't prove
     for half of `takeover_timeout` that it is the one that reads hands out nothing until it can.
-    `keys`: what producers and consumers sign frames with; anything else is refused.
+    `keys`: what producers and consumers sign frames with; anything else is refused, also from ordinary clients.
     `unsequenced`: messages of ordinary clients are refused (counted and set aside), or delivered in a stream of
     their own, whose producer is ``""``: numbered as they arrive, and, since they have no identity, twice if they come
     twice. `journal`: a directory, fsspec URL or
@@ -136,6 +136,10 @@ class Consumer:
         )
         if keys is not None and not keys.signs:
             raise ConfigError("keys: a consumer signs what it tells producers; give the key ring sign_with=")
+        if keys is not None and unsequenced == "deliver":
+            raise ConfigError(
+                "unsequenced='deliver' and keys exclude each other: such messages are not signed"
+            )
         self._generation = forks.generation
         self._on_gap = on_gap
         self._on_late = on_late

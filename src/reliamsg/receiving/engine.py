@@ -124,8 +124,9 @@ class ReceivingEngine:
         listener = f"{settings.group}.{shared.inbox.id}"
         for site in sites:
             receiver = SiteReceiver(
-                shared, site, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced
-            )
+                shared, site, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,
+                keys=settings.keys,
+            )  # fmt: skip
             receiver.control = self.control
             receiver.links = Links(receiver, transports, bindings, self.control, listener)
             self.sites[site.name] = receiver

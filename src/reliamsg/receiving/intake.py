@@ -1,6 +1,7 @@
 """What a delivery is: a batch in one of its two forms, something without identity, or nothing usable.
 
-Nothing here changes any state. Limits are checked before anything is decoded.
+Nothing here changes any state. Limits are checked before anything is decoded. With a key ring, what is not signed with
+one of its keys is refused before anything of it is believed.
 """
 
 from __future__ import annotations
@@ -8,10 +9,20 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
+from reliamsg.keys import KeyRing
 from reliamsg.transport.base import Delivery
 from reliamsg.wire import plain
 from reliamsg.wire.address import parse_address, topic_address
-from reliamsg.wire.data import BODY_VERSION, CONTENT_TYPE, FLAG_ZSTD, MAGIC, Frame, FrameError, open_frame
+from reliamsg.wire.data import (
+    BODY_VERSION,
+    CONTENT_TYPE,
+    FLAG_ZSTD,
+    MAGIC,
+    Frame,
+    FrameError,
+    open_frame,
+    verify,
+)
 
 __all__ = ["Rejected", "Unsequenced", "examine", "examine_repair"]
 
@@ -35,9 +46,10 @@ class Unsequenced:
 
 
 def examine(
-    delivery: Delivery, topics: Container[tuple[str, int]], limit: int
+    delivery: Delivery, topics: Container[tuple[str, int]], limit: int, ring: KeyRing | None = None
 ) -> Frame | Unsequenced | Rejected:
-    """Decide what a delivery is; `limit` is in bytes, `topics` holds (topic, partition).
+    """Decide what a delivery is; `limit` is in bytes, `topics` holds (topic, partition). With a `ring` only what is
+    signed is used.
 
     A sound frame is taken whether or not it is marked as retained: some brokers mark whatever waited for an
     absent session, and a frame that really was retained is a duplicate at worst. Nothing else can tell.
@@ -46,13 +58,15 @@ def examine(
         return Rejected("oversized")
     try:
         if delivery.content_type == CONTENT_TYPE or delivery.body[:3] == MAGIC[:3]:
-            frame = open_frame(delivery.body, limit)
+            frame = _authentic(open_frame(delivery.body, limit), ring)
         elif delivery.damaged is not None:
             return Rejected("damaged")
         elif plain.is_plain(delivery.headers):
-            frame = plain.decode_plain(delivery.body, delivery.headers, limit)
+            frame = plain.decode_plain(delivery.body, delivery.headers, limit, ring)
         elif delivery.retained:
             return Rejected("retained")
+        elif ring is not None:
+            return Rejected("unsigned")
         else:
             return _unsequenced(delivery, topics)
     except FrameError as error:
@@ -68,13 +82,13 @@ def examine(
 
 
 def examine_repair(
-    body: bytes, topics: Container[tuple[str, int]], limit: int
+    body: bytes, topics: Container[tuple[str, int]], limit: int, ring: KeyRing | None = None
 ) -> Frame | Rejected:
     """The same for what came in at the group's own control address: a batch that its producer sent again."""
     if len(body) > limit:
         return Rejected("oversized")
     try:
-        frame = open_frame(body, limit)
+        frame = _authentic(open_frame(body, limit), ring)
     except FrameError as error:
         return Rejected(error.reason)
     envelope = frame.envelope
@@ -82,6 +96,17 @@ def examine_repair(
         return Rejected("wrong-topic")
     if not _readable(frame):
         return Rejected("undecodable", frame)
+    return frame
+
+
+def _authentic(frame: Frame, ring: KeyRing | None) -> Frame:
+    """The frame, if it need not be signed or is. Its address is compared by the caller."""
+    if ring is None:
+        return frame
+    if not frame.intact():
+        # The signature is over the body's bytes: without them nothing tells whose envelope it is.
+        raise FrameError("corrupt", "the body's checksum does not match")
+    verify(frame, topic_address(frame.envelope.topic, frame.envelope.partition), ring)
     return frame
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from reliamsg.config import Site
 from reliamsg.core.ranges import Span
 from reliamsg.errors import TooManyStreams
+from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
@@ -50,6 +51,7 @@ class SiteReceiver:
         *,
         keep_late: bool,
         unsequenced: bool,
+        keys: KeyRing | None = None,
     ) -> None:
         self.shared = shared
         self.site = site
@@ -89,6 +91,7 @@ class SiteReceiver:
         self._topics = topics
         self._keep_late = keep_late
         self._unsequenced = unsequenced
+        self._keys = keys
         self._deferred: list[tuple[Delivery, Frame]] = []
         """Too far ahead of their streams; at most as many as the broker lets wait."""
         self._deferred_at = 0
@@ -190,7 +193,7 @@ class SiteReceiver:
         """A batch came at the group's own address. It has no broker to keep it: what is not taken in now is asked
         for again."""
         shared = self.shared
-        what = examine_repair(body, self._topics, self._limit)
+        what = examine_repair(body, self._topics, self._limit, self._keys)
         with shared.lock:
             if shared.barred:
                 return
@@ -252,7 +255,9 @@ class SiteReceiver:
             if reading is not self.links.reading or self._must_wait(deliveries):
                 return
         # Looking at bytes needs no lock, and takes longer than all that does.
-        found = [(delivery, examine(delivery, self._topics, self._limit)) for delivery in deliveries]
+        found = [
+            (delivery, examine(delivery, self._topics, self._limit, self._keys)) for delivery in deliveries
+        ]
         release: list[object] = []
         with shared.lock:
             if reading is not self.links.reading or self._must_wait(deliveries):

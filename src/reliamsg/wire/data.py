@@ -47,8 +47,8 @@ __all__ = [
     "FrameError",
     "Records",
     "encode",
+    "frames_of",
     "open_frame",
-    "signed",
     "split",
     "verify",
 ]
@@ -209,12 +209,14 @@ def _canonical(envelope: Envelope, key_id: str, body: bytes | memoryview) -> tup
     return b"reliamsg data", MAGIC, address.encode(), key_id.encode(), _encode_msgpack(fields), body
 
 
-def signed(data: bytes, ring: KeyRing) -> bytes:
-    """The same frame, signed; one that is signed already as it is. Raises :class:`FrameError` for no sound frame."""
-    frame = open_frame(data)
-    if frame.envelope.key_id is not None:
-        return data
-    return _seal(frame.envelope, frame._body(), ring)
+def frames_of(data: bytes, limit: int, ring: KeyRing | None = None) -> list[bytes]:
+    """A stored frame as it may go to a site: in frames of at most `limit` bytes (see :func:`split`), and signed if a
+    ring is given, also where it was stored before there were keys. Raises :class:`FrameError` for no sound frame."""
+    if ring is not None:
+        frame = open_frame(data)
+        if frame.envelope.key_id is None:
+            data = _seal(frame.envelope, frame._body(), ring)
+    return [data] if len(data) <= limit else split(open_frame(data), limit, ring)
 
 
 def verify(frame: Frame, address: str, ring: KeyRing) -> None:
