@@ -112,7 +112,7 @@ def test_queue_deleted_and_unbound(
         consumer.start()
         wait_until_it_reads(t)
         producer.start()
-        connection = pika.BlockingConnection(pika.URLParameters(rabbit.url))
+        connection = pika.BlockingConnection(pika.URLParameters(rabbit.url + "?heartbeat=0"))  # mostly idle
         stack.callback(connection.close)
         for _ in range(2):
             deleted = wait_for(lambda: rabbit.queue_depth(queue), 30, "messages are queued at dc1")
@@ -266,7 +266,7 @@ def test_nobody_but_the_groups_knows_their_queues(
         producer.start()
         for t in both:
             t.flows(200)
-        connection = pika.BlockingConnection(pika.URLParameters(rabbit.url))
+        connection = pika.BlockingConnection(pika.URLParameters(rabbit.url + "?heartbeat=0"))  # mostly idle
         stack.callback(connection.close)
 
         def from_dc1(t: Traffic) -> int:
