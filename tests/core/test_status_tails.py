@@ -391,3 +391,35 @@ def test_a_stream_that_is_known_is_not_adopted() -> None:
     teller, group = pair(10)
     group.receive(teller, 10, 1, 10)
     assert not group.core.adopt(STREAM, (10, 70), (10, 5), 8, group.now)
+
+
+@pytest.mark.parametrize("epoch", [10, 20])
+def test_a_standby_that_knows_the_stream_and_is_behind_skips_to_where_the_other_stopped(epoch: int) -> None:
+    teller, group = pair(50)
+    group.receive(teller, 10, 1, 10)
+    group.receive(teller, 10, 15, 20)
+    if epoch == 20:
+        teller.open(20)
+        teller.publish(50)
+        group.receive(teller, 20, 31, 40)
+    assert group.core.adopt(STREAM, (epoch, epoch * 7), (epoch, 36), 46, group.now)
+    group.got.clear()
+    group.hear(teller.status())
+    group.wait(3.0, teller)
+    assert group.got == [(epoch, n) for n in range(36, 51)]
+    assert group.told("declared") == []
+    assert group.state.waiting == []
+    group.crash()
+    assert group.core.report(STREAM).position == (epoch, 51)
+    # What the other one dealt with is a duplicate, whenever it comes.
+    group.receive(teller, 10, 1, 50, "dc2")
+    assert group.told("late") == group.told("declared") == []
+
+
+def test_an_unreadable_tail_is_asked_for() -> None:
+    teller, group = pair(20)
+    group.receive(teller, 10, 1, 10)
+    group.core.undecodable(STREAM, 10, 70, 11, 20, group.now)
+    group.wait(1.0, teller)
+    assert group.got == all_of(teller)
+    assert group.wanted == [(10, 11, 20)]

@@ -65,7 +65,7 @@ def arrive(
         known = state.live[epoch] = Reorder(epoch, incarnation, prev)
         core.mark(state)
     if known is None:
-        return None, _past(core, state, site, epoch, incarnation, first, last)
+        return None, _past(core, state, site, epoch, incarnation, first, last, reason)
     if known.incarnation != incarnation:
         return known, _conflict(core, state, site, epoch, incarnation, first, last)
     return known, _place(core, state, known, site, first, last, now, reason)
@@ -106,7 +106,7 @@ def _place(
         _late(core, state, site, known.epoch, known.incarnation, known.last, late)
     seen = sum(b - a + 1 for a, b in (*new, *late))
     if seen < last - first + 1:
-        _duplicates(core, state, known, site, first, last, [*new, *late])
+        _duplicates(core, state, known, site, first, last, [*new, *late], reason)
     if new:
         if state.asking is not None:
             state.asking.arrived(known.epoch, new[0][0])
@@ -122,9 +122,11 @@ def _duplicates(
     first: int,
     last: int,
     fresh: list[Span],
+    reason: str,
 ) -> None:
     at = first
-    reason = "late_or_duplicate" if state.closed.may_have_forgotten(known.epoch, first) else ""
+    if state.closed.may_have_forgotten(known.epoch, first):
+        reason = "late_or_duplicate"
     for span in [*sorted(fresh), (last + 1, last + 1)]:
         if at < span[0]:
             core.note(
@@ -134,7 +136,14 @@ def _duplicates(
 
 
 def _past(
-    core: ConsumerCore, state: StreamState, site: str, epoch: int, incarnation: int, first: int, last: int
+    core: ConsumerCore,
+    state: StreamState,
+    site: str,
+    epoch: int,
+    incarnation: int,
+    first: int,
+    last: int,
+    reason: str,
 ) -> Arrival:
     """Data of an epoch that is behind the stream."""
     done = state.history.find(epoch)
@@ -145,7 +154,7 @@ def _past(
         _late(core, state, site, epoch, incarnation, None if done is None else done.last, late)
     elif done is not None or epoch <= state.history.floor:
         forgotten = done is None or state.closed.may_have_forgotten(epoch, first)
-        reason = "late_or_duplicate" if forgotten else ""
+        reason = "late_or_duplicate" if forgotten else reason
         core.note(Note("duplicate", state.stream, epoch, incarnation, first, last, site, reason))
         return Arrival(release=True)
     elif state.joined is not None and epoch < state.joined[0]:

@@ -152,6 +152,12 @@ def lacking(state: StreamState, most: int = MAX_MISSING) -> list[tuple[Reorder, 
     return found
 
 
+def _is_in_order(state: StreamState) -> bool:
+    """Whether nothing is missing, for the usual case: one epoch, in one piece."""
+    known = state.current
+    return known is not None and len(state.live) == len(state.draining) + 1 and known.in_order
+
+
 def _is_puzzled(state: StreamState) -> bool:
     """Whether only a status can tell what is missing."""
     if state.current is None:
@@ -174,6 +180,8 @@ def _top(state: StreamState) -> Position:
 def watch(core: ConsumerCore, state: StreamState, now: float) -> None:
     """Notice that something is missing, or that nothing is any more. To be called after anything changed."""
     asking = state.asking
+    if asking is None and _is_in_order(state):
+        return
     if not state.stream.producer or not (lacking(state, 1) or _is_puzzled(state)):
         if asking is not None:
             state.asking = None

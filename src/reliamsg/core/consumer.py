@@ -141,8 +141,11 @@ class ConsumerCore:
         if next_commit:
             waiting.after = self._number + 1
 
-    def undecodable(self, stream: Stream, epoch: int, incarnation: int, first: int, last: int) -> None:
-        """A copy of these numbers came that can't be read: if nothing better comes, that is why."""
+    def undecodable(
+        self, stream: Stream, epoch: int, incarnation: int, first: int, last: int, now: float | None = None
+    ) -> None:
+        """A copy of these numbers came that can't be read: if nothing better comes, that is why. With `now` they are
+        known to exist from now on, and asked for."""
         state = self.streams.get(stream)
         known = state.live.get(epoch) if state is not None else None
         if known is None or known.incarnation != incarnation:
@@ -152,6 +155,9 @@ class ConsumerCore:
             for span in known.held.missing(first, last):
                 for part in known.settled.missing(*span):
                     known.undecodable.add(*part)
+            if now is not None and state is not None and known.last is None:
+                known.announced = max(known.announced, last)
+                follow(self, state, now)
 
     def reopen(self, stream: Stream, epoch: int, first: int, last: int, site: str, now: float) -> set[str]:
         """Bytes that came from `site` and were placed turned out unreadable; wait for another copy.
@@ -161,6 +167,8 @@ class ConsumerCore:
         state = self.streams[stream]
         known = state.live[epoch]
         known.reopen(first, last)
+        if known.last is None:
+            known.announced = max(known.announced, last)
         sites = set()
         for waiting in state.waiting:
             if waiting.known is not known or waiting.first > last or waiting.last < first:
@@ -215,7 +223,9 @@ class ConsumerCore:
         self, stream: Stream, entered: tuple[int, int], position: tuple[int, int], high_water: int, now: float
     ) -> bool:
         """Go on where another inbox of the group stopped: with the report that it sent last. What may have been
-        handed out by it is flagged. False where the stream was joined here before, or there is no room."""
+        handed out by it is flagged. A stream that is known here and is behind goes on there,
+        and forgets what it holds from before: look at all of it again. False where it is not behind, where another
+        incarnation is known here, or there is no room."""
         state = self.streams.get(stream)
         if state is None:
             if len(self.streams) >= self.rules.max_streams:
@@ -348,7 +358,7 @@ class ConsumerCore:
     def committed(self, snapshot: Snapshot) -> list[tuple[str, object]]:
         """The commit is on disk. Returns (site, token) of the deliveries that brokers may forget now."""
         for change in snapshot.changes:
-            if is_committed(change):
+            if is_committed(change) and change.state.stream.producer:
                 self.moved.add(change.state.stream)
             self.touch(change.state)
         released: list[tuple[str, object]] = []

@@ -81,18 +81,72 @@ def adopt(
     core: ConsumerCore, state: StreamState, entered: tuple[int, int], position: Position, high_water: int
 ) -> bool:
     """Start where another inbox of the group stopped; see :meth:`ConsumerCore.adopt`."""
-    if state.current is not None or position[0] < 1:
+    if position[0] < 1 or (state.current is not None and position <= state.position):
         return False
-    state.adopted = Adopted(position, entered, high_water)
     known = state.live.get(position[0])
-    if position[0] == entered[0]:
-        if known is not None and known.incarnation != entered[1]:
-            return False
-        if known is None:
-            known = state.live[position[0]] = Reorder(*entered, None)
-            known.told = True
+    if known is not None and position[0] == entered[0] and known.incarnation != entered[1]:
+        return False
+    _leave_behind(core, state, position[0])
+    state.adopted = Adopted(position, entered, high_water)
+    if known is None and position[0] == entered[0]:
+        known = state.live[position[0]] = Reorder(*entered, None)
+        known.told = True
     if known is not None:
         _take_over(core, state, known)
+    return True
+
+
+def _leave_behind(core: ConsumerCore, state: StreamState, epoch: int) -> None:
+    """The other inbox has dealt with everything before `epoch`."""
+    for number in sorted(number for number in state.live if number < epoch):
+        known = state.live.pop(number)
+        known.last = known.highest
+        known.place_at(known.last + 1)
+        state.finishing.append(known)
+        state.history.add(number, known.incarnation, known.last)
+        state.history_changed = True
+    state.draining.clear()
+    if state.current is not None and state.current.epoch < epoch:
+        state.current = None
+    state.gap = None
+    state.accepted.discard_below(MAX_SEQ + 1)
+    for counts in (state.attempts, state.arming, state.armed):
+        for key in [key for key in counts if key[0] < epoch]:
+            del counts[key]
+    core.mark(state)
+
+
+def _leave_behind(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
+    """The stream was joined here, and another inbox went on since: all before its position is dealt with. Returns
+    whether the stream goes on in the epoch that it is in."""
+    epoch, first = adopted.position
+    for known in [known for number, known in state.live.items() if number <= epoch]:
+        last = first - 1 if known.epoch == epoch else max(known.highest, known.last or 0)
+        if last >= known.position:
+            known.settle(known.position, last)
+        if known.epoch < epoch:
+            known.last = last
+            del state.live[known.epoch]
+            state.finishing.append(known)
+            state.history.add(known.epoch, known.incarnation, last)
+    state.draining = [known for known in state.draining if known.epoch >= epoch]
+    state.attempts = {key: count for key, count in state.attempts.items() if key >= adopted.position}
+    state.armed = {key: count for key, count in state.armed.items() if key >= adopted.position}
+    state.history_changed = True
+    core.mark(state, urgent=True)
+    if state.current is not None and state.current.epoch < epoch:
+        state.current = None
+        return False
+    found = state.live.get(epoch)
+    if found is not None:
+        if epoch < adopted.entered[0]:
+            found.redelivered_below = MAX_SEQ  # any of it may have been handed out
+        adopted.flag(found)
+        core.note(
+            Note("joined", state.stream, epoch, found.incarnation, first, first, reason="took_over")
+        )
+    core.moves += 1
+    core.touch(state)
     return True
 
 

@@ -66,10 +66,15 @@ class Reorder:
         """Missing numbers that were asked for, and journalled as such."""
 
     def place_at(self, first: int) -> None:
-        """The epoch begins with `first` for this group; nothing before it has arrived."""
-        self.position = self.cursor = first
-        if first > 1:
-            self.held.discard_below(first)
+        """The epoch begins, or goes on, with `first`: nothing will be done about what comes before. What was handed
+        out from there on may be handed out again."""
+        self.redelivered_below = max(self.redelivered_below, self.cursor if self.cursor > first else 0)
+        self.held.discard_below(first)
+        self.retry.discard_below(first)
+        self.settled.discard_below(first)
+        run = self.settled.run_from(first)
+        self.position = self.cursor = first if run is None else run + 1
+        self.settled.discard_below(self.position)
 
     def place(self, first: int, last: int) -> list[Span]:
         """Note that `first` to `last` arrived; return what of it is new, in order."""
@@ -158,6 +163,15 @@ class Reorder:
     def arrived(self) -> int:
         """The highest number that is known to exist from this epoch's own data."""
         return max(self.held.last or 0, self.settled.last or 0, self.cursor - 1)
+
+    @property
+    def in_order(self) -> bool:
+        """Whether everything known to exist beyond the cursor has arrived, and is one run from there on."""
+        held, cursor = self.held, self.cursor
+        top = held.last or 0
+        if self.announced > max(top, cursor - 1) or not self.settled.empty:
+            return False
+        return top < cursor or held.run_from(cursor) == top
 
     @property
     def more_to_come(self) -> bool:
