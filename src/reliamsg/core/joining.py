@@ -116,40 +116,6 @@ def _leave_behind(core: ConsumerCore, state: StreamState, epoch: int) -> None:
     core.mark(state)
 
 
-def _leave_behind(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
-    """The stream was joined here, and another inbox went on since: all before its position is dealt with. Returns
-    whether the stream goes on in the epoch that it is in."""
-    epoch, first = adopted.position
-    for known in [known for number, known in state.live.items() if number <= epoch]:
-        last = first - 1 if known.epoch == epoch else max(known.highest, known.last or 0)
-        if last >= known.position:
-            known.settle(known.position, last)
-        if known.epoch < epoch:
-            known.last = last
-            del state.live[known.epoch]
-            state.finishing.append(known)
-            state.history.add(known.epoch, known.incarnation, last)
-    state.draining = [known for known in state.draining if known.epoch >= epoch]
-    state.attempts = {key: count for key, count in state.attempts.items() if key >= adopted.position}
-    state.armed = {key: count for key, count in state.armed.items() if key >= adopted.position}
-    state.history_changed = True
-    core.mark(state, urgent=True)
-    if state.current is not None and state.current.epoch < epoch:
-        state.current = None
-        return False
-    found = state.live.get(epoch)
-    if found is not None:
-        if epoch < adopted.entered[0]:
-            found.redelivered_below = MAX_SEQ  # any of it may have been handed out
-        adopted.flag(found)
-        core.note(
-            Note("joined", state.stream, epoch, found.incarnation, first, first, reason="took_over")
-        )
-    core.moves += 1
-    core.touch(state)
-    return True
-
-
 def _adopt_as_told(core: ConsumerCore, state: StreamState, adopted: Adopted, announced: Announced) -> None:
     """The other inbox had left messages of an earlier epoch undone: the chain says which incarnation that was."""
     prev: Prev | None = None

@@ -45,8 +45,6 @@ MAX_TOLD_AT_ONCE = 500
 """Streams whose states are told in one step; the others follow in the next."""
 ANSWER_EVERY_S = 0.02
 """Beacons of others are answered at most so often."""
-ASKED_WITHIN_S = 3.0
-"""A broker that says that a queue is empty was asked at most so long ago."""
 _UNKNOWN_INTERVAL_S = 60.0
 
 
@@ -163,20 +161,16 @@ class Control:
                     site.unnoted.add(status.producer)
         return True
 
-    def note_heard(self, site: SiteReceiver, now: float) -> dict[str, int]:
-        """The queue of a site was seen empty: journal how far each producer said before that its own journal goes,
-        and return what is news since the last time.
-
-        What a producer's journal, as far as that, says to be confirmed at the site has arrived, or was lost there.
-        Brokers are asked a moment before they answer, so what was heard just now does not count.
-        """
-        news: dict[str, int] = {}
+    def note_heard(self, site: SiteReceiver, before: float) -> dict[str, tuple[int, str]]:
+        """Journal how far each producer, before that time, said that its own journal goes, and return what is news
+        since the last time for this site: by producer, the row and the incarnation that wrote it."""
+        news: dict[str, tuple[int, str]] = {}
         for producer in list(site.unnoted):
             heard = self.producers[producer]
-            if heard.at > max(site.drained_at, now - ASKED_WITHIN_S):
+            if heard.at > before:
                 continue
             site.unnoted.discard(producer)
-            news[producer] = heard.lsn
+            news[producer] = heard.lsn, f"{heard.incarnation:016x}"
             if heard.noted < (heard.epoch, heard.lsn):
                 heard.noted = (heard.epoch, heard.lsn)
                 self.shared.note(
@@ -194,7 +188,7 @@ class Control:
         beacon = parse_nonce(state.inbox, state.number, state.role, state.nonce)
         if shared.lease.is_own(beacon):
             site.echo(now)
-            if reading and beacon.role == "active" and shared.lease.came_back(beacon):
+            if reading and beacon.role == "active" and shared.lease.came_back(beacon, now):
                 shared.changed.notify_all()  # handing out may go on
             if not reading or shared.standing_by:
                 shared.due(now)

@@ -122,6 +122,11 @@ class Lane:
             return
         holdings.insert(bisect_right(holdings, holding.first, key=_first), holding)
 
+    @property
+    def epochs(self) -> list[int]:
+        """Epochs of which there are frames in memory."""
+        return list(self._holdings)
+
     def find(self, epoch: int, seq: int) -> Holding | None:
         holdings = self._holdings.get(epoch)
         if not holdings:

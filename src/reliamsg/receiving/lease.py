@@ -101,10 +101,16 @@ class Lease:
         while len(self._sent) > _MAX_SENT:
             del self._sent[next(iter(self._sent))]
 
-    def came_back(self, beacon: Beacon) -> bool:
-        """An own beacon was heard on a connection that is read with; returns whether it proves more than was known."""
+    def came_back(self, beacon: Beacon, now: float) -> bool:
+        """An own beacon was heard on a connection that is read with; returns whether it proves more than was known.
+
+        A broker lets everybody hear beacons in one order. Of two inboxes that begin at once, one hears the other's
+        beacon before its own first one comes back: that one has no proof, before the other has yielded.
+        """
         at = self._sent.get(beacon.number)
         if at is None or not self.is_own(beacon):
+            return False
+        if self.demanding and self.rival(now) is not None:
             return False
         until = at + self.lasts
         if self.until != float("inf") and until <= self.until:
@@ -118,6 +124,11 @@ class Lease:
     def lapsed(self, now: float) -> bool:
         """Whether there was a proof, and it is too old."""
         return now >= self.until
+
+    @property
+    def demanding(self) -> bool:
+        """Whether the first proof is to come yet."""
+        return self.until == float("-inf")
 
     def demand(self) -> None:
         """Nothing is handed out before the next proof: another may have read until now."""

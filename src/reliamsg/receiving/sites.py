@@ -32,6 +32,9 @@ SiteState = Literal["connecting", "connected", "listening", "unreachable", "refu
 GATHER_S = 0.01
 """The engine is told of arrivals that are not urgent within so long."""
 
+ASKED_WITHIN_S = 3.0
+"""A broker that says that a queue is empty was asked at most so long ago."""
+
 MAX_LATE_BYTES = 64 * 1024 * 1024
 """Late messages that wait in the inbox until the application has seen them; any more are only counted."""
 
@@ -82,6 +85,8 @@ class SiteReceiver:
         self.ever_echoed = False
         self.drained_at = float("-inf")
         """When its queue was seen empty last."""
+        self.lost_at: float | None = None
+        """When the connection that it was read with was lost last."""
         self.unnoted: set[str] = set()
         """Producers that were heard since then, as far as the journal says."""
         self.busy_since: float | None = None
@@ -108,7 +113,12 @@ class SiteReceiver:
         self._up("connected", endpoint)
         self.busy_since = None
         self.shared.core.waiting.connected(self.name)
-        self.shared.note("connected", site=self.name, detail={"session_present": session_present})
+        detail: dict[str, object] = {"session_present": session_present}
+        if session_present is False and self.lost_at is not None:
+            # What was confirmed here by then and has not arrived is lost.
+            heard = self.control.note_heard(self, self.lost_at)
+            detail |= {"heard": heard} if heard else {}
+        self.shared.note("connected", site=self.name, detail=detail)
         self.shared.membership.review()
         self.shared.due(0.0)
         log.info("site %s: connected to %s", self.name, endpoint)
@@ -134,6 +144,7 @@ class SiteReceiver:
         self._deferred.clear()
         self._early.clear()
         if was_read:
+            self.lost_at = self.shared.clock()
             self.shared.core.waiting.disconnected(self.name)
             pending = self.shared.pending
             pending.tokens = [(site, token) for site, token in pending.tokens if site != self.name]
@@ -163,9 +174,13 @@ class SiteReceiver:
         self.shared.due(0.0)
 
     def drained(self) -> None:
-        """Its queue was seen empty."""
+        """Its queue was seen empty.
+
+        What a producer's journal, as far as it told of it before the broker was asked, says to be confirmed here has
+        arrived by now, or was lost. Brokers are asked a moment before they answer.
+        """
         now = self.shared.clock()
-        heard = self.control.note_heard(self, now)
+        heard = self.control.note_heard(self, max(self.drained_at, now - ASKED_WITHIN_S))
         self.drained_at = now
         detail = {"count": 1, "heard": heard} if heard else {"count": 1}
         self.shared.note("drained", site=self.name, detail=detail)

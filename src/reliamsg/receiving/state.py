@@ -232,6 +232,13 @@ class Shared:
         known = lane.state.live.get(epoch)
         self.cached_bytes -= lane.prune(epoch, known.position if known is not None else 2**63)
 
+    def prune_all(self, stream: Stream) -> None:
+        """The same for all epochs of a stream."""
+        lane = self.lanes.get(stream)
+        if lane is not None:
+            for epoch in lane.epochs:
+                self.prune(lane, epoch)
+
     @property
     def barred(self) -> bool:
         """Whether nothing is to be taken in or handed out, since another inbox reads, or may."""

@@ -72,7 +72,7 @@ class Succession:
         self._after_waiting = False
         """Another inbox read before: go on where it stopped."""
         self._contested_since: float | None = None
-        self._beacon_at = float("-inf")
+        self._beacon_at = self._said_at = float("-inf")
         self._try_at = float("-inf")
         """A standby that was refused a lock tries again then."""
         self._read_since = float("-inf")
@@ -167,8 +167,9 @@ class Succession:
         for site in self._others:
             if site.links.listener is not None:
                 self._give_up(site)
-        if self._after_waiting or self._lease.lapsed(now):
-            self._adopt(now)
+        self._adopt(now)
+        if (self._after_waiting or self.phase == "probing") and any(site.ever_echoed for site in self._all):
+            self._lease.demand()
         self.phase, self._since, self._read_since = "active", now, now
         self._contested_since = None
         shared.standing_by = False
@@ -185,11 +186,10 @@ class Succession:
         inboxes: dict[str, int] = {}
         for stream, (state, inbox) in self._control.positions.items():
             taken += shared.core.adopt(stream, state.entered, state.position, state.high_water, now)
+            shared.prune_all(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
         self._control.positions.clear()
-        if any(site.ever_echoed for site in self._all):
-            self._lease.demand()
-        if self._after_waiting:
+        if self._after_waiting and (inboxes or self._lease.others):
             before = max(inboxes, key=lambda name: inboxes[name], default="")
             shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})
             log.warning("group %s: taken over from inbox %s", shared.group, before or "unknown")
@@ -209,6 +209,8 @@ class Succession:
         else:
             for site in self._others:
                 site.links.read()
+        if lease.demanding and rival is None and now >= self._said_at + GRACE_S:
+            self._beacon_at = now  # whoever was in the way has yielded, or a beacon was lost
 
     def _let_go(self, now: float) -> None:
         """There is no proof any more. Sessions that were lost are not taken back before it is known that nobody else
@@ -285,6 +287,7 @@ class Succession:
 
     def _say(self, now: float) -> None:
         """Send a beacon."""
+        self._said_at = now
         self._lease.claim = self._claim()
         if self.phase == "probing":
             self._beacon_at = now + min(PROBE_AGAIN_S, self._lease.every)

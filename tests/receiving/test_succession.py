@@ -1,0 +1,306 @@
+"""Which of a group's inboxes reads, between in-memory sites and on simulated clocks: never two."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reliamsg.errors import GroupBusy
+from reliamsg.receiving.lane import Chunk
+from reliamsg.testing import MemoryNetwork
+from tests.receiving.control_tools import FakeProducer, rows
+from tests.receiving.tools import Bench, send, seqs
+
+KINDS = ["amqp", "mqtt", "mixed"]
+
+
+class Group:
+    """Several inboxes of one group, each in a process of its own as far as they can tell."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self.path = path
+        protocol: Any = {"dc1": "amqp", "dc2": "mqtt"} if kind == "mixed" else kind
+        self.network = MemoryNetwork("dc1", "dc2", protocol=protocol, threaded=False)
+        self.members: list[Bench] = []
+        self.stopped: set[Bench] = set()
+
+    def join(self, *, standby: bool = False, name: str | None = None, **settings: Any) -> Bench:
+        bench = Bench.__new__(Bench)
+        bench.path = self.path / f"{name or len(self.members)}.db"
+        bench.now = max([100.0, *(each.now for each in self.members)])
+        bench.rules = {"gap_timeout": 5.0}
+        bench.network = self.network
+        bench.settings = {"standby": standby, "takeover_timeout": 8.0, **settings}
+        bench.points = []
+        self.members.append(bench)
+        bench.open()
+        return bench
+
+    def settle(self, seconds: float, step: float = 0.05) -> None:
+        """Let all members that are not stopped run, side by side; never do two of them hand out."""
+        for _ in range(round(seconds / step)):
+            for bench in self.members:
+                if bench not in self.stopped:
+                    bench.settle(step)
+                else:
+                    bench.now += step
+            assert len(self.readers()) <= 1, [b.engine.succession.phase for b in self.members]
+
+    def readers(self) -> list[Bench]:
+        return [b for b in self.members if b.engine.shared.holds and not b.engine.shared.membership.barred]
+
+    def stop(self, bench: Bench) -> None:
+        """As SIGSTOP does. Its connections stay."""
+        self.stopped.add(bench)
+        for site in bench.engine.sites.values():
+            link = site.links.link
+            if link is not None:
+                self.network._transports.remove(link)  # type: ignore[arg-type]
+
+    def go_on(self, bench: Bench) -> None:
+        self.stopped.discard(bench)
+        for site in bench.engine.sites.values():
+            link = site.links.link
+            if link is not None:
+                self.network._transports.append(link)  # type: ignore[arg-type]
+
+    def kill(self, bench: Bench) -> None:
+        self.members.remove(bench)
+        for site in bench.engine.sites.values():
+            link = site.links.link
+            if link is not None:
+                link.kill()  # type: ignore[union-attr]
+        self.network.run_pending()
+        bench.inbox.close()
+
+
+@pytest.fixture(params=KINDS)
+def group(tmp_path: Path, request: pytest.FixtureRequest) -> Group:
+    return Group(tmp_path, request.param)
+
+
+def phase(bench: Bench) -> str:
+    return bench.engine.succession.phase
+
+
+def test_a_consumer_alone_reads_soon(group: Group) -> None:
+    bench = group.join()
+    group.settle(0.5)
+    assert phase(bench) == "active"
+    assert group.readers() == [bench]
+    assert {site.state for site in bench.engine.sites.values()} == {"connected"}
+
+
+def test_a_standby_alone_waits_for_as_long_as_another_might_be_silent(group: Group) -> None:
+    bench = group.join(standby=True)
+    group.settle(7.5)
+    assert phase(bench) == "waiting"
+    assert {site.state for site in bench.engine.sites.values()} == {"listening"}
+    group.settle(2.0)
+    assert group.readers() == [bench]
+
+
+def test_a_standby_takes_over_from_one_that_is_killed(group: Group) -> None:
+    first = group.join()
+    group.settle(0.5)
+    second = group.join(standby=True)
+    producer = FakeProducer(first)
+    for site in ("dc1", "dc2"):
+        send(group.network[site], 1, 100)
+    group.settle(0.1)
+    got = first.take(50)
+    assert seqs(got) == list(range(1, 51))
+    group.settle(1.0)
+    assert seqs(first.take(10, ack=False)) == list(range(51, 61))
+    group.settle(1.0)  # 51 to 100 are in the first one's inbox now, and at no broker
+    assert sum(b.queued() for b in group.network.brokers.values()) == 0
+    group.kill(first)
+    group.settle(7.5)
+    assert group.readers() == []
+    group.settle(2.0)
+    assert group.readers() == [second]
+    producer.bench = second
+    producer.streams()
+    producer.status((1, 100))
+    group.settle(2.0)
+    wanted = [stream.wanted for stream in producer.streams() if stream.wanted]
+    assert wanted[0] == [(10, 51, 100)]
+    producer.repair(51, 100)
+    group.settle(0.1)
+    again = second.take()
+    assert seqs(again) == list(range(51, 101))
+    assert all(message.redelivered for message in again[:10])
+    took_over = rows(second, "took_over")[0].detail
+    assert took_over is not None
+    assert took_over["from"] == first.engine.shared.lease.inbox
+
+
+def test_a_standby_takes_over_at_once_from_one_that_is_closed(group: Group) -> None:
+    first = group.join()
+    group.settle(0.5)
+    second = group.join(standby=True)
+    send(group.network["dc1"], 1, 100)
+    group.settle(0.2)
+    assert len(first.take()) == 100
+    first.engine.flush(first.now)
+    first.engine.say_goodbye(first.now)
+    first.close()
+    group.members.remove(first)
+    group.settle(3.0)
+    assert group.readers() == [second]
+    send(group.network["dc2"], 91, 110)
+    group.settle(0.5)
+    assert seqs(second.take()) == list(range(101, 111))
+
+
+def test_one_that_was_stopped_hands_out_nothing_when_it_goes_on(group: Group) -> None:
+    first = group.join()
+    group.settle(0.5)
+    second = group.join(standby=True)
+    send(group.network["dc1"], 1, 100)
+    group.settle(0.2)
+    chunk = first.engine.take(1, 100)
+    assert isinstance(chunk, Chunk)
+    assert [m.seq for m in itertools.islice(iter(chunk.next, None), 10) if m] == list(range(1, 11))
+    group.stop(first)
+    # What held its connections notices; with a session that is taken over it would be the same.
+    for site in first.engine.sites.values():
+        if site.transport is not None:
+            group.network[site.name].drop(site.transport._connection, "no heartbeat")  # type: ignore[attr-defined, arg-type]
+    group.settle(12.0)
+    assert group.readers() == [second]
+    assert not first.engine.shared.holds
+    assert first.engine.take_more(chunk, 1, 10) is None
+    group.go_on(first)
+    group.settle(6.0)
+    assert group.readers() == [second]
+    group.settle(6.0)
+    assert isinstance(first.engine.shared.fatal, GroupBusy)
+    assert second.engine.shared.fatal is None
+
+
+def test_one_that_was_stopped_and_kept_its_connections_goes_on(group: Group) -> None:
+    first = group.join()
+    group.settle(0.5)
+    second = group.join(standby=True, takeover_timeout=80.0)
+    group.stop(first)
+    group.settle(12.0)
+    assert not first.engine.shared.holds
+    group.go_on(first)
+    group.settle(1.0)
+    assert group.readers() == [first]
+    assert phase(second) == "waiting"
+
+
+def test_a_second_consumer_gives_up(group: Group) -> None:
+    first = group.join()
+    group.settle(0.5)
+    second = group.join()
+    group.settle(7.0)
+    assert second.engine.shared.fatal is None
+    assert not second.engine.shared.holds or second.engine.shared.membership.barred
+    group.settle(3.0)
+    assert isinstance(second.engine.shared.fatal, GroupBusy)
+    assert group.readers() == [first]
+    assert {site.state for site in first.engine.sites.values()} == {"connected"}
+
+
+def test_two_that_start_at_once(group: Group) -> None:
+    group.join()
+    group.join()
+    group.settle(7.0)
+    assert len(group.readers()) == 1
+    group.settle(12.0)
+    fatal = [bench for bench in group.members if bench.engine.shared.fatal is not None]
+    assert len(fatal) == 1
+    assert group.readers() == [bench for bench in group.members if bench not in fatal]
+
+
+def test_of_three_standbys_one_takes_over(group: Group) -> None:
+    first = group.join()
+    group.settle(0.5)
+    for _ in range(3):
+        group.join(standby=True)
+    group.settle(2.0)
+    group.kill(first)
+    group.settle(20.0)
+    assert len(group.readers()) == 1
+    group.kill(group.readers()[0])
+    group.settle(20.0)
+    assert len(group.readers()) == 1
+
+
+def test_all_sites_are_away_for_long(group: Group) -> None:
+    """Whoever reads can't prove it meanwhile; nobody takes over, since nobody hears anything."""
+    first = group.join()
+    group.settle(0.5)
+    second = group.join(standby=True)
+    group.settle(1.0)
+    for broker in group.network.brokers.values():
+        broker.down()
+    group.settle(3.0)
+    assert group.readers() == [first], "what is here may be handed out for a while"
+    group.settle(20.0)
+    assert group.readers() == []
+    for broker in group.network.brokers.values():
+        broker.up()
+    group.settle(6.0)
+    assert group.readers() == [first]
+    assert phase(second) == "waiting"
+
+
+def test_one_site_is_away_for_long(group: Group) -> None:
+    first = group.join()
+    group.settle(0.5)
+    second = group.join(standby=True)
+    for name in ("dc1", "dc2"):
+        group.network[name].down()
+        group.settle(20.0)
+        assert group.readers() == [first]
+        group.network[name].up()
+        group.settle(1.0)
+        assert group.readers() == [first]
+        assert phase(second) == "waiting"
+
+
+def test_control_frames_that_are_lost_for_a_while(group: Group) -> None:
+    first = group.join()
+    group.settle(0.5)
+    second = group.join(standby=True)
+    group.settle(1.0)
+    for broker in group.network.brokers.values():
+        broker.block("memory alarm")
+    group.settle(3.0)
+    for broker in group.network.brokers.values():
+        broker.unblock()
+    group.settle(2.0)
+    assert group.readers() == [first]
+    assert phase(second) == "waiting"
+
+
+def test_a_standby_that_read_before_goes_on_where_the_other_stopped(group: Group) -> None:
+    first = group.join(standby=True)
+    group.settle(10.0)
+    assert group.readers() == [first]
+    second = group.join(standby=True)
+    send(group.network["dc1"], 1, 50)
+    group.settle(0.2)
+    assert len(first.take()) == 50
+    group.settle(1.0)
+    for bench, other, start in ((first, second, 51), (second, first, 101), (first, second, 151)):
+        group.stop(bench)
+        for site in bench.engine.sites.values():
+            if site.transport is not None:
+                group.network[site.name].drop(site.transport._connection, "gone")  # type: ignore[attr-defined, arg-type]
+        group.settle(12.0)
+        assert group.readers() == [other]
+        group.go_on(bench)
+        group.settle(1.0)
+        assert group.readers() == [other]
+        send(group.network["dc1"], start, start + 49)
+        group.settle(0.2)
+        assert seqs(other.take()) == list(range(start, start + 50))
+        group.settle(1.0)
