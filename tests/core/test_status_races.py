@@ -23,7 +23,7 @@ def numbers(group: Group, epoch: int = 10) -> list[int]:
     return [n for e, n in group.got if e == epoch]
 
 
-# R1: repair crossing expiry
+# X1: repair crossing expiry
 
 
 def test_a_repair_that_comes_after_its_gap_was_declared_is_late() -> None:
@@ -58,7 +58,7 @@ def test_a_repair_of_a_part_that_comes_before_the_gap_is_accepted_leaves_the_res
     assert group.told("declared") == [(10, 11, 13, "expired"), (10, 17, 20, "expired")]
 
 
-# R2: removal crossing repair
+# X2: removal crossing repair
 
 
 def test_a_repair_that_comes_before_the_removal_was_passed_is_handed_out() -> None:
@@ -95,7 +95,7 @@ def test_a_status_from_before_a_removal_that_comes_after_it_takes_nothing_back()
     assert [gap.reason for gap in group.gaps] == ["removed"]
 
 
-# R3: consumer crash in the middle of a repair
+# X3: consumer crash in the middle of a repair
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -140,7 +140,7 @@ def test_no_repair_makes_a_broker_wait() -> None:
     assert group.state.waiting == []
 
 
-# R4: producer restart in the middle
+# X4: producer restart in the middle
 
 
 def test_a_producer_that_starts_again_in_the_middle_is_asked_again_at_once() -> None:
@@ -186,7 +186,7 @@ def test_a_status_of_the_epoch_before_a_restart_that_comes_after_it_changes_noth
     assert group.core.conflicts == []
 
 
-# R5: an older epoch that arrives at another site after a newer one was seen
+# X5: an older epoch that arrives at another site after a newer one was seen
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -215,7 +215,7 @@ def test_an_older_epoch_that_arrives_after_a_newer_one_was_entered_is_declared()
     assert numbers(group, 20) == []
 
 
-# R6: wiped site with live traffic ahead of a long backlog
+# X6: wiped site with live traffic ahead of a long backlog
 
 
 @pytest.mark.parametrize("repairing", [False, True])
