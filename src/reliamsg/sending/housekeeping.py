@@ -124,7 +124,10 @@ class Housekeeping:
             need = retention.due(now, engine.held_bytes)
             if need is None:
                 return
+            consumed = engine.membership.consumed is not None and engine.membership.progressed
             everywhere, partly = engine.core.releasable(retention.released_to, engine.membership.consumed)
+        if consumed and (everywhere or partly):
+            self.store_progress()  # first, since the journal says why they may leave before it says that they left
         unsent = retention.release(
             self._outbox, everywhere, partly, self._lacking, need, engine.wall_us(), engine.mono_us()
         )
