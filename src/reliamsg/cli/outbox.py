@@ -17,7 +17,7 @@ from reliamsg.cli.options import (
     timeout_option,
 )
 from reliamsg.cli.progress import Progress
-from reliamsg.cli.sending import describe_sites, drain
+from reliamsg.cli.sending import describe, drain, left
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
 from reliamsg.config import Confirm
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reliamsg.config import Site
-    from reliamsg.store.outbox_view import OutboxInfo
+    from reliamsg.store.outbox_view import MemberInfo, OutboxInfo
 
 __all__ = ["outbox"]
 
@@ -63,9 +63,19 @@ def stats(file: str, as_json: bool) -> int:
         f"not yet published (confirm policy not met): {info.unpublished:,} messages",
     ]
     lines += [f"not confirmed by {site}: {count:,} messages" for site, count in info.sites.items()]
+    lines += [_of_group(member) for member in info.members]
     lines += [f"parked at {site}: {stream} ({reason})" for site, stream, reason in info.parked]
     click.echo("\n".join(lines))
     return Status.OK
+
+
+def _of_group(member: MemberInfo) -> str:
+    epoch, number = member.position
+    place = member.topic + (f"~{member.partition}" if member.partition else "")
+    return (
+        f"group {member.group} on {place}: all before {number:,} of epoch {epoch} acknowledged,"
+        f" {member.behind:,} messages behind"
+    )
 
 
 @outbox.command("ls", epilog=EXIT_CODES_HELP)
@@ -127,7 +137,8 @@ def drain_(
     """Send what OUTBOX holds, and end when the sites have confirmed it.
 
     For an outbox whose producer does not run: this takes its place, with the groups that it named when it ran
-    last. All sites that the outbox knows must be given, or named with --forget-site.
+    last. If it kept messages until the groups had acknowledged them, this waits for that as well. All sites that the
+    outbox knows must be given, or named with --forget-site.
     """
     from reliamsg.sending.producer import Producer
     from reliamsg.store.outbox_view import inspect_outbox
@@ -136,21 +147,26 @@ def drain_(
     info = inspect_outbox(file)
     _check_sites(info, sites, forgotten)
     with StopRequest() as stop, Progress() as progress:
-        producer = Producer(info.producer, sites, outbox=file, groups=info.groups, confirm=confirm)
+        consumed = info.release == "consumed"
+        producer = Producer(
+            info.producer, sites, outbox=file, groups=info.groups, confirm=confirm,
+            release="consumed" if consumed else "confirmed",
+        )  # fmt: skip
         pending = 0
         try:
-            before = producer.pending()
-            pending = drain(producer, timeout, stop, progress, info.producer)
-            waiting = describe_sites(producer)
+            before = left(producer, consumed)
+            pending = drain(producer, timeout, stop, progress, info.producer, consumed)
+            waiting = describe(producer, consumed)
         finally:
             producer.close(0.0 if pending else _CLOSE_SECONDS)
     if as_json:
         print_json({"producer": info.producer, "sent": before - pending, "pending": pending})
+    done = "acknowledged" if consumed else "confirmed"
     if pending:
         status = stop.status if stop else Status.INCOMPLETE
-        raise Failure(status, f"{pending:,} messages not yet confirmed ({waiting})")
+        raise Failure(status, f"{pending:,} messages not yet {done} ({waiting})")
     if not as_json:
-        click.echo(f"{before - pending:,} messages of {info.producer} confirmed; nothing remains")
+        click.echo(f"{before - pending:,} messages of {info.producer} {done}; nothing remains")
     return Status.OK
 
 

@@ -18,7 +18,7 @@ from reliamsg.cli.options import (
     timeout_option,
 )
 from reliamsg.cli.progress import Progress
-from reliamsg.cli.sending import describe_sites, drain
+from reliamsg.cli.sending import describe, drain
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, status_of
 from reliamsg.config import Confirm
@@ -57,6 +57,10 @@ _LAST_WORDS_SECONDS = 5.0
     "--wire", type=click.Choice(["batch", "plain"]), default="batch", show_default=True,
     help="plain: one broker message for each message, readable for other clients.",
 )  # fmt: skip
+@click.option(
+    "--release", type=click.Choice(["confirmed", "consumed"]), default="confirmed", show_default=True,
+    help="consumed: messages stay here until every --group has acknowledged them.",
+)  # fmt: skip
 @timeout_option(60.0, "After the input ended: give up when nothing was confirmed for so long.")
 @journal_option
 @json_option
@@ -70,6 +74,7 @@ def pub(
     file: str | None,
     confirm: Confirm,
     wire: Literal["batch", "plain"],
+    release: Literal["confirmed", "consumed"],
     timeout: float,
     journal: str | None,
     as_json: bool,
@@ -79,6 +84,9 @@ def pub(
     A line is durable in the outbox before the next read. The command ends when the sites have confirmed all
     lines, and what the outbox still held from before. Otherwise it says what remains: that stays in the outbox
     and is sent by the next pub with the same outbox, or by 'reliamsg outbox drain'. Never publish it again.
+
+    With --release consumed it ends when the groups have acknowledged all lines as well: until then what a broker
+    loses is sent again from here.
 
     Ctrl-C and SIGTERM end the reading; the number of lines taken tells where to go on.
     """
@@ -93,6 +101,7 @@ def pub(
             outbox=outbox,
             groups={topic: list(groups)} if groups else None,
             confirm=confirm,
+            release=release,
             wire=wire,
             block_timeout=0.5,
             journal=journal,
@@ -101,12 +110,14 @@ def pub(
         try:
             trouble = _publish(producer, topic, lines, stop, progress)
             patience = _LAST_WORDS_SECONDS if stop or trouble else timeout
-            pending = drain(producer, patience, stop, progress, f"{lines.count:,} lines")
-            waiting = describe_sites(producer) if pending else ""
+            consumed = release == "consumed"
+            pending = drain(producer, patience, stop, progress, f"{lines.count:,} lines", consumed)
+            waiting = describe(producer, consumed) if pending else ""
         finally:
             # What was waited for already is not waited for again.
             producer.close(0.0 if pending else _LAST_WORDS_SECONDS)
-    return _report(lines.count, pending, waiting, trouble, stop, as_json)
+    done = "acknowledged" if consumed else "confirmed"
+    return _report(lines.count, pending, waiting, trouble, stop, as_json, done)
 
 
 def _publish(
@@ -145,21 +156,28 @@ def _store(producer: Producer, topic: str, lines: list[bytes], stop: StopRequest
 
 
 def _report(
-    taken: int, pending: int, waiting: str, trouble: Failure | None, stop: StopRequest, as_json: bool
+    taken: int,
+    pending: int,
+    waiting: str,
+    trouble: Failure | None,
+    stop: StopRequest,
+    as_json: bool,
+    done: str,
 ) -> int:
+    remaining = _remaining(taken, pending, waiting, done)
     if as_json:
         print_json({"lines": taken, "pending": pending, "interrupted": bool(stop)})
     if trouble is not None:
-        raise Failure(trouble.status, f"{trouble}; {_remaining(taken, pending, waiting)}")
+        raise Failure(trouble.status, f"{trouble}; {remaining}")
     if stop:
-        raise Failure(stop.status, f"interrupted; {_remaining(taken, pending, waiting)}")
+        raise Failure(stop.status, f"interrupted; {remaining}")
     if pending:
-        raise Failure(Status.INCOMPLETE, _remaining(taken, pending, waiting))
+        raise Failure(Status.INCOMPLETE, remaining)
     return Status.OK
 
 
-def _remaining(taken: int, pending: int, waiting: str) -> str:
+def _remaining(taken: int, pending: int, waiting: str, done: str) -> str:
     text = f"{taken:,} lines taken and durable here, "
     if not pending:
-        return text + "all confirmed"
-    return text + f"{pending:,} messages in the outbox not yet confirmed ({waiting})"
+        return f"{text}all {done}"
+    return f"{text}{pending:,} messages in the outbox not yet {done} ({waiting})"

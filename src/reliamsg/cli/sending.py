@@ -14,32 +14,65 @@ from reliamsg.errors import ConfirmTimeout
 if TYPE_CHECKING:
     from reliamsg.sending.producer import Producer
 
-__all__ = ["describe_sites", "drain"]
+__all__ = ["describe", "describe_sites", "drain", "left"]
 
 _STEP_SECONDS = 0.2
 
 
-def drain(producer: Producer, patience: float, stop: StopRequest, progress: Progress, what: str) -> int:
-    """Wait until everything is confirmed, or nothing was for `patience` seconds, or (a further) signal.
+def drain(
+    producer: Producer,
+    patience: float,
+    stop: StopRequest,
+    progress: Progress,
+    what: str,
+    consumed: bool = False,
+) -> int:
+    """Wait until everything is confirmed, and with `consumed` until all named groups have acknowledged it; or until
+    nothing more was for `patience` seconds, or (a further) signal.
 
     Returns how many messages remain. After a signal `patience` is the time for everything.
     """
     interrupted = bool(stop)
-    pending = int(producer.pending())
+    pending = left(producer, consumed)
     deadline = time.monotonic() + patience
     while pending and time.monotonic() < deadline and bool(stop) == interrupted:
         before = pending
         with contextlib.suppress(ConfirmTimeout):
             producer.flush(_STEP_SECONDS)
-        pending = producer.pending()
-        progress.show(partial(_waiting, producer, what, pending))
+            if consumed and left(producer, consumed):
+                time.sleep(
+                    _STEP_SECONDS
+                )  # a signal ends it early; groups tell of their progress now and then
+        pending = left(producer, consumed)
+        progress.show(partial(_waiting, producer, what, pending, consumed))
         if pending < before and not interrupted:
             deadline = time.monotonic() + patience
     return pending
 
 
-def _waiting(producer: Producer, what: str, pending: int) -> str:
-    return f"{what}, {pending:,} not yet confirmed ({describe_sites(producer)})"
+def left(producer: Producer, consumed: bool) -> int:
+    """How many messages are not confirmed yet, or with `consumed` not acknowledged by all named groups."""
+    pending = producer.pending()
+    if not consumed:
+        return pending
+    behind: dict[tuple[str, int], int] = {}
+    for group in producer.status().groups:
+        if group.named:
+            stream = group.topic, group.partition
+            behind[stream] = max(behind.get(stream, 0), group.behind)
+    return max(pending, sum(behind.values()))
+
+
+def _waiting(producer: Producer, what: str, pending: int, consumed: bool) -> str:
+    done = "acknowledged" if consumed else "confirmed"
+    return f"{what}, {pending:,} not yet {done} ({describe(producer, consumed)})"
+
+
+def describe(producer: Producer, consumed: bool = False) -> str:
+    """In a few words, how each site is, and with `consumed` each named group that is behind."""
+    sites = describe_sites(producer)
+    groups = [str(g) for g in producer.status().groups if g.named and g.behind] if consumed else []
+    return "; ".join([sites, *groups])
 
 
 def describe_sites(producer: Producer) -> str:
