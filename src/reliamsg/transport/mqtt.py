@@ -32,11 +32,12 @@ from reliamsg.transport.base import (
     Token,
 )
 from reliamsg.transport.mqtt_connect import Connector
+from reliamsg.transport.mqtt_control import MqttControl
 from reliamsg.transport.mqtt_link import Link, Version
 from reliamsg.transport.mqtt_packets import AckLedger, encode_properties, forbidden
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import E, Ended, SiteSession
-from reliamsg.wire.address import client_id, topic_address
+from reliamsg.wire.address import client_id, is_control, topic_address
 
 __all__ = ["MqttReceiver", "MqttSender", "create_group"]
 
@@ -55,12 +56,21 @@ class _MqttSession(SiteSession[E]):
         super().__init__(site, events, thread)  # type: ignore[arg-type]
         self._waker = Waker()
         self._connector = Connector(site, name, self._waker, self.stopping.is_set, prefetch=prefetch)
+        self._control = MqttControl(site, self._waker, self._heard)
         self._drop: str | None = None
         self._goodbye_by = 0.0
 
     def interrupt(self) -> None:
         """Part of :class:`SiteSession`."""
         self._waker.wake()
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        """Replace the control addresses whose frames are heard."""
+        self._control.listen(addresses)
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Publish a control frame, or drop it."""
+        return self._control.tell(address, body)
 
     def reconnect(self, reason: str) -> None:
         """Drop the connection and connect again; nothing where there is none."""
@@ -85,7 +95,11 @@ class _MqttSession(SiteSession[E]):
         try:
             return self._serve(link, endpoint, deadline)
         finally:
+            self._control.end(link, broken=self._drop is None and not self.stopping.is_set())
             link.close()
+
+    def _heard(self, address: str, body: bytes) -> None:
+        self.events.heard(address, body)  # whose they are may change
 
     def _serve(self, link: Link, endpoint: Endpoint, deadline: float) -> Ended:
         raise NotImplementedError
@@ -136,11 +150,14 @@ class MqttSender(_MqttSession[SenderEvents]):
             window = link.receive_maximum
             self._most_in_flight = min(window, _MOST_IN_FLIGHT)
             self._largest_packet = link.maximum_packet_size
+        self._control.begin(link)
         self.up = True
         self.events.connected(str(endpoint), window)
         alive = True
         while alive:
+            self._control.work(link)
             if self.stopping.is_set():
+                self._control.leave(link)
                 link.disconnect(self._goodbye_by)
                 return Ended("closed")
             if self._drop is not None:
@@ -148,6 +165,9 @@ class MqttSender(_MqttSession[SenderEvents]):
             busy = self._send(link)
             alive = link.turn(0.0 if busy else 1.0)
             self._settle(link)
+            arrived, link.arrived = link.arrived, []
+            for publish in arrived:
+                self._control.hear(publish)
         return Ended(link.reason)
 
     def _send(self, link: Link) -> bool:
@@ -262,13 +282,16 @@ class MqttReceiver(_MqttSession[ReceiverEvents]):
         wrong = _subscribe(link, self._topics, deadline, self.stopping.is_set, most)
         if wrong is not None:
             return Ended(wrong)
+        self._control.begin(link)
         self.up = True
         self.events.connected(str(endpoint), link.session_present)
         alive = True
         while alive:
             self._hand_over(link)
             self._pass_on(link)
+            self._control.work(link)
             if self.stopping.is_set():
+                self._control.leave(link)
                 link.disconnect(self._goodbye_by)
                 return Ended("closed")
             if self._drop is not None or link.refusal is not None:
@@ -283,9 +306,13 @@ class MqttReceiver(_MqttSession[ReceiverEvents]):
             return
         deliveries = []
         for publish in arrived:
+            control = is_control(publish.topic)
             number = self._ledger.received(publish.mid)
-            if not publish.qos:
+            if control or not publish.qos:
                 self._ledger.acknowledge(number)
+            if control:
+                self._control.hear(publish)
+                continue
             deliveries.append(
                 Delivery(
                     (self._generation, number),
@@ -298,7 +325,8 @@ class MqttReceiver(_MqttSession[ReceiverEvents]):
                     publish.damaged,
                 )
             )
-        self.events.received(deliveries)
+        if deliveries:
+            self.events.received(deliveries)
 
     def _pass_on(self, link: Link) -> None:
         """Send the acknowledgements that are due."""

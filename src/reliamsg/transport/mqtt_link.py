@@ -42,6 +42,12 @@ _NEVER_EXPIRES = 0xFFFFFFFF
 _MOST_READ_AT_ONCE = 256
 """Packets read before events are told and there is a chance to write."""
 
+_CONTROL_PROPERTIES = b"\x05\x02" + (30).to_bytes(4, "big")
+"""Message Expiry Interval: a control frame that is not delivered within so many seconds is worth nothing."""
+
+_MOST_AT_ONCE = 100
+"""Most addresses in one SUBSCRIBE or UNSUBSCRIBE."""
+
 _PINGREQ = b"\xc0\x00"
 
 _REFUSALS = {
@@ -110,6 +116,11 @@ class _Client(paho.Client):
     def _create_socket_connection(self) -> socket.socket:
         return self._given
 
+    @property
+    def incoming_bytes(self) -> int:
+        """Of the packet that is being read, as it says itself."""
+        return int(self._in_packet["remaining_length"])
+
     def _handle_publish(self) -> MQTTErrorCode:
         packet = self._in_packet
         try:
@@ -177,6 +188,11 @@ class Link:
         """Whether the broker has answered the subscription."""
         self.refusal: str | None = None
         """What is wrong with its answer, if anything is."""
+        self.listening_refused = ""
+        """Why a control address can't be listened at, if one can't."""
+        self._listening: frozenset[str] = frozenset()
+        self._unanswered: dict[int, Sequence[str]] = {}
+        """Control addresses by the packet id of a SUBSCRIBE that the broker has not answered."""
         self._topics: Sequence[str] = ()
         self._sock = sock
         self._waker = waker
@@ -198,6 +214,7 @@ class Link:
         self._client.on_connect = self._on_connect
         self._client.on_disconnect = self._on_disconnect
         self._client.on_subscribe = self._on_suback
+        self._client.on_unsubscribe = self._on_unsuback
 
     def connect(self, endpoint: Endpoint, login: Credentials | None) -> None:
         """Send CONNECT; the answer comes as :attr:`connack`."""
@@ -267,6 +284,9 @@ class Link:
         while self._packets != before and len(self.arrived) + len(self.pubacks) < last:
             before = self._packets
             self._client.loop_read()
+        if self._client.incoming_bytes > MAX_FRAME_BYTES + _PACKET_OVERHEAD:
+            # Those who only listen have not told the broker how much they take; 3.1.1 knows no way to.
+            self._fault = "connection given up: a packet over the limit"
 
     def _keep_alive(self, read: bool) -> None:
         now = time.monotonic()
@@ -302,14 +322,39 @@ class Link:
     def subscribe(self, topics: Sequence[str]) -> None:
         """Ask for `topics` at QoS 1; the answer comes as :attr:`subscribed` or :attr:`refusal`."""
         self._topics = topics
-        if self.version == "5":
-            # Retained messages are never ours: not sent now, and marked as such when they are published.
-            options = SubscribeOptions(
-                qos=1, retainAsPublished=True, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND
-            )
-            self._client.subscribe([(topic, options) for topic in topics])
-        else:
-            self._client.subscribe([(topic, 1) for topic in topics])
+        self._client.subscribe(self._wishes(topics, 1))
+
+    def _wishes(self, topics: Sequence[str], qos: int) -> list[tuple[str, Any]]:
+        if self.version != "5":
+            return [(topic, qos) for topic in topics]
+        # Retained messages are never ours: not sent now, and marked as such when they are published.
+        options = SubscribeOptions(
+            qos=qos, retainAsPublished=True, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND
+        )
+        return [(topic, options) for topic in topics]
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        """Subscribe to control addresses at QoS 0, and to no others any more."""
+        dropped = sorted(self._listening.difference(addresses))
+        for start in range(0, len(dropped), _MOST_AT_ONCE):
+            self._client.unsubscribe(dropped[start : start + _MOST_AT_ONCE])
+        added = [address for address in addresses if address not in self._listening]
+        self._listening = frozenset(addresses)
+        for start in range(0, len(added), _MOST_AT_ONCE):
+            part = added[start : start + _MOST_AT_ONCE]
+            mid = self._client.subscribe(self._wishes(part, 0))[1]
+            if mid is not None:
+                self._unanswered[mid] = part
+
+    @property
+    def listening_unanswered(self) -> bool:
+        """Whether the broker has yet to answer a subscription to control addresses."""
+        return bool(self._unanswered)
+
+    def tell(self, address: str, body: bytes) -> None:
+        """Publish a control frame at QoS 0."""
+        packed = _Packed(_CONTROL_PROPERTIES) if self.version == "5" else None
+        self._client.publish(address, body, qos=0, properties=packed)
 
     def acknowledge(self, mid: int) -> None:
         """Send the PUBACK for a message that arrived."""
@@ -373,17 +418,26 @@ class Link:
         self,
         _client: paho.Client,
         _data: Any,
-        _mid: int,
+        mid: int,
         reasons: list[ReasonCode],
         _properties: Properties | None,
     ) -> None:
         self._packets += 1
+        addresses = self._unanswered.pop(mid, None)
+        if addresses is not None:
+            for address, code in zip(addresses, reasons, strict=False):
+                if code.value >= 0x80:
+                    self.listening_refused = f"{address!r} can't be listened at: {code.getName()}"
+            return
         self.subscribed = True
         for topic, code in zip(self._topics, reasons, strict=False):
             if code.value >= 0x80:
                 self.refusal = f"the broker refuses the subscription to {topic!r}: {code.getName()}"
             elif code.value < 1:
                 self.refusal = f"the broker grants {topic!r} only at QoS 0, which loses messages"
+
+    def _on_unsuback(self, *_: object) -> None:
+        self._packets += 1
 
     def _on_publish(self, publish: Publish) -> None:
         self._packets += 1

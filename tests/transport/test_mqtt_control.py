@@ -1,0 +1,231 @@
+"""Control frames at MQTT sites: Mosquitto, the embedded broker, RabbitMQ's plugin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from reliamsg.config import Site
+from reliamsg.lab.embedded import EmbeddedBroker
+from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
+from reliamsg.transport.mqtt import MqttReceiver, MqttSender
+from reliamsg.wire.address import client_id, group_address, producer_address, status_address
+from tests.patience import wait_for
+from tests.transport.mqtt_tools import site as quick_site
+from tests.transport.tools import Receiving, Recorded, Sending, message, running
+
+Where = Callable[..., Site]
+
+
+@pytest.fixture(scope="module")
+def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
+    with RabbitNode(tmp_path_factory.mktemp("rabbit"), plugins=["rabbitmq_mqtt"]) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(tmp_path_factory.mktemp("amqtt")) as broker:
+        yield broker
+
+
+@pytest.fixture(params=["mosquitto, MQTT 5", "mosquitto, MQTT 3.1.1", "amqtt", "rabbitmq"])
+def where(request: pytest.FixtureRequest) -> Where:
+    """A site at each kind of broker."""
+    kind = request.param
+    if kind.startswith("mosquitto"):
+        broker: Mosquitto = request.getfixturevalue("shared_mosquitto")
+        return lambda **settings: quick_site(broker.url, mqtt_version=kind.split()[-1], **settings)
+    if kind == "amqtt":
+        amqtt: EmbeddedBroker = request.getfixturevalue("embedded")
+        return lambda **settings: quick_site(amqtt.url, mqtt_version="3.1.1", **settings)
+    node: RabbitNode = request.getfixturevalue("plugin")
+    return lambda **settings: quick_site(node.mqtt_url, mqtt_version="3.1.1", **settings)
+
+
+@contextmanager
+def producing(site: Site, *addresses: str, connect: bool = True) -> Iterator[tuple[MqttSender, Sending]]:
+    events = Sending()
+    sender = MqttSender(site, "p", [], events)
+    sender.listen(addresses)
+    with running(sender):
+        if connect:
+            wait_for(lambda: events.up, f"the sender is connected; failed: {events.failed}")
+        yield sender, events
+
+
+@contextmanager
+def consuming(
+    site: Site, name: str, *addresses: str, connect: bool = True
+) -> Iterator[tuple[MqttReceiver, Receiving]]:
+    events = Receiving()
+    receiver = MqttReceiver(site, [Binding(name, 0, name)], events)
+    receiver.listen(addresses)
+    events.transport = receiver
+    with running(receiver):
+        if connect:
+            wait_for(lambda: events.up, f"the receiver is connected; failed: {events.failed}")
+        yield receiver, events
+
+
+def _told(tell: Callable[[str, bytes], bool], address: str, body: bytes, events: Recorded) -> None:
+    """Tell until it is heard: what is told while the other side is on its way may be lost."""
+
+    def once() -> bool:
+        tell(address, body)
+        return (address, body) in events.frames
+
+    wait_for(once, f"{address} is heard", poll=0.05)
+
+
+def test_both_directions_hear_at_their_addresses(where: Where, unique: str) -> None:
+    status, group, own = status_address(unique), group_address(unique), producer_address(unique)
+    with producing(where(), own, connect=False) as (sender, sent):
+        assert not sender.tell(status, b"too early") or sent.up
+        wait_for(lambda: sent.up, "connected")
+        with consuming(where(), unique, status, group) as (receiver, got):
+            _told(sender.tell, status, b"status", got)
+            _told(receiver.tell, own, b"state", sent)
+            large = bytes(range(256)) * 2000
+            bodies = [b"", b"beacon", large, *(b"%d" % number for number in range(90))]
+            for body in bodies:
+                assert receiver.tell(group, body)
+            sent.queue += [message(n, unique) for n in range(1, 51)]
+            sender.wake()
+            wait_for(lambda: [b for a, b in got.frames if a == group] == bodies, "all is heard")
+            wait_for(lambda: len(got.deliveries) == 50, "the data came")
+            assert {address for address, _ in sent.frames} == {own}
+            assert {delivery.address for delivery in got.deliveries} == {unique}
+        assert not receiver.tell(own, b"closed")
+    assert not sent.down[:-1]
+    assert not got.down[:-1]
+
+
+def test_told_on_connecting_and_after_a_reconnect(where: Where, unique: str) -> None:
+    """Listening begins before `connected`: who tells something then hears it, each time."""
+    group = group_address(unique)
+    events = Receiving()
+    receiver = MqttReceiver(where(), [Binding(unique, 0, unique)], events)
+    receiver.listen([group])
+    up = events.connected
+
+    def connected(endpoint: str, session_present: bool | None) -> None:
+        up(endpoint, session_present)
+        assert receiver.tell(group, b"connected %d" % len(events.up))
+
+    events.connected = connected  # type: ignore[method-assign]
+    with running(receiver):
+        wait_for(lambda: events.frames == [(group, b"connected 1")], "heard")
+        receiver.reconnect("test")
+        wait_for(lambda: events.frames[1:] == [(group, b"connected 2")], "heard again")
+
+
+def test_addresses_are_replaced_while_connected(where: Where, unique: str) -> None:
+    status, other = status_address(unique), status_address(unique, 7)
+    with producing(where()) as (sender, sent), consuming(where(), unique) as (receiver, got):
+        receiver.listen([status])
+        _told(sender.tell, status, b"first", got)
+        receiver.listen([other])
+        _told(sender.tell, other, b"second", got)
+        got.frames.clear()
+        sender.tell(status, b"of an address given up")
+        _told(sender.tell, other, b"third", got)
+        assert {address for address, _ in got.frames} == {other}
+        for _ in range(50):
+            receiver.listen([status])
+            receiver.listen([status, other])
+        receiver.listen([status])
+        _told(sender.tell, status, b"last", got)
+        got.frames.clear()
+        sender.tell(other, b"of an address given up")
+        _told(sender.tell, status, b"the end", got)
+        assert {address for address, _ in got.frames} == {status}
+        assert not sent.down
+        assert not got.down
+
+
+def test_nothing_is_kept_for_a_group_that_is_away(where: Where, unique: str) -> None:
+    """Its session is, with the messages; whether it left in good order or broke off."""
+    status, other = status_address(unique), status_address("something-else")
+    with producing(where()) as (sender, sent):
+        with consuming(where(), unique, status, other) as (_, got):
+            _told(sender.tell, status, b"before", got)
+        for number in range(1, 21):
+            assert sender.tell(status, b"while away %d" % number)
+        sent.queue += [message(n, unique) for n in range(1, 21)]
+        sender.wake()
+        wait_for(lambda: len(sent.confirms) == 20, "confirmed")
+        with consuming(where(), unique, status) as (_, got):
+            wait_for(lambda: len(got.deliveries) == 20, "the messages were kept")
+            _told(sender.tell, status, b"after", got)
+            assert {body for _, body in got.frames} == {b"after"}
+            assert not sender.tell(other, b"of an earlier life") or not [
+                address for address, _ in got.frames if address == other
+            ]
+
+
+def test_rabbitmq_has_no_queue_full_of_frames(plugin: RabbitNode, unique: str) -> None:
+    where = quick_site(plugin.mqtt_url, mqtt_version="3.1.1")
+    status = status_address(unique)
+    with producing(where) as (sender, _):
+        with consuming(where, unique, status) as (_, got):
+            _told(sender.tell, status, b"before", got)
+        for number in range(100):
+            assert sender.tell(status, b"while away %d" % number)
+        with consuming(where, unique, status) as (_, got):
+            _told(sender.tell, status, b"after", got)
+    mine = {queue: depth for queue, depth in plugin.queues().items() if client_id(unique) in queue}
+    assert sum(mine.values()) == 0, mine
+
+
+def test_the_backlog_is_bounded(tmp_path: Any, unique: str) -> None:
+    status = status_address(unique)
+    with Mosquitto(tmp_path) as broker, producing(quick_site(broker.url)) as (sender, _):
+        broker.pause()
+        body, taken = bytes(100_000), 0
+        while sender.tell(status, body):
+            taken += 1
+            assert taken * len(body) < 100 * CONTROL_BACKLOG_BYTES
+        broker.resume()
+        with consuming(quick_site(broker.url), unique, status) as (_, got):
+            _told(sender.tell, status, b"after", got)
+
+
+def test_frames_over_the_brokers_limit_are_not_taken(tmp_path: Any, unique: str) -> None:
+    status = status_address(unique)
+    with Mosquitto(tmp_path, config=["max_packet_size 100000"]) as broker:
+        where = quick_site(broker.url, mqtt_version="5")
+        with producing(where) as (sender, sent), consuming(where, unique, status) as (_, got):
+            assert not sender.tell(status, bytes(100_000))
+            assert sender.tell(status, bytes(99_000))
+            wait_for(lambda: got.frames, "heard")
+            assert not sent.down
+
+
+def test_retained_and_foreign_messages_at_control_addresses(shared_mosquitto: Mosquitto, unique: str) -> None:
+    """What anybody published there as if it were a message is acknowledged, and no message."""
+    import paho.mqtt.client as paho
+
+    status = status_address(unique)
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    client.connect("127.0.0.1", shared_mosquitto.port)
+    client.loop_start()
+    where = quick_site(shared_mosquitto.url, mqtt_version="5")
+    try:
+        client.publish(status, b"retained", qos=1, retain=True).wait_for_publish(60)
+        with consuming(where, unique, status) as (_, got):
+            for number in range(300):
+                client.publish(status, b"%d" % number, qos=1)
+            client.publish(unique, b"data", qos=1).wait_for_publish(60)
+            wait_for(lambda: len(got.frames) == 300 and len(got.deliveries) == 1, "all came")
+            assert got.bodies == [b"data"]
+            assert (status, b"retained") not in got.frames
+    finally:
+        client.publish(status, b"", qos=1, retain=True).wait_for_publish(60)
+        client.disconnect()
+        client.loop_stop()
