@@ -54,13 +54,13 @@ def test_wrong_credentials(wrong_login: Sites, unique: str) -> None:
     for level in ((), ("-vv",)):
         result = reliamsg(
             *level, "pub", unique, *wrong_login.arguments, "--producer", "p", "--outbox", wrong_login.file("p.db"),
-            "--timeout", "1", stdin=b"line\n",
+            "--timeout", "3", stdin=b"line\n",
         )  # fmt: skip
         assert result.returncode == 1
         last = secretless(result).stderr.decode().splitlines()[-1]
         assert "refused credentials" in last
         assert "not yet confirmed" in last
-    refused(secretless(create(wrong_login, unique, unique, "--timeout", "3")), 69, "dc1")
+    refused(secretless(create(wrong_login, unique, unique, "--timeout", "10")), 69, "dc1")
     secretless(refused_sub(wrong_login, unique))
     stats = reliamsg("outbox", "stats", wrong_login.file("p.db"))
     assert b"2" in succeeded(secretless(stats))
@@ -75,7 +75,7 @@ def refused_sub(sites: Sites, unique: str) -> subprocess.CompletedProcess[bytes]
 
 def test_unreachable_sites(nowhere: Sites, unique: str) -> None:
     refused(
-        secretless(publish(nowhere, unique, b"a\nb\n", "--timeout", "1")), 1, "2 lines taken", "unreachable"
+        secretless(publish(nowhere, unique, b"a\nb\n", "--timeout", "3")), 1, "2 lines taken", "unreachable"
     )
     secretless(refused_sub(nowhere, unique))
     result = reliamsg("outbox", "drain", nowhere.file("p.db"), *nowhere.arguments, "--timeout", "1")
@@ -145,7 +145,7 @@ def test_a_full_disk(both: Sites, unique: str, disk: Path) -> None:
     other = reliamsg("pub", "t", "--producer", "q", "--outbox", small.file("q.db"), *small.arguments)
     refused(other, 74, "q.db")
     filler.unlink()
-    got = succeeded(subscribe(both, unique, unique, "--count", str(taken), "--timeout", "20"))
+    got = succeeded(subscribe(both, unique, unique, "--count", str(taken), "--timeout", "60"))
     assert got.splitlines() == lines[:taken]
 
 

@@ -84,7 +84,7 @@ def test_unreachable_sites(nowhere: Sites) -> None:
     for result in (create(nowhere, "t", "g"), create(nowhere, "t", "g", "--json")):
         assert "secret-word" not in refused(result, 69, "dc1", "refused")
     assert b'"created": false' in result.stdout
-    result = publish(nowhere, "t", b"a\n", "--timeout", "1")
+    result = publish(nowhere, "t", b"a\n", "--timeout", "3")
     refused(result, 1, "1 lines taken", "1 messages", "dc1")
     assert b"secret-word" not in result.stderr
 
