@@ -1,7 +1,8 @@
 """The publishing application of the runs, in a process of its own: ``python -m tests.runs.publisher CONFIG``.
 
-Publishes messages numbered `first` to `last` and writes what it asked for, and what it was told, to a log of its own,
-fsynced before and after each call. On SIGTERM it stops; started again it goes on after the highest number in its log.
+Publishes messages numbered `first` to `last`, or until the file `enough` exists, and then makes the file `ended`. It
+writes what it asked for, and what it was told, to a log of its own, fsynced before and after each call. On SIGTERM it
+stops; started again it goes on after the highest number in its log.
 """
 
 from __future__ import annotations
@@ -53,14 +54,17 @@ def run(config: dict[str, Any], stop: StopRequest) -> None:
         **config.get("options", {}),
     )
     chunk, rate, started = config.get("chunk", 50), config.get("rate", 0), time.monotonic()
+    enough = Path(config.get("enough", "/nonexistent"))
     with log:
         number = first
-        while number <= config["last"] and not stop:
+        while number <= config["last"] and not stop and not enough.exists():
             numbers = range(number, min(number + chunk, config["last"] + 1))
             publish(producer, log, topic, [(n, body(account, n, size)) for n in numbers], account)
             number = numbers.stop
             if rate:
                 stop.wait(max(0.0, started + (number - first) / rate - time.monotonic()))
+        if "ended" in config:
+            Path(config["ended"]).touch()
         if not stop and config.get("confirm", True):
             producer.flush(timeout=config.get("flush", 120.0))
         while config.get("linger") and not stop:

@@ -1,0 +1,70 @@
+"""A long backlog with a gap at its head: the gap is repaired in seconds, and not behind the backlog."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pika
+import pytest
+
+from reliamsg.lab import RabbitNode
+from reliamsg.wire.address import group_queue
+from tests.patience import STALL_S
+from tests.runs.harness import assert_complete, run_in, wait_for
+
+T = TypeVar("T")
+
+SOON_S = 10.0
+"""In so many seconds, stalls apart, the first message is handed out; reading the backlog takes longer."""
+
+
+@pytest.mark.timeout(900)
+def test_gap_at_the_head_of_a_long_backlog(
+    tmp_path: Path, rabbit: RabbitNode, unique: str, size: Callable[[T, T], T]
+) -> None:
+    messages = size(20_000, 200_000)
+    queue = group_queue(unique, 0, unique)
+    sites = [("dc1", rabbit.url, {"backoff_max": 1.0})]
+    with run_in(tmp_path / "run") as run:
+        producer = run.producer(
+            "till", sites, unique, [unique], messages, chunk=500, linger=True, flush=300.0,
+            ended=str(tmp_path / "ended"),
+            options={"release": "consumed", "hello_timeout": 0.0},
+        ).start()  # fmt: skip
+        wait_for(Path(producer.config["ended"]).exists, 120, f"all is published; {producer.errors()}")
+        wait_for(lambda: unconfirmed(run.rows(producer), messages) == 0, 120, "all is confirmed")
+        stolen = steal(rabbit.url, queue)
+        assert stolen > 0
+        consumer = run.consumer(unique, sites, [unique], batch=500)
+        delivered = run.delivered(consumer)
+        since = time.monotonic()
+        consumer.start()
+        wait_for(lambda: delivered() > 0, 60, f"the gap is repaired; {consumer.errors()}")
+        took = time.monotonic() - since
+        at_once = delivered()
+        wait_for(lambda: delivered() >= messages, 60 + messages / 1_000, f"all comes; {consumer.errors()}")
+        everything = time.monotonic() - since
+        producer.stop()
+        consumer.stop()
+        assert run.outcome(consumer)["till"] == list(range(1, messages + 1))
+        repaired = sum(r.last - r.first + 1 for r in run.rows(consumer) if r.reason == "repair")
+        assert_complete(run.check())
+    print(f"{stolen} batches gone: first message after {took:.1f} s ({at_once} then), last after {everything:.1f} s;"
+          f" {repaired} sent again")  # fmt: skip
+    assert repaired > 0, "nothing was missing"
+    assert took < SOON_S + STALL_S
+
+
+def unconfirmed(rows: list[object], messages: int) -> int:
+    return messages - sum(row.last - row.first + 1 for row in rows if row.kind == "confirmed")  # type: ignore[attr-defined]
+
+
+def steal(url: str, queue: str) -> int:
+    """Take the first message of a queue for good, as a broker that lost it would; returns how many were taken."""
+    with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
+        method, _, _ = connection.channel().basic_get(queue, auto_ack=True)
+        return int(method is not None)

@@ -1,0 +1,103 @@
+"""The last messages before silence are lost by a broker that had confirmed them: they come all the same, and soon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reliamsg import Consumer, Producer, Site
+from reliamsg.lab import Mosquitto
+from reliamsg.verify import check_directory
+from tests.patience import STALL_S
+from tests.runs.collected import keep
+from tests.runs.harness import assert_complete, wait_for, wait_until_reading
+from tests.runs.plain import PahoSubscriber, paho_publish
+
+STATUS_INTERVAL_S, NAK_DELAY_S = 1.0, 0.5
+PROMISE_S = STATUS_INTERVAL_S + NAK_DELAY_S + 1.0
+TAIL = [b"%d" % number for number in range(10)]
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["same-producer", "restarted-and-silent"])
+def test_lost_tail(
+    restarted: bool, tmp_path: Path, make_mosquitto: Callable[..., Mosquitto], unique: str
+) -> None:
+    """Ten messages are confirmed; Mosquitto is killed before its save and returns empty; nothing more is published."""
+    broker = make_mosquitto(name="dc1", persistence=True)
+    sites = [Site("dc1", broker.url, backoff_max=0.2)]
+    producer = open_producer(unique, sites, tmp_path)
+    try:
+        with open_consumer(unique, sites, tmp_path) as consumer:
+            wait_until_reading(consumer)
+            producer.publish(unique, b"before").wait(timeout=120)
+            assert take(consumer, 1) == [b"before"]
+        for body in TAIL:
+            producer.publish(unique, body).wait(timeout=120)
+        assert broker.stored() >= 1, "nothing was at stake"
+        broker.kill()
+        if restarted:
+            producer.close()
+            producer = open_producer(unique, sites, tmp_path)
+        broker.start()
+        wait_for(lambda: producer.status().sites["dc1"].state == "connected", 60, "the producer is back")
+        with open_consumer(unique, sites, tmp_path) as consumer:
+            wait_until_reading(consumer)
+            since = time.monotonic()
+            assert take(consumer, len(TAIL)) == TAIL
+            took = time.monotonic() - since
+            print(f"the tail came {took:.2f} s after the consumer could read")
+            wait_for(lambda: not producer.pending(), 60, "the outbox is released")
+        assert took < PROMISE_S + STALL_S
+    finally:
+        producer.close()
+    report = check_directory(tmp_path)
+    assert_complete(report)
+    keep(tmp_path)
+    assert control(make_mosquitto(name="control", persistence=True), unique) == ["A"], (
+        "the fault did not matter: the plain client lost nothing"
+    )
+
+
+def open_producer(name: str, sites: list[Site], directory: Path) -> Producer:
+    return Producer(
+        "station", sites, outbox=directory / "outbox.db", groups={name: [name]}, release="consumed",
+        status_interval=STATUS_INTERVAL_S, journal=directory / "journals",
+    )  # fmt: skip
+
+
+def open_consumer(name: str, sites: list[Site], directory: Path) -> Consumer:
+    return Consumer(
+        name, sites, topics=[name], inbox=directory / "inbox.db", nak_delay=NAK_DELAY_S,
+        journal=directory / "journals",
+    )  # fmt: skip
+
+
+def take(consumer: Consumer, count: int) -> list[bytes]:
+    """The next messages, acknowledged durably."""
+    bodies = []
+    for _ in range(count):
+        message = consumer.get(timeout=120)
+        assert message is not None, f"only {bodies} came"
+        bodies.append(message.body)
+        message.ack(durable=True)
+    return bodies
+
+
+def control(broker: Mosquitto, topic: str) -> list[str]:
+    """What a plain QoS 1 subscriber with a persistent session gets of A, and of the tail."""
+    subscriber = PahoSubscriber(broker.url, topic, "plain")
+    subscriber.arrive()
+    paho_publish(broker.url, topic, "A")
+    subscriber.wait_for(1, 10)
+    subscriber.leave()
+    paho_publish(broker.url, topic, "B", "C")
+    broker.kill()
+    broker.start()
+    subscriber.arrive()
+    paho_publish(broker.url, topic, "end")
+    subscriber.wait_for(2, 10)
+    subscriber.leave()
+    return [body for body in subscriber.received if body != "end"]
