@@ -197,6 +197,8 @@ class Group:
             for ask in self.step():
                 if teller is not None:
                     self.repair(teller, ask.wanted)
+                    if not ask.wanted:
+                        self.hear(teller.status())
 
     def told(self, kind: str) -> list[tuple[int, int, int, str]]:
         """What the journal says: epoch, first, last, reason."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from reliamsg.core.announced import Announced
+from reliamsg.core.heard import MAX_KEPT, MAX_OWNERS
 from reliamsg.core.hearing import MAX_CHAIN
 from reliamsg.core.stream import MAX_EPOCHS_AHEAD
 from reliamsg.message import Prev, Stream
@@ -423,3 +424,38 @@ def test_an_unreadable_tail_is_asked_for() -> None:
     group.wait(1.0, teller)
     assert group.got == all_of(teller)
     assert group.wanted == [(10, 11, 20)]
+
+
+def test_what_is_remembered_of_long_chains_is_bounded() -> None:
+    chain = tuple((n, 1, 1, 5) for n in range(1, 5_001))
+    group = Group()
+    for owner in range(20):
+        group.hear(
+            Announced(
+                STREAM, 6_000 + owner, owner, chain, tuple((n, 1, 2) for n in range(1, 5_001)), number=1
+            )
+        )
+    group.wait(2.0)
+    heard = group.state.heard
+    assert heard is not None
+    assert len(heard.owners) <= MAX_OWNERS
+    assert len(heard.waiting) <= 2
+    assert all(
+        len(owner.latest.chain) <= MAX_KEPT and not owner.latest.removed for owner in heard.owners.values()
+    )
+    assert len(group.state.live) <= 1 + MAX_EPOCHS_AHEAD
+    assert group.told("declared")[0] == (1, 1, 2, "removed")
+
+
+def test_a_long_chain_is_followed_from_where_the_stream_is() -> None:
+    teller, group = pair(1)
+    for epoch in range(11, 311):
+        teller.open(epoch)
+        teller.publish(1)
+    group.receive(teller, 10, 1, 1)
+    group.receive(teller, 11, 1, 1)
+    for epoch in (210, 211):
+        group.receive(teller, epoch, 1, 1)
+    group.hear(teller.status())
+    group.wait(60.0, teller)
+    assert group.got == all_of(teller)

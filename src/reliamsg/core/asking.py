@@ -163,6 +163,10 @@ def _is_puzzled(state: StreamState) -> bool:
     if state.current is None:
         return bool(state.live)
     epochs = _epochs(state)
+    if state.heard is not None and any(
+        owner.cut and owner.top <= epochs[-1].epoch for owner in state.heard.owners.values()
+    ):
+        return True  # there are more epochs than were remembered
     return any(link(a, b).kind is LinkKind.UNKNOWN for a, b in pairwise(epochs))
 
 

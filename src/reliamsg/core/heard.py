@@ -17,46 +17,54 @@ from reliamsg.message import Prev
 if TYPE_CHECKING:
     from reliamsg.core.stream import StreamState
 
-__all__ = ["GRACE_S", "JOIN_GRACE_S", "MAX_OWNERS", "Heard", "Owner", "extend", "start_of"]
+__all__ = [
+    "GRACE_S",
+    "JOIN_GRACE_S",
+    "MAX_KEPT",
+    "MAX_OWNERS",
+    "Heard",
+    "Owner",
+    "extend",
+    "start_of",
+    "trimmed",
+]
 
 GRACE_S = 0.25
 """What a status tells of counts as missing so much later: it may be on its way."""
 JOIN_GRACE_S = 1.0
 """The same for a stream that the group is about to join: something from before may be on its way."""
-MAX_OWNERS = 4
+MAX_OWNERS = 3
 """Owners of a stream's outbox of which it is remembered what they said: those heard last."""
 MAX_REMOVED = 1_000
 """Removed ranges of a status, and of an epoch, that are taken in."""
+MAX_KEPT = 40
+"""Epochs of a chain that are remembered: those that matter next. More than are taken in at a time."""
 
 
 class Owner:
     """One opening of a producer's outbox, as its latest status has it."""
 
-    __slots__ = ("_entries", "_top", "heard_at", "interval", "latest")
+    __slots__ = ("cut", "heard_at", "interval", "latest")
 
-    def __init__(self, announced: Announced, now: float) -> None:
-        self.take(announced, now)
+    def __init__(self, announced: Announced, now: float, cut: bool) -> None:
+        self.take(announced, now, cut)
 
-    def take(self, announced: Announced, now: float) -> None:
-        """Its newest status was heard."""
-        self.latest = announced
+    def take(self, announced: Announced, now: float, cut: bool) -> None:
+        """Its newest status was heard. `cut`: its chain goes on."""
+        self.latest = replace(announced, removed=()) if announced.removed else announced
         self.heard_at = now
         self.interval = announced.interval
-        self._entries = {epoch: (incarnation, first) for epoch, incarnation, first, _ in announced.chain}
-        self._top = announced.chain[-1][0] if announced.chain else 0
+        self.cut = cut
+
+    @property
+    def top(self) -> int:
+        """The last epoch that is remembered."""
+        return self.latest.chain[-1][0] if self.latest.chain else 0
 
     def is_older(self, announced: Announced) -> bool:
         """Whether a status is older than the newest one."""
         latest = self.latest
         return 0 < announced.number < latest.number or announced.lsn < latest.lsn
-
-    def joined_to_latest(self, announced: Announced) -> Announced:
-        """One status may say what was removed in several parts."""
-        latest = self.latest
-        if announced.number != latest.number or announced.removed == latest.removed:
-            return announced
-        removed = dict.fromkeys((*latest.removed, *announced.removed))
-        return replace(announced, removed=tuple(removed)[:MAX_REMOVED])
 
     def is_fresh(self, now: float) -> bool:
         """Whether it was heard within two intervals."""
@@ -64,13 +72,12 @@ class Owner:
 
     def offers(self, known: Reorder, first: int, last: int) -> Span | None:
         """What of `first` to `last` it may still hold: from some number on. What it has not spoken of yet, it may."""
-        entry = self._entries.get(known.epoch)
-        if entry is None:
-            return (first, last) if known.epoch > self._top else None
-        incarnation, held_from = entry
-        if incarnation != known.incarnation or held_from > last:
-            return None
-        return max(first, held_from), last
+        for epoch, incarnation, held_from, _ in self.latest.chain:
+            if epoch == known.epoch:
+                if incarnation != known.incarnation or held_from > last:
+                    return None
+                return max(first, held_from), last
+        return (first, last) if known.epoch > self.top else None
 
     def holds(self, known: Reorder, first: int, last: int | None) -> bool:
         """Whether it says that it holds any of `first` to `last` (None: any later number of the epoch)."""
@@ -94,25 +101,29 @@ class Heard:
         self.waiting: list[tuple[float, Announced]] = []
         """What takes effect at a time to come: the oldest, and the newest since."""
 
-    def take(self, announced: Announced, now: float) -> Announced | None:
-        """Note who said what. Returns all that its status said so far, which takes no effect here; None where that is
-        older than what is known."""
+    def take(self, announced: Announced, now: float, cut: bool) -> bool:
+        """Note who said what; False where that is older than what is known. It takes no effect here."""
         key = (announced.epoch, announced.incarnation)
         owner = self.owners.get(key)
         if owner is None:
             if len(self.owners) >= MAX_OWNERS:
                 del self.owners[min(self.owners, key=lambda other: self.owners[other].heard_at)]
-            self.owners[key] = Owner(announced, now)
-            return announced
+            self.owners[key] = Owner(announced, now, cut)
+            return True
         if owner.is_older(announced):
-            return None
-        announced = owner.joined_to_latest(announced)
-        owner.take(announced, now)
-        return announced
+            return False
+        owner.take(announced, now, cut)
+        return True
 
     def put_off(self, announced: Announced, until: float) -> None:
-        """Have what was said take effect at `until`. Of several only the oldest and the newest wait: what the one
-        left out said, the newest says as well."""
+        """Have what was said take effect at `until`. Of several statuses only the oldest and the newest wait: what the
+        one left out said, the newest says as well. One status may come in several parts."""
+        if self.waiting:
+            at, latest = self.waiting[-1]
+            if replace(latest, removed=announced.removed) == announced:
+                removed = dict.fromkeys((*latest.removed, *announced.removed))
+                self.waiting[-1] = at, replace(latest, removed=tuple(removed)[:MAX_REMOVED])
+                return
         if len(self.waiting) >= 2:
             self.waiting.pop()
         self.waiting.append((until, announced))
@@ -133,6 +144,25 @@ class Heard:
     def holds(self, known: Reorder, first: int, last: int | None, now: float) -> bool:
         """Whether a producer that was heard lately says that it holds any of these numbers."""
         return any(owner.is_fresh(now) and owner.holds(known, first, last) for owner in self.owners.values())
+
+
+def trimmed(state: StreamState, announced: Announced) -> tuple[Announced, bool]:
+    """What of a chain matters next to a stream: from the epoch before the one that it is in, or where it may begin.
+    Returns whether the chain goes on behind that."""
+    chain = announced.chain
+    if len(chain) <= MAX_KEPT:
+        return announced, False
+    floor = 0
+    if state.current is not None:
+        floor = state.current.epoch
+    elif state.adopted is not None:
+        floor = state.adopted.position[0]
+    else:
+        start = start_of(announced)
+        floor = chain[-1][0] if start is None else start[0][0]
+    at = next((i for i, entry in enumerate(chain) if entry[0] >= floor), len(chain) - 1)
+    at = max(0, at - 1)
+    return replace(announced, chain=chain[at : at + MAX_KEPT]), len(chain) > at + MAX_KEPT
 
 
 def extend(state: StreamState, announced: Announced) -> None:
@@ -156,7 +186,7 @@ def extend(state: StreamState, announced: Announced) -> None:
             known.prev = prev
         if known.last is None:
             known.announced = max(known.announced, last)
-    for epoch, first, last in announced.removed:
+    for epoch, first, last in announced.removed[:MAX_REMOVED]:
         known = state.live.get(epoch)
         if known is not None and known.last is None and known.removed.intervals < MAX_REMOVED:
             known.removed.add(first, last)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced
 from reliamsg.core.asking import hurry, watch
-from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, extend
+from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, extend, trimmed
 from reliamsg.core.joining import join_as_told
 from reliamsg.core.passage import follow
 from reliamsg.core.stream import Note, StreamState
@@ -44,13 +44,13 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
         heard = state.heard = Heard()
     was_there = any(owner.is_fresh(now) for owner in heard.owners.values())
     is_known = (announced.epoch, announced.incarnation) in heard.owners
-    said = heard.take(announced, now)
-    if said is None:
+    announced, cut = trimmed(state, announced)
+    if not heard.take(announced, now, cut):
         return ""
     if not (was_there and is_known):
         hurry(core, state, now)
-    if not _is_settled(state, said):
-        heard.put_off(said, now + (GRACE_S if state.current is not None else JOIN_GRACE_S))
+    if not _is_settled(state, announced):
+        heard.put_off(announced, now + (GRACE_S if state.current is not None else JOIN_GRACE_S))
         core.time(state)
     return ""
 
@@ -96,6 +96,8 @@ def _is_settled(state: StreamState, announced: Announced) -> bool:
     if current is None or announced.removed or not announced.chain:
         return current is not None and not announced.removed
     epoch, _, _, last = announced.chain[-1]
+    if state.asking is not None:
+        return False
     return epoch == current.epoch == announced.epoch and last <= current.highest
 
 
