@@ -1,0 +1,237 @@
+"""A RabbitMQ cluster of three nodes with mirrored classic queues that is cut in two, or comes back in a bad order.
+
+Nobody but the cluster keeps messages: one site. What it loses after confirming it, the producers send again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from reliamsg.lab import RabbitCluster
+from reliamsg.wire.address import group_queue
+from tests.runs.controls import Control, control
+from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
+
+T = TypeVar("T")
+Size = Callable[[T, T], T]
+
+full = pytest.mark.full
+MODES = ["autoheal", "pause_minority", "pause_if_all_down", "ignore"]
+OPTIONS: dict[str, Any] = {"queue_type": "classic", "backoff_max": 1.0}
+GROUPS = ["billing", "audit"]
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RabbitCluster]:
+    """A cluster of three in the partition mode that the test asks for."""
+    with RabbitCluster(tmp_path_factory.mktemp("cluster"), mode=request.param, mirrored=True) as found:
+        yield found
+
+
+@dataclass
+class Sides:
+    """A producer and a group on either side of the cut: 1 and 2 against 3."""
+
+    run: Run
+    cluster: RabbitCluster
+    topic: str
+    stop_file: Path
+    producers: list[App]
+    consumers: list[App]
+
+    def __post_init__(self) -> None:
+        self.accepted = [self.run.accepted(app) for app in self.producers]
+        self.delivered = [self.run.delivered(app) for app in self.consumers]
+
+    def start(self) -> None:
+        """The consumers first; returns when every group's queue has its mirrors and traffic flows."""
+        for app in (*self.consumers, *self.producers):
+            app.start()
+        self.flows(2 * len(self.producers))
+        for group in GROUPS:
+            queue = group_queue(self.topic, 0, self.topic + group)
+            wait_for(lambda queue=queue: self.cluster.mirrors(queue) == 2, 60, f"{queue} has mirrors")
+
+    def flows(self, more: int) -> None:
+        """Wait until each group was given so many more."""
+        before = [count() for count in self.delivered]
+        wait_for(
+            lambda: all(count() >= old + more for count, old in zip(self.delivered, before, strict=True)),
+            60,
+            f"traffic flows {self.errors()}",
+        )
+
+    def errors(self) -> str:
+        return " ".join(app.errors() for app in self.run.apps)
+
+    def enough(self, least: int) -> None:
+        """Have the producers stop publishing once each has published so many, and not sending again."""
+        for app, count in zip(self.producers, self.accepted, strict=True):
+            wait_for(lambda count=count: count() >= least, 60 + least / app.config["rate"], f"{app.errors()}")  # type: ignore[misc]
+        self.stop_file.touch()
+
+    def judge(self) -> None:
+        """The cluster is whole again: everything must come, to both groups."""
+        for app in self.producers:
+            wait_for(Path(app.config["ended"]).exists, 60, f"publishing ends; {app.errors()}")
+        published = [count() for count in self.accepted]
+        for app, count in zip(self.consumers, self.delivered, strict=True):
+            wait_for(lambda count=count: count() >= sum(published), 120, f"all comes; {app.errors()}")  # type: ignore[misc]
+        for app in (*self.producers, *self.consumers):
+            app.stop(60)
+        for app in self.consumers:
+            outcome = self.run.outcome(app)
+            for producer, last in zip(self.producers, published, strict=True):
+                numbers = outcome[producer.config["producer"]]
+                assert numbers == list(range(1, last + 1)), (
+                    f"{app.config['group']}: lost, doubled or disordered"
+                )
+        print(f"ours: {published} to each of {len(self.consumers)} groups; sent again: {self.repaired()}")
+        assert_complete(self.run.check())
+
+    def repaired(self) -> dict[str, int]:
+        """How many messages came to each group because it asked for them."""
+        return {
+            app.config["group"]: sum(
+                row.last - row.first + 1
+                for row in self.run.rows(app)
+                if row.kind == "received" and row.reason == "repair"
+            )
+            for app in self.consumers
+        }
+
+
+@contextlib.contextmanager
+def both_sides(
+    directory: Path, cluster: RabbitCluster, topic: str, rate: int, size: int = 100
+) -> Iterator[Sides]:
+    orders = {"north": (1, 2, 3), "south": (3, 2, 1)}
+    sites: dict[str, list[SiteSpec]] = {
+        side: [("dc1", cluster.url(*order), OPTIONS)] for side, order in orders.items()
+    }
+    groups = [topic + group for group in GROUPS]
+    enough = directory / "enough"
+    with run_in(directory) as run:
+        producers = [
+            run.producer(
+                side, sites[side], topic, groups, 1_000_000_000,
+                rate=rate, chunk=max(1, rate // 20), size=size, linger=True, confirm=False, close=60.0,
+                enough=str(enough),
+                ended=str(directory / f"{side}.ended"),
+                options={"release": "consumed"},
+            )
+            for side in orders
+        ]  # fmt: skip
+        consumers = [
+            run.consumer(group, sites[side], [topic]) for group, side in zip(groups, orders, strict=True)
+        ]
+        yield Sides(run, cluster, topic, enough, producers, consumers)
+
+
+def cut(cluster: RabbitCluster, seconds: float, plain: Control | None = None) -> None:
+    """Isolate node 3 for so long, in ``autoheal`` at least until `plain` has something to lose; returns when the
+    cluster is whole again."""
+    since = time.monotonic()
+    cluster.isolate(3)
+    if cluster.mode.startswith("pause"):
+        cluster.wait_paused(3)
+    else:
+        cluster.wait_cut(3)
+    print(f"{cluster.mode}: the cut is noticed after {time.monotonic() - since:.1f} s")
+    if plain is not None and cluster.mode == "autoheal":
+        for number in plain.publishers:
+            before = plain.accepted(number)
+            wait_for(lambda n=number, b=before: plain.accepted(n) >= b + 50, 60, f"node {number} confirms")  # type: ignore[misc]
+    time.sleep(max(0.0, since + seconds - time.monotonic()))  # this is the fault, nothing is waited for
+    cluster.heal()
+    if cluster.mode == "ignore":
+        cluster.node(3).stop()
+        cluster.node(3).start()
+    cluster.wait_whole()
+    print(f"whole again after {time.monotonic() - since:.1f} s")
+
+
+def assert_it_mattered(plain: Control) -> None:
+    plain.finish()
+    print(plain.report())
+    if plain.cluster.mode == "autoheal":
+        assert sum(plain.lost(number) for number in plain.publishers) > 0, "the cluster lost nothing"
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "cluster", [MODES[0], *(pytest.param(mode, marks=full) for mode in MODES[1:])], indirect=True
+)
+def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: Size[Any]) -> None:
+    """Cut 2 | 1 in the middle of traffic on both sides, and healed."""
+    messages, rate, seconds = size((6_000, 400, 8.0), (60_000, 1_000, 25.0))
+    with both_sides(tmp_path / "run", cluster, unique, rate) as sides:
+        sides.start()
+        with control(cluster, unique, 1, 3, rate=100) as plain:
+            for queue in plain.queues:
+                wait_for(lambda queue=queue: mirrored(cluster, queue), 60, f"{queue} has mirrors")
+            sides.flows(size(500, 10_000))
+            cut(cluster, seconds, plain)
+            sides.flows(1)
+            sides.enough(messages)
+            assert_it_mattered(plain)
+        sides.judge()
+
+
+def mirrored(cluster: RabbitCluster, queue: str) -> bool:
+    from reliamsg.lab import LabError
+
+    with contextlib.suppress(LabError):
+        return cluster.mirrors(queue) == 2
+    return False
+
+
+@full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("cluster", MODES, indirect=True)
+def test_partitioned_with_large_messages(tmp_path: Path, cluster: RabbitCluster, unique: str) -> None:
+    """The same with messages of half a megabyte, ten a second."""
+    with both_sides(tmp_path / "run", cluster, unique, 10, size=500_000) as sides:
+        sides.start()
+        sides.flows(100)
+        cut(cluster, 25.0)
+        sides.enough(500)
+        sides.judge()
+
+
+@full
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("cluster", ["pause_minority"], indirect=True)
+def test_stale_node_first(tmp_path: Path, cluster: RabbitCluster, unique: str) -> None:
+    """Node 3 is isolated, then 1, so that all pause; then they come back in the order 3, 2, 1, the stalest first."""
+    with both_sides(tmp_path / "run", cluster, unique, 500) as sides:
+        sides.start()
+        with control(cluster, unique, 1, 3, rate=100) as plain:
+            sides.flows(3_000)
+            cluster.isolate(3)
+            cluster.wait_paused(3)
+            sides.flows(2_000)
+            cluster.isolate(1)
+            cluster.isolate(2)
+            for number in (1, 2):
+                cluster.wait_paused(number)
+            for number in (3, 2, 1):
+                cluster.heal(number)
+                if number == 2:
+                    wait_for(
+                        lambda: cluster.node(2).serving() and cluster.node(3).serving(), 120, "2 and 3 go on"
+                    )
+            cluster.wait_whole()
+            sides.enough(20_000)
+            plain.finish()
+            print(plain.report())
+        sides.judge()
