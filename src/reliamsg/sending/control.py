@@ -71,7 +71,8 @@ class Control:
         self._outbox = outbox
         self._keys = keys
         self._address = producer_address(engine.producer_id)
-        self._heard: deque[tuple[str, bytes]] = deque()
+        self._heard: deque[tuple[str, Status | State, int]] = deque()
+        """Address, frame and its size."""
         self._heard_bytes = 0
         self._connected = False
         """A site was connected, and the writer has not seen to it."""
@@ -108,11 +109,19 @@ class Control:
         self._connected = True
 
     def heard(self, address: str, body: bytes) -> None:
-        """Something came in at a control address."""
+        """Something came in at a control address. What is not sound, or not signed where it must be, takes no room and
+        no time of the writer's."""
         if len(self._heard) >= MAX_WAITING or self._heard_bytes + len(body) > MAX_WAITING_BYTES:
             return
-        self._heard_bytes += len(body)
-        self._heard.append((address, body))
+        try:
+            frame = open_control(body, address, self._keys)
+        except FrameError as error:
+            with self._engine.lock:
+                self.rejected[error.reason] += 1
+            return
+        with self._engine.lock:
+            self._heard_bytes += len(body)
+            self._heard.append((address, frame, len(body)))
         self._engine.wake()
 
     def limit(self, top: int) -> int:
@@ -128,9 +137,10 @@ class Control:
             self.fence.connected(now)
             self.announcing.timetable.connected(self._engine.membership.book.pages, now)
         for _ in range(min(FRAMES_AT_ONCE, len(self._heard))):
-            address, body = self._heard.popleft()
-            self._heard_bytes -= len(body)
-            self._take(address, body, now)
+            with self._engine.lock:
+                address, frame, size = self._heard.popleft()
+                self._heard_bytes -= size
+            self._take(address, frame, now)
         self._judge(now)
         if self._engine.fatal is not None:
             return
@@ -167,19 +177,16 @@ class Control:
 
     # -- what is heard ------------------------------------------------------------------------------------------------
 
-    def _take(self, address: str, body: bytes, now: float) -> None:
-        try:
-            frame = open_control(body, address, self._keys)
-        except FrameError as error:
-            self.rejected[error.reason] += 1
-            return
+    def _take(self, address: str, frame: Status | State, now: float) -> None:
         if isinstance(frame, Status):
             if frame.producer == self._engine.producer_id and address == self._address:
                 self.fence.heard_twin(frame.epoch, frame.incarnation, now)
         elif frame.role == "call":
             stream = self._calls.get(address)
             if stream is not None:
-                self.announcing.timetable.asked(frame.group, [stream], now)
+                member = self._engine.membership.table.find(stream, frame.group)
+                named = member is not None and member.named
+                self.announcing.timetable.asked(frame.group, [stream], now, named=named)
         elif frame.role == "active" and address == self._address:
             self._state(frame, now)
 
@@ -227,15 +234,15 @@ class Control:
             membership.hear(stream, group, position, told.entered, now)
             member = membership.table.find(stream, group)
             behind = member is None or member.position < membership.table.tail(stream)
-        if fresh and (told.wanted or told.missing):
             named = member is not None and member.named
+        if fresh and (told.wanted or told.missing):
             self.repairing.queue.request(
                 group, stream, list(self._held(page, told.wanted)), now, missing=told.missing, named=named
             )
         if behind:
             timetable.resume([stream], now)
             if not self.announcing.told_within(stream, ANSWER_AFTER_S, now):
-                timetable.asked(group, [stream], now)
+                timetable.asked(group, [stream], now, named=named)
 
     def _held(self, page: Page, wanted: list[Span3]) -> Iterator[Span3]:
         """Of what is wanted, what ever was sent."""
