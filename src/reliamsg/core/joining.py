@@ -86,7 +86,7 @@ def adopt(
     known = state.live.get(position[0])
     if known is not None and position[0] == entered[0] and known.incarnation != entered[1]:
         return False
-    _leave_behind(core, state, position[0])
+    _leave_behind(core, state, position)
     state.adopted = Adopted(position, entered, high_water)
     if known is None and position[0] == entered[0]:
         known = state.live[position[0]] = Reorder(*entered, None)
@@ -96,8 +96,9 @@ def adopt(
     return True
 
 
-def _leave_behind(core: ConsumerCore, state: StreamState, epoch: int) -> None:
-    """The other inbox has dealt with everything before `epoch`."""
+def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) -> None:
+    """The other inbox has dealt with everything before `position`."""
+    epoch = position[0]
     for number in sorted(number for number in state.live if number < epoch):
         known = state.live.pop(number)
         known.last = known.highest
@@ -111,7 +112,7 @@ def _leave_behind(core: ConsumerCore, state: StreamState, epoch: int) -> None:
     state.gap = None
     state.accepted.discard_below(MAX_SEQ + 1)
     for counts in (state.attempts, state.arming, state.armed):
-        for key in [key for key in counts if key[0] < epoch]:
+        for key in [key for key in counts if key < position]:
             del counts[key]
     core.mark(state)
 
