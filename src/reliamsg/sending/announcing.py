@@ -90,7 +90,7 @@ class Announcing:
         )  # fmt: skip
         for frame in encode_status(status, self._keys):
             for link in links:
-                link.tell(to, frame)
+                link.transport.tell(to, frame)
         self._told.update(dict.fromkeys(streams, now))
 
     def _stream(self, stream: Stream, page: Page) -> StreamStatus:

@@ -173,7 +173,7 @@ class Control:
         self._listened, self._listen_at = len(pages), now + LISTEN_EVERY_S
         self._calls = {call_address(stream.topic, stream.partition): stream for stream in pages}
         for link in self._engine.links.values():
-            link.listen([self._address, *self._calls])
+            link.transport.listen([self._address, *self._calls])
 
     # -- what is heard ------------------------------------------------------------------------------------------------
 

@@ -178,15 +178,6 @@ class SiteLink:
         """Whether it is worth while to tell anything there."""
         return self.window.connected and self.window.blocked is None
 
-    def listen(self, addresses: Sequence[str]) -> None:
-        """Hear what comes at these control addresses."""
-        if hasattr(self.transport, "listen"):
-            self.transport.listen(addresses)
-
-    def tell(self, address: str, body: bytes) -> bool:
-        """Send a control frame or a repair, if the site takes it now."""
-        return hasattr(self.transport, "tell") and self.transport.tell(address, body)
-
     # -- for status and journal -------------------------------------------------------------------------------
 
     def status(self, top: int) -> SenderSite:

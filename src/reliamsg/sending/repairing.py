@@ -118,4 +118,4 @@ def _frames(link: SiteLink, row: Row, keys: KeyRing | None) -> list[bytes]:
 
 
 def _tell(link: SiteLink, address: str, parts: Sequence[bytes]) -> bool:
-    return all(link.tell(address, part) for part in parts)
+    return all(link.transport.tell(address, part) for part in parts)
