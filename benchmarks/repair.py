@@ -1,0 +1,251 @@
+"""What the control plane costs, and how fast what brokers lost is sent again.
+
+Two Mosquitto sites, ``release="consumed"``, 100-byte messages. Four figures, each with its target, in one line of JSON:
+
+- control frames of both sides in per cent of data bytes, at 10,000 messages a second;
+- 10,000 idle streams: processor time of producer and consumer together in per cent of one core, and messages that the
+  brokers hold;
+- with live traffic of 10,000 messages a second in another stream, the repair of 100,000 messages that both sites
+  confirmed and threw away, against the unloaded peak rate of publishing at the same sites;
+- peak memory of either process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+if not __package__:  # run as a script: make `benchmarks` importable, here and in children
+    import os
+
+    root = str(Path(__file__).resolve().parent.parent)
+    sys.path.insert(0, root)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+
+from reliamsg.lab import Mosquitto
+
+RATE = 10_000
+SIZE = 100
+MOST_CONTROL_PERCENT = 1.0
+MOST_IDLE_PERCENT = 5.0
+LEAST_REPAIR_RATIO = 0.5
+MOST_MEMORY_MB = 200.0
+
+
+class Child:
+    """A client in a process of its own, which answers each line with one."""
+
+    def __init__(self, module: str, config: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", module, json.dumps(config)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        self.tell(**order)
+        return self.answer()
+
+    def tell(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a client ended with status {self._process.wait()}")
+        return dict(json.loads(line))
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Bench:
+    """Two empty sites and a directory."""
+
+    def __init__(self, directory: Path, brokers: Sequence[Mosquitto]) -> None:
+        self.brokers = brokers
+        self._directory = directory
+        self._sites = [[f"dc{number}", broker.url] for number, broker in enumerate(brokers, 1)]
+        self.memory_mb: dict[str, float] = {"producer": 0.0, "consumer": 0.0}
+
+    def publisher(self, groups: dict[str, list[str]]) -> Child:
+        config = {"sites": self._sites, "outbox": str(self._directory / "outbox.db"), "groups": groups}
+        child = Child("benchmarks.repair_publish", config)
+        child.answer()
+        return child
+
+    def consumer(self, topics: Sequence[str]) -> Child:
+        config = {"sites": self._sites, "inbox": str(self._directory / "inbox.db"), "topics": list(topics)}
+        return Child("benchmarks.repair_consume", config)
+
+    def remember(self, producer: dict[str, Any], consumer: dict[str, Any]) -> None:
+        for name, answer in (("producer", producer), ("consumer", consumer)):
+            self.memory_mb[name] = max(self.memory_mb[name], answer["rss_mb"])
+
+
+@contextlib.contextmanager
+def bench() -> Iterator[Bench]:
+    # Beside the working directory, not in /tmp, which may be a RAM disk without fsync.
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as place, contextlib.ExitStack() as stack:
+        directory = Path(place)
+        brokers = [
+            stack.enter_context(Mosquitto(directory / name, name, config=["max_inflight_messages 1000"]))
+            for name in ("dc1", "dc2")
+        ]
+        yield Bench(directory, brokers)
+
+
+def measure_control(seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
+    """Bytes of control frames against bytes of data, both sides and both sites together."""
+    with bench() as place:
+        consumer, producer = place.consumer(["live"]), place.publisher({"live": ["bench"]})
+        consumer.ask(topic="live", count=0, timeout=0)
+        count = round(RATE * seconds)
+        sent = producer.ask(do="publish", topics=["live"], count=count, size=SIZE, rate=RATE)
+        got = consumer.ask(topic="live", count=count, timeout=60)
+        place.remember(sent, got)
+        producer.end()
+        consumer.end()
+    if not got["done"]:
+        raise SystemExit(f"of {count} messages {got['total']} arrived")
+    percent = 100 * (sent["control"] + got["control"]) / sent["data"]
+    found = {
+        "percent": round(percent, 3),
+        "target": MOST_CONTROL_PERCENT,
+        "met": percent < MOST_CONTROL_PERCENT,
+        "rate": round(count / sent["seconds"]),
+        "data_bytes": sent["data"],
+        "control_bytes": sent["control"] + got["control"],
+        "repaired_bytes": sent["repairs"],
+    }
+    return found, place.memory_mb
+
+
+def measure_idle(streams: int, seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
+    """What streams cost in which nothing happens, once all is acknowledged."""
+    topics = [f"idle-{number}" for number in range(streams)]
+    with bench() as place:
+        consumer = place.consumer(topics)
+        producer = place.publisher({topic: ["bench"] for topic in topics})
+        producer.ask(do="publish", topics=topics, count=streams, size=SIZE, rate=0)
+        got = consumer.ask(topic=topics[-1], count=1, timeout=120)
+        producer.ask(do="sleep", seconds=10)  # until both sides have come to rest
+        before, begun = producer.ask(do="sleep", seconds=0), consumer.ask(topic="", count=0, timeout=0)
+        start = time.monotonic()
+        after = producer.ask(do="sleep", seconds=seconds)
+        ended = consumer.ask(topic="", count=0, timeout=0)
+        wall = time.monotonic() - start
+        stored = sum(broker.stored() for broker in place.brokers)
+        place.remember(after, ended)
+        producer.end()
+        consumer.end()
+    if not got["done"] or ended["total"] != streams:
+        raise SystemExit(f"of {streams} streams {ended['total']} arrived")
+    cpu = (after["cpu"] - before["cpu"]) + (ended["cpu"] - begun["cpu"])
+    percent = 100 * cpu / wall
+    found = {
+        "streams": streams,
+        "percent": round(percent, 2),
+        "target": MOST_IDLE_PERCENT,
+        "met": percent < MOST_IDLE_PERCENT and not stored,
+        "frames": after["frames"] - before["frames"] + ended["frames"] - begun["frames"],
+        "seconds": round(wall, 1),
+        "held_by_brokers": stored,
+    }
+    return found, place.memory_mb
+
+
+def measure_repair(lost: int, peak: int) -> tuple[dict[str, Any], dict[str, float]]:
+    """The rate at which lost messages are handed out, beside live traffic, against that of publishing."""
+    with bench() as place:
+        producer = place.publisher({"lost": ["bench"], "live": ["bench"]})
+        producer.ask(do="publish", topics=["peak"], count=peak // 4, size=SIZE, rate=0)  # warm-up
+        publishing = (
+            peak / producer.ask(do="publish", topics=["peak"], count=peak, size=SIZE, rate=0)["seconds"]
+        )
+        # Nobody has subscribed: both brokers confirm, and keep nothing.
+        producer.ask(do="publish", topics=["lost"], count=lost, size=SIZE, rate=0)
+        held = sum(broker.stored() for broker in place.brokers)
+        if held:
+            raise SystemExit(f"the brokers kept {held} batches: nothing was lost")
+        live = 20 * RATE
+        producer.tell(do="publish", topics=["live"], count=live, size=SIZE, rate=RATE)
+        time.sleep(2.0)
+        began = time.time()
+        consumer = place.consumer(["lost", "live"])
+        got = consumer.ask(topic="lost", count=lost, timeout=120)
+        sent = producer.answer()
+        flowing = consumer.ask(topic="live", count=live, timeout=60)
+        place.remember(sent, flowing)
+        producer.end()
+        consumer.end()
+    if not (got["done"] and flowing["done"]):
+        raise SystemExit(f"of {lost} lost and {live} live messages {flowing['handed_out']} arrived")
+    first_at, first = got["first"]
+    rate = (lost - first) / max(got["at"] - first_at, 0.001)
+    found = {
+        "ours": round(rate),
+        "peer": round(publishing),
+        "ratio": round(rate / publishing, 2),
+        "target": LEAST_REPAIR_RATIO,
+        "met": rate / publishing >= LEAST_REPAIR_RATIO,
+        "lost": lost,
+        "seconds_from_start": round(got["at"] - began, 2),
+        "live_rate": round(live / sent["seconds"]),
+    }
+    return found, place.memory_mb
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print only the result, as one line of JSON")
+    parser.add_argument("--seconds", type=float, default=20.0, help="how long traffic and rest are watched")
+    parser.add_argument("--streams", type=int, default=10_000, help="idle streams")
+    parser.add_argument("--lost", type=int, default=100_000, help="messages that the brokers lose")
+    parser.add_argument(
+        "--peak", type=int, default=200_000, help="messages by which the peak rate is measured"
+    )
+    options = parser.parse_args()
+    found: dict[str, Any] = {"name": "repair"}
+    memory = {"producer": 0.0, "consumer": 0.0}
+    for name, (figure, used) in (
+        ("control", measure_control(options.seconds)),
+        ("repair", measure_repair(options.lost, options.peak)),
+        ("idle", measure_idle(options.streams, options.seconds)),
+    ):
+        found[name] = figure
+        memory = {role: max(memory[role], used[role]) for role in memory}
+        if not options.json:
+            print(f"{name}: {json.dumps(figure)}", flush=True)
+    found["memory"] = {
+        **{f"{role}_mb": round(used, 1) for role, used in memory.items()},
+        "target": MOST_MEMORY_MB,
+        "met": max(memory.values()) < MOST_MEMORY_MB,
+    }
+    found["met"] = all(part["met"] for part in found.values() if isinstance(part, dict))
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

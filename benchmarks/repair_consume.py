@@ -1,0 +1,86 @@
+"""The consuming child of ``benchmarks/repair.py``: reads until its standard input ends.
+
+Answers each line of it, a JSON object with `topic`, `count` and `timeout`, once so many messages of that topic were
+handed out since it started (a count of 0: at once): what was handed out, when, and what was used and sent.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.counted import CountedTransports
+from reliamsg import Consumer, Site
+
+
+class Reader:
+    """Reads on a thread of its own and counts by topic."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.handed_out: Counter[str] = Counter()
+        self.first: dict[str, tuple[float, int]] = {}
+        """Topic → when its first messages were handed out, and how many those were."""
+        self._consumer = consumer
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        for batch in self._consumer.batches(max_messages=1_000, max_wait=0.05):
+            for message in batch:
+                message.ack()
+            topics = Counter(message.topic for message in batch)
+            with self._changed:
+                for topic, count in topics.items():
+                    self.first.setdefault(topic, (time.time(), count))
+                self.handed_out.update(topics)
+                self._changed.notify_all()
+
+    def wait(self, topic: str, count: int, timeout: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.handed_out[topic] >= count, timeout)
+
+    def stop(self) -> None:
+        self._consumer.stop()
+        self._thread.join(30)
+
+
+def main(config: dict[str, Any]) -> None:
+    counts = CountedTransports()
+    sites = [Site(name, url) for name, url in config["sites"]]
+    with Consumer(
+        "bench",
+        sites,
+        topics=config["topics"],
+        inbox=Path(config["inbox"]),
+        max_unacknowledged=20_000,
+        transports=counts,  # type: ignore[arg-type]
+    ) as consumer:
+        reader = Reader(consumer)
+        for line in sys.stdin:
+            order = json.loads(line)
+            done = reader.wait(order["topic"], order["count"], order["timeout"])
+            usage = resource.getrusage(resource.RUSAGE_SELF)
+            answer = {
+                "done": done,
+                "at": time.time(),
+                "first": reader.first.get(order["topic"]),
+                "handed_out": dict(reader.handed_out) if len(reader.handed_out) < 100 else {},
+                "total": reader.handed_out.total(),
+                "cpu": usage.ru_utime + usage.ru_stime,
+                "rss_mb": usage.ru_maxrss / 1024,
+                "control": counts.control_bytes,
+                "frames": counts.control_frames,
+            }
+            print(json.dumps(answer), flush=True)
+        reader.stop()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

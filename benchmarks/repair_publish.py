@@ -1,0 +1,69 @@
+"""The publishing child of ``benchmarks/repair.py``: does what it is told on standard input, one JSON object a line.
+
+``publish``: `count` messages of `size` bytes to `topics` in turn, at `rate` per second (0: as fast as it goes), and
+waits until all are confirmed. ``sleep``: `seconds`. Each answers with one line: seconds, and what was used and sent
+since the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.counted import CountedTransports
+from reliamsg import Producer, Site
+
+
+def main(config: dict[str, Any]) -> None:
+    counts = CountedTransports()
+    sites = [Site(name, url) for name, url in config["sites"]]
+    with Producer(
+        "bench",
+        sites,
+        outbox=Path(config["outbox"]),
+        groups=config["groups"],
+        release="consumed",
+        max_bytes=4 << 30,
+        transports=counts,
+    ) as producer:
+        say(counts, 0.0)
+        for line in sys.stdin:
+            order = json.loads(line)
+            start = time.perf_counter()
+            if order["do"] == "publish":
+                publish(producer, order["topics"], order["count"], order["size"], order["rate"])
+            else:
+                time.sleep(order["seconds"])
+            say(counts, time.perf_counter() - start)
+
+
+def publish(producer: Producer, topics: list[str], count: int, size: int, rate: int) -> None:
+    body = bytes(size)
+    start = time.perf_counter()
+    for number in range(count):
+        producer.publish_nowait(topics[number % len(topics)], body)
+        if rate and number % 100 == 99:
+            time.sleep(max(0.0, start + number / rate - time.perf_counter()))
+    producer.flush(timeout=300)
+
+
+def say(counts: CountedTransports, seconds: float) -> None:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    answer = {
+        "seconds": seconds,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "rss_mb": usage.ru_maxrss / 1024,
+        "data": counts.data_bytes,
+        "control": counts.control_bytes,
+        "frames": counts.control_frames,
+        "repairs": counts.repair_bytes,
+    }
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
