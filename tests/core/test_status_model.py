@@ -7,6 +7,7 @@ nothing is declared.
 from __future__ import annotations
 
 import random
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,3 +188,73 @@ def test_what_is_known_of_a_producer_that_is_gone_is_handed_out_or_declared(
     late = {(e, n) for e, first, last, _ in group.told("late") for n in range(first, last + 1)}
     assert set(group.got) | declared(group) | late == set(everything(teller))
     assert not set(group.got) & declared(group)
+
+
+class Twins:
+    """Two owners of copies of one outbox, both alive. Each batch reaches the group over one site at least."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.group = Group(gap_timeout=10.0, seed=chance.randrange(1 << 30))
+        first = Teller(interval=1.0)
+        first.open(10)
+        first.publish(10)
+        self.net = Net(chance, 0.0)
+        self.tellers = [first]
+        self.send(first, 10)
+
+    def copy(self) -> None:
+        """The outbox is copied, and each copy is opened, the later one in a higher epoch or in one between."""
+        other = deepcopy(self.tellers[0])
+        for teller, epoch in zip((self.tellers[0], other), self.chance.sample([20, 30, 40], 2), strict=True):
+            teller.open(epoch, self.chance.randrange(1, 1 << 30))
+        self.tellers.append(other)
+
+    def send(self, teller: Teller, count: int) -> None:
+        epoch, incarnation, _, last = teller.epochs[-1]
+        sites = self.chance.choice([SITES, SITES[:1], SITES[1:]])
+        for site in sites:
+            batch = (site, epoch, incarnation, teller.prev(epoch), last - count + 1, last)
+            self.net.send(self.group.now, ("data", batch), 1.0)
+
+    def step(self) -> None:
+        for teller in self.tellers:
+            if self.chance.random() < 0.2:
+                count = self.chance.randrange(1, 10)
+                teller.publish(count)
+                self.send(teller, count)
+            if self.chance.random() < 0.1:
+                self.net.send(self.group.now, ("status", teller.status()), 0.5)
+        self.settle()
+
+    def settle(self) -> None:
+        for kind, what in self.net.due(self.group.now):
+            if kind == "data":
+                self.group.arrive(*what)
+            else:
+                self.group.hear(what)
+        for ask in self.group.step(0.1):
+            for teller in self.tellers:
+                self.group.repair(teller, ask.wanted)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32))
+def test_of_two_copies_everything_that_arrives_is_handed_out_in_order_or_declared(seed: int) -> None:
+    world = Twins(random.Random(seed))
+    group = world.group
+    for _ in range(20):
+        world.step()
+    world.copy()
+    for _ in range(100):
+        world.step()
+    for _ in range(400):
+        world.settle()
+    assert group.got == sorted(set(group.got))
+    late = {(e, n) for e, first, last, _ in group.told("late") for n in range(first, last + 1)}
+    accepted = {place for teller in world.tellers for place in everything(teller)}
+    assert set(group.got) | declared(group) == accepted
+    assert not set(group.got) & (declared(group) | late)
+    if all(teller.epochs[-1][0] == teller.opened[0] for teller in world.tellers):
+        superseded = any(reason == "superseded" for *_, reason in group.told("declared"))
+        assert group.core.conflicts or superseded
