@@ -295,3 +295,60 @@ def test_a_blocked_connection_takes_nothing(make_rabbit: Callable[..., RabbitNod
         wait_for(lambda: sent.blocks[-1] is None, "no longer blocked")
         _told(sender.tell, status, b"after", got)
         assert (status, b"blocked") not in got.frames
+
+
+def test_telling_does_not_keep_a_group_from_acknowledging(
+    make_rabbit: Callable[..., RabbitNode], binding: Binding
+) -> None:
+    """A broker that is short of memory stops reading from whoever publishes: a group's acknowledgements must not
+    wait for that, since they are what frees the memory."""
+    node = make_rabbit()
+    site = _site(node.url, prefetch=10)
+    group = group_address(binding.group)
+    with sending(site, [binding]) as (sender, sent):
+        sent.queue += [message(n, binding.topic) for n in range(1, 101)]
+        sender.wake()
+        wait_for(lambda: len(sent.confirms) == 100, "confirmed")
+        node.ctl("set_vm_memory_high_watermark", "absolute", "1")
+        with receiving(site, [binding]) as (receiver, got):
+            receiver.listen([group])
+            wait_for(lambda: len(got.deliveries) == 10, "a window")
+            wait_for(lambda: not receiver.tell(group, b"beacon"), "telling is blocked", poll=0.05)
+            got.transport = receiver
+            receiver.acknowledge([delivery.token for delivery in got.deliveries])
+            wait_for(lambda: len(got.deliveries) == 100, "all came, though the broker is short of memory")
+            got.frames.clear()
+            node.ctl("set_vm_memory_high_watermark", "0.6")
+            _told(receiver.tell, group, b"no longer blocked", got)
+            assert not got.down
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_connection_that_a_group_tells_through_comes_back(
+    node: RabbitNode, site: Site, binding: Binding
+) -> None:
+    """Both are to be found at the broker; the end of the one for telling does not touch the other."""
+    group = group_address(binding.group)
+    with receiving(site, [binding]) as (receiver, got):
+        receiver.listen([group])
+        _told(receiver.tell, group, b"before", got)
+        mine = _connections(node, binding)
+        assert len(mine) == 2
+        consuming = {pid for pid, channels in mine.items() if channels > 2}
+        (telling,) = set(mine) - consuming
+        node.ctl("close_connection", telling, "test")
+        wait_for(lambda: telling not in _connections(node, binding), "closed", poll=0.5)
+        _told(receiver.tell, group, b"after", got)
+        assert not got.down
+        receiver.reconnect("test")
+        wait_for(lambda: len(got.up) == 2, "connected again")
+        _told(receiver.tell, group, b"after a reconnect", got)
+        wait_for(lambda: len(_connections(node, binding)) == 2, "the old ones are gone", poll=0.5)
+    wait_for(lambda: not _connections(node, binding), "all are gone", poll=0.5)
+
+
+def _connections(node: RabbitNode, binding: Binding) -> dict[str, int]:
+    """How many channels each of the group's connections has."""
+    table = node.ctl("list_connections", "pid", "channels", "client_properties")
+    rows = [line.split("\t") for line in table.splitlines() if f"reliamsg group {binding.group}" in line]
+    return {pid: int(channels) for pid, channels, _ in rows}

@@ -60,11 +60,13 @@ class Listener(Protocol):
 
 
 class ControlChannel:
-    """Listening and telling on one connection. I/O thread only, except :meth:`tell`."""
+    """Listening or telling on one connection, or both. I/O thread only, except :meth:`tell`."""
 
-    def __init__(self, link: Link, owner: Listener) -> None:
+    def __init__(self, link: Link, owner: Listener, *, listens: bool = True, tells: bool = True) -> None:
         self._link = link
         self._owner = owner
+        self._listens = listens
+        self._tells = tells
         self._backlog = Backlog()
         self._channel: Any = None
         """None while there is none."""
@@ -125,9 +127,15 @@ class ControlChannel:
     def _on_open(self, channel: Any) -> None:
         self._channel = channel
         channel.add_on_cancel_callback(self._on_cancelled)
-        if time.monotonic() >= self._owner.silent_until:
+        self._take()
+        if self._listens:
+            self._declare()
+        else:
+            self._ready()
+
+    def _take(self) -> None:
+        if self._tells and time.monotonic() >= self._owner.silent_until:
             self._backlog.open(self._owner.site.max_frame_bytes)
-        self._declare()
 
     def _declare(self) -> None:
         self._queue = queue = control_queue(secrets.token_hex(8))
@@ -228,7 +236,7 @@ class ControlChannel:
         if not self._queue:
             return
         self._wait = AGAIN_SECONDS[0]
-        if self._channel is not None and time.monotonic() >= self._owner.silent_until:
-            self._backlog.open(self._owner.site.max_frame_bytes)
+        if self._channel is not None:
+            self._take()
         if not self._binding:
             self._bind()

@@ -68,7 +68,8 @@ else:
 
 
 class Link:
-    """An attempt to connect, and the connection that comes of it. Used for one :meth:`run`.
+    """An attempt to connect, and the connection that comes of it. Used for one :meth:`run`, or one
+    :meth:`run_beside` another that runs.
 
     Everything is called on the thread that runs it, except :meth:`call`. Callbacks that raise end the
     connection; the exception is logged.
@@ -87,6 +88,13 @@ class Link:
         self._site = site
         self._deadline = deadline
         self._parameters = _parameters(site, endpoint, login, name)
+        self._endpoint, self._login, self._name = endpoint, login, name
+        self._beside: list[Link] = []
+        """Those that run on this one's thread."""
+        self._main: Link | None = None
+        """That which this one runs beside."""
+        self._on_over: Callable[[Ended], None] | None = None
+        """Set while it does: hears once why this one is over."""
         self._lock = threading.Lock()
         self._loop: IOLoop | None = None
         self._early: list[Callable[[], None]] | None = []
@@ -130,18 +138,55 @@ class Link:
             with quiet_pika():
                 self._serve(loop, ready)
         finally:
-            with self._lock:
-                self._loop = None
-            self._tear_down(loop)
+            for link in [self, *self._beside]:
+                link._tear_down()
+            loop.close()
         return self._ended or CLOSED
 
+    def another(self) -> Link:
+        """A link to the same endpoint, not running yet, with all the time that a connection may take."""
+        deadline = time.monotonic() + self._site.connect_timeout
+        return Link(self._site, self._endpoint, self._login, deadline, self._name)
+
+    def run_beside(self, link: Link, ready: Callable[[], None], over: Callable[[Ended], None]) -> None:
+        """Connect and serve the connection on the thread that runs `link`, and end with it.
+
+        `ready` is as with :meth:`run`. `over` hears why this link ended, unless `link` ends first.
+        """
+        self._main, self._on_over = link, over
+        link._beside.append(self)
+        loop = link._io_loop
+        with self._lock:
+            self._loop, self._early = loop, None
+        self._begin(loop, ready)
+
     def _serve(self, loop: IOLoop, ready: Callable[[], None]) -> None:
+        self._begin(loop, ready)
+        loop.start()
+
+    def _stop(self) -> None:
+        """Nothing more happens here: end the loop, or leave it to the link beside which this one ran."""
+        main, over, self._on_over = self._main, self._on_over, None
+        if main is None:
+            self._io_loop.stop()
+        elif over is not None:
+            main._beside.remove(self)
+            self._tear_down()
+            over(self._ended or CLOSED)
+
+    def _hangs(self) -> None:
+        """pika did not tell an end that it was asked for. Its loop is of no more use then."""
+        if self._main is None:
+            self._io_loop.stop()
+        elif self._on_over is not None:
+            self._main.drop(Ended("a connection to the broker could not be ended"))
+
+    def _begin(self, loop: IOLoop, ready: Callable[[], None]) -> None:
         self._connection = _Connection(self, loop, self._parameters, ready)
         self._handshake = loop.call_later(
             max(0.0, self._deadline - time.monotonic()),
             lambda: self.drop(Ended(f"not connected within {self._site.connect_timeout:g} s")),
         )
-        loop.start()
 
     def call(self, function: Callable[[], None]) -> bool:
         """Have `function` called on the I/O thread soon, once :meth:`run` has begun; False if the connection is
@@ -218,15 +263,17 @@ class Link:
         self._abort()
 
     def _abort(self) -> None:
+        if self._connection is None:  # over meanwhile
+            return
         # pika tells the end through its loop; should it not, the loop is left anyway.
-        self._io_loop.call_later(ABORT_SECONDS, self._io_loop.stop)
-        self._link.abort()
+        self._io_loop.call_later(ABORT_SECONDS, self._hangs)
+        self._connection.abort()
 
     def over(self, error: BaseException, refused: tuple[int, str] | None) -> None:
         """The connection, or the attempt, is over; `refused` is the broker's ``connection.close``."""
         if self._ended is None:
             self._ended = _why(error, refused)
-        self._io_loop.stop()
+        self._stop()
 
     def opened(self, version: object, ready: Callable[[], None]) -> None:
         """The handshake is done."""
@@ -285,11 +332,14 @@ class Link:
         assert self._loop is not None
         return self._loop
 
-    def _tear_down(self, loop: IOLoop) -> None:
+    def _tear_down(self) -> None:
+        with self._lock:
+            self._loop = None
+        if self._ended is None:
+            self._ended = CLOSED
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.release()
-        loop.close()
 
 
 class _Connection(_Pika):

@@ -14,6 +14,7 @@ from reliamsg.transport.amqp_codec import ack_frame, readable_headers, text
 from reliamsg.transport.amqp_control import ControlChannel
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_session import AmqpSession
+from reliamsg.transport.amqp_teller import Teller
 from reliamsg.transport.amqp_topology import Busy, Refused, Request, Script, declare, ready_count, take_locks
 from reliamsg.transport.base import Binding, Delivery, ReceiverEvents, Token
 from reliamsg.transport.session import Ended
@@ -63,7 +64,9 @@ class _Flow:
 
     def __init__(self, receiver: AmqpReceiver, link: Link, endpoint: str) -> None:
         self.link = link
-        self.control = ControlChannel(link, receiver)
+        self.control = ControlChannel(link, receiver, tells=False)
+        self._teller = Teller(link, receiver)
+        self.tell = self._teller.tell
         self._receiver = receiver
         self._endpoint = endpoint
         self._generation = next(_generations)
@@ -83,7 +86,6 @@ class _Flow:
         self._ignored = 0
         """How often, one after the other, messages waited and none of them came."""
         link.on_input = self._on_input
-        link.on_blocked = lambda reason: self.control.blocked(reason is not None)
 
     def open(self) -> None:
         """The connection stands: open the channel, take the locks, declare, consume."""
@@ -92,8 +94,8 @@ class _Flow:
     def close(self) -> None:
         """Acknowledge what was asked for, write what was told, then say goodbye."""
         self._on_acks()
-        self.control.flush()
-        self.link.close(self._receiver.grace)
+        grace = self._receiver.grace / 2
+        self._teller.close(grace, lambda: self.link.close(grace))
 
     def acknowledge(self, tokens: Sequence[tuple[int, int]]) -> None:
         self._acks.extend([tag for generation, tag in tokens if generation == self._generation])
@@ -138,11 +140,11 @@ class _Flow:
             receiver.events.busy(holder)
             self.link.close(receiver.grace, Ended(holder, reported=True))
             return
-        self.control.open(self._on_listening)
-
-    def _on_listening(self) -> None:
-        receiver = self._receiver
         self.link.established()
+        self.control.open(lambda: self._teller.open(self._on_open))
+
+    def _on_open(self) -> None:
+        receiver = self._receiver
         receiver.up = True
         receiver.events.connected(self._endpoint, self._existed)
         self._tell()

@@ -89,6 +89,7 @@ class _Flow:
     def __init__(self, sender: AmqpSender, link: Link, endpoint: str) -> None:
         self.link = link
         self.control = ControlChannel(link, sender)
+        self.tell = self.control.tell
         self.unbound = False
         """Queues must be declared before anything more is pulled."""
         self._sender = sender

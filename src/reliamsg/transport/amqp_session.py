@@ -23,6 +23,9 @@ class Flow(Protocol):
     @property
     def control(self) -> ControlChannel: ...
 
+    def tell(self, address: str, body: bytes) -> bool:
+        """Publish a control frame, or drop it. Any thread."""
+
     def open(self) -> None:
         """The connection stands: begin."""
 
@@ -65,7 +68,7 @@ class AmqpSession(SiteSession[E], Generic[E, F]):
     def tell(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it. Any thread."""
         flow = self.flow
-        return flow is not None and self.up and flow.control.tell(address, body)
+        return flow is not None and self.up and flow.tell(address, body)
 
     def heard(self, address: str, body: bytes) -> None:
         """Part of :class:`~reliamsg.transport.amqp_control.Listener`."""
