@@ -11,11 +11,14 @@ import click
 
 from reliamsg.config import Confirm, Quorum, Site, check_name, check_sites
 from reliamsg.errors import ConfigError
+from reliamsg.keys import KeyRing
 
 __all__ = [
-    "ConfirmType", "NameType", "SiteType", "build_sites", "journal_option", "json_option", "print_json",
-    "site_options", "timeout_option",
+    "ConfirmType", "NameType", "SiteType", "build_sites", "journal_option", "json_option", "keys_option",
+    "print_json", "site_options", "timeout_option",
 ]  # fmt: skip
+
+MAX_KEYS_FILE_BYTES = 64 * 1024
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,6 +67,53 @@ class ConfirmType(click.ParamType[Confirm]):
         if isinstance(value, str) and value.isascii() and value.isdigit() and int(value) > 0:
             return Quorum(int(value))
         return self.fail(f"{value!r}: choose all, any, all-active or a number of sites", param, ctx)
+
+
+class KeysType(click.ParamType[KeyRing]):
+    """A file of keys. Nothing of it but ids is ever repeated in an error."""
+
+    name = "FILE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> KeyRing:
+        if isinstance(value, KeyRing):
+            return value
+        try:
+            with open(value, encoding="ascii") as file:
+                lines = file.read(MAX_KEYS_FILE_BYTES).splitlines()
+            return _key_ring(lines)
+        except OSError as error:
+            self.fail(f"{value}: {error.strerror}", param, ctx)
+        except UnicodeDecodeError:
+            self.fail(f"{value}: a line is ID SECRET, the secret in hexadecimal", param, ctx)
+        except ConfigError as error:
+            self.fail(f"{value}: {error}", param, ctx)
+
+
+def _key_ring(lines: list[str]) -> KeyRing:
+    keys: dict[str, bytes] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        try:
+            key_id, secret = words[0], bytes.fromhex(words[1])
+        except (IndexError, ValueError):
+            raise ConfigError(f"line {number}: a line is ID SECRET, the secret in hexadecimal") from None
+        if len(words) > 2 or key_id in keys:
+            raise ConfigError(f"line {number}: a line is ID SECRET, with an id of its own")
+        keys[key_id] = secret
+    if not keys:
+        raise ConfigError("there is no key in it")
+    return KeyRing(keys, sign_with=next(iter(keys)))
+
+
+def keys_option(command: F) -> F:
+    """``--keys``; the command gets a :class:`KeyRing` or None as `keys`."""
+    return click.option(
+        "--keys",
+        type=KeysType(),
+        help="Sign with the first key in this file and trust them all; a line each: ID SECRET, in hexadecimal.",
+    )(command)
 
 
 def site_options(command: F) -> F:

@@ -12,6 +12,7 @@ from reliamsg.cli.options import (
     ConfirmType,
     build_sites,
     json_option,
+    keys_option,
     print_json,
     site_options,
     timeout_option,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from reliamsg.config import Site
+    from reliamsg.keys import KeyRing
     from reliamsg.store.outbox_view import MemberInfo, OutboxInfo
 
 __all__ = ["outbox"]
@@ -124,6 +126,7 @@ def list_(file: str, limit: int, as_json: bool) -> int:
     help="Send no longer to this site, which the outbox knows. What it has not confirmed it will not get.",
 )  # fmt: skip
 @timeout_option(60.0, "Give up when nothing was confirmed for so long.")
+@keys_option
 @json_option
 def drain_(
     file: str,
@@ -132,6 +135,7 @@ def drain_(
     confirm: Confirm,
     forgotten: tuple[str, ...],
     timeout: float,
+    keys: KeyRing | None,
     as_json: bool,
 ) -> int:
     """Send what OUTBOX holds, and end when the sites have confirmed it.
@@ -150,7 +154,7 @@ def drain_(
         consumed = info.release == "consumed"
         producer = Producer(
             info.producer, sites, outbox=file, groups=info.groups, confirm=confirm,
-            release="consumed" if consumed else "confirmed",
+            release="consumed" if consumed else "confirmed", keys=keys,
         )  # fmt: skip
         pending = 0
         try:

@@ -13,6 +13,7 @@ from reliamsg.cli.options import (
     build_sites,
     journal_option,
     json_option,
+    keys_option,
     print_json,
     site_options,
     timeout_option,
@@ -25,6 +26,7 @@ from reliamsg.config import Confirm
 from reliamsg.errors import FatalError, OutboxFull, TransientError
 
 if TYPE_CHECKING:
+    from reliamsg.keys import KeyRing
     from reliamsg.sending.producer import Producer
 
 __all__ = ["pub"]
@@ -63,6 +65,7 @@ _LAST_WORDS_SECONDS = 5.0
 )  # fmt: skip
 @timeout_option(60.0, "After the input ended: give up when nothing was confirmed for so long.")
 @journal_option
+@keys_option
 @json_option
 def pub(
     topic: str,
@@ -77,6 +80,7 @@ def pub(
     release: Literal["confirmed", "consumed"],
     timeout: float,
     journal: str | None,
+    keys: KeyRing | None,
     as_json: bool,
 ) -> int:
     """Publish lines to TOPIC: each is a message, without its newline, byte for byte.
@@ -105,6 +109,7 @@ def pub(
             wire=wire,
             block_timeout=0.5,
             journal=journal,
+            keys=keys,
         )
         pending = 0
         try:

@@ -16,6 +16,7 @@ from reliamsg.cli.options import (
     build_sites,
     journal_option,
     json_option,
+    keys_option,
     site_options,
     timeout_option,
 )
@@ -26,6 +27,7 @@ from reliamsg.errors import GapError
 from reliamsg.message import Gap, Message
 
 if TYPE_CHECKING:
+    from reliamsg.keys import KeyRing
     from reliamsg.receiving.consumer import Consumer
 
 __all__ = ["sub"]
@@ -58,6 +60,7 @@ _CLOSE_SECONDS = 10.0
     help="When they did not come: stop, or say so and go on after the gap.",
 )  # fmt: skip
 @journal_option
+@keys_option
 @json_option
 def sub(
     topic: str,
@@ -71,6 +74,7 @@ def sub(
     gap_timeout: float,
     on_gap: Literal["stop", "skip"],
     journal: str | None,
+    keys: KeyRing | None,
     as_json: bool,
 ) -> int:
     """Write messages of TOPIC to standard output: each body and a newline, in order, once.
@@ -98,6 +102,7 @@ def sub(
             gap_timeout=gap_timeout,
             on_gap="raise" if on_gap == "stop" else _report_gap,
             journal=journal,
+            keys=keys,
         )
         try:
             writer = _Writer(sys.stdout.buffer, as_json)
