@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,27 @@ import pytest
 
 from reliamsg.errors import GroupBusy
 from reliamsg.receiving.lane import Chunk
-from reliamsg.testing import MemoryNetwork
+from reliamsg.testing import MemoryBroker, MemoryNetwork
+from reliamsg.transport.base import Binding
 from tests.receiving.control_tools import FakeProducer, rows
 from tests.receiving.tools import Bench, send, seqs
 
 KINDS = ["amqp", "mqtt", "mixed"]
+
+
+def take_over_sessions(broker: MemoryBroker) -> None:
+    """As real MQTT brokers do: whoever connects last under a client id has it."""
+    connect = broker.connect_receiver
+
+    def connect_receiver(client: str, wake: Callable[[], None], bindings: Iterable[Binding]) -> Any:
+        bindings = list(bindings)
+        for binding in bindings:
+            owner = broker._owners.get((binding.topic, binding.partition, binding.group))
+            if owner is not None and broker._up:
+                broker.drop(owner, "session taken over")
+        return connect(client, wake, bindings)
+
+    broker.connect_receiver = connect_receiver  # type: ignore[method-assign]
 
 
 class Group:
@@ -24,6 +41,9 @@ class Group:
         self.path = path
         protocol: Any = {"dc1": "amqp", "dc2": "mqtt"} if kind == "mixed" else kind
         self.network = MemoryNetwork("dc1", "dc2", protocol=protocol, threaded=False)
+        for broker in self.network.brokers.values():
+            if broker.protocol == "mqtt":
+                take_over_sessions(broker)
         self.members: list[Bench] = []
         self.stopped: set[Bench] = set()
 

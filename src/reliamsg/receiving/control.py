@@ -290,9 +290,7 @@ class Control:
             report = self.shared.core.report(ask.stream)
             state = _stream_state(ask.stream, report, ask)
             by_producer.setdefault(ask.stream.producer, []).append(state)
-            for epoch, first, last in ask.wanted:
-                self.asked_messages += last - first + 1
-                self.shared.note("asked", stream=ask.stream, epoch=epoch, first=first, last=last)
+            self.asked_messages += sum(last - first + 1 for _, first, last in ask.wanted)
         for producer, states in by_producer.items():
             self._tell(self._to_producer(producer, states))
 

@@ -125,6 +125,10 @@ class Lease:
         """Whether there was a proof, and it is too old."""
         return now >= self.until
 
+    def expired(self, now: float) -> bool:
+        """The same, where no new one is demanded at present."""
+        return self.lapsed(now) and not self.demanding
+
     @property
     def demanding(self) -> bool:
         """Whether the first proof is to come yet."""

@@ -41,11 +41,21 @@ class Reading:
         with self._site.shared.lock:
             if self._current():
                 self._site.connected(endpoint, session_present)
+                self._leave_to_others()
 
     def disconnected(self, reason: str) -> None:
         with self._site.shared.lock:
             if self._current():
                 self._site.disconnected(reason)
+                self._leave_to_others()
+
+    def _leave_to_others(self) -> None:
+        """A session that may have been taken over since the last proof must not be taken back, not even once."""
+        site = self._site
+        if site.site.protocol == "mqtt" and site.shared.lease.expired(site.shared.clock()):
+            link = site.links.give_up("given up: it is not known whether this inbox still reads")
+            if link is not None:
+                link.close(0.0)  # on its own thread this does not wait; the rest follows on another
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         with self._site.shared.lock:
@@ -135,6 +145,8 @@ class Links:
         self.reading: Reading | None = None
         self.listening: Listening | None = None
         self.listener: SenderTransport | None = None
+        self.given_up: list[Link] = []
+        """To be closed without the lock."""
 
     @property
     def link(self) -> Link | None:
@@ -148,8 +160,7 @@ class Links:
             site.state = "connecting"
             self.reading = Reading(site, self._control)
             site.transport = self._transports.open_receiver(site.site, self._bindings, self.reading)
-            if hasattr(site.transport, "listen"):
-                site.transport.listen(self._control.addresses)
+            site.transport.listen(self._control.addresses)
             site.transport.start()
 
     def listen(self) -> None:
@@ -158,14 +169,14 @@ class Links:
             self._site.state = "connecting"
             self.listening = Listening(self._site, self._control)
             self.listener = self._transports.open_sender(self._site.site, self._name, (), self.listening)
-            if hasattr(self.listener, "listen"):
-                self.listener.listen(self._control.addresses)
+            self.listener.listen(self._control.addresses)
             self.listener.start()
 
     def give_up(self, reason: str) -> Link | None:
-        """Have nothing to do with the connection any more, if there is one, and return it to be closed."""
+        """Have nothing to do with the connection any more, if there is one; it is to be closed."""
         site, link = self._site, self.link
         if link is not None:
+            self.given_up.append(link)
             site.disconnected(reason)
             self.reading = self.listening = self.listener = site.transport = None
         return link

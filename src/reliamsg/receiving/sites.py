@@ -190,7 +190,7 @@ class SiteReceiver:
     def tell(self, address: str, body: bytes) -> bool:
         """Send a control frame, if there is a connection; False where it was dropped at once."""
         link = self.links.link if self.state in ("connected", "listening") else None
-        return link is not None and hasattr(link, "tell") and link.tell(address, body)
+        return link is not None and link.tell(address, body)
 
     def echo(self, now: float) -> None:
         """An own beacon came back."""
@@ -388,7 +388,7 @@ class SiteReceiver:
     def _undecodable(self, frame: Frame) -> None:
         envelope = frame.envelope
         self.shared.core.undecodable(
-            envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last
+            envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last, self.shared.clock()
         )
 
     def _quarantine(self, delivery: Delivery, reason: str) -> None:

@@ -25,7 +25,6 @@ from typing import Literal
 
 from reliamsg.errors import GroupBusy
 from reliamsg.receiving.control import Control
-from reliamsg.receiving.links import Link
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
 
@@ -76,7 +75,6 @@ class Succession:
         self._try_at = float("-inf")
         """A standby that was refused a lock tries again then."""
         self._read_since = float("-inf")
-        self._given_up: list[Link] = []
 
     def begin(self, now: float) -> None:
         """Let the sites connect."""
@@ -109,8 +107,9 @@ class Succession:
 
     def close_given_up(self) -> None:
         """Close connections that were given up. Without the lock."""
-        while self._given_up:
-            self._given_up.pop().close(CLOSE_S)
+        for site in self._all:
+            while site.links.given_up:
+                site.links.given_up.pop().close(CLOSE_S)
 
     # -- phases -------------------------------------------------------------------------------------------
 
@@ -273,9 +272,7 @@ class Succession:
         return any(site.state == "busy" for site in self._locking)
 
     def _give_up(self, site: SiteReceiver) -> None:
-        link = site.links.give_up("given up: another consumer may read for this group")
-        if link is not None:
-            self._given_up.append(link)
+        site.links.give_up("given up: another consumer may read for this group")
 
     def _trust_the_deaf(self, now: float) -> None:
         """A site that never lets its users see control frames can't prove anything: its lock, or session, must do."""
