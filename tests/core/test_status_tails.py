@@ -155,6 +155,23 @@ def test_a_group_that_is_counted_though_nothing_was_published_since_knows_where_
     assert group.got == [(20, n) for n in range(1, 9)]
 
 
+def test_an_epoch_in_which_nothing_was_published_is_never_entered() -> None:
+    teller, group = pair(5)
+    teller.release(10, 5)
+    teller.open(20)
+    teller.since = (20, 1)
+    group.hear(teller.status())
+    group.wait(2.0)
+    teller.open(30)
+    teller.publish(8)
+    group.receive(teller, 30, 1, 3)
+    group.hear(teller.status())
+    group.wait(3.0, teller)
+    assert group.got == [(30, n) for n in range(1, 9)]
+    assert group.core.conflicts == []
+    assert group.told("declared") == []
+
+
 def test_latest_starts_with_what_arrives() -> None:
     teller, group = pair(50, begin="latest")
     group.hear(teller.status())

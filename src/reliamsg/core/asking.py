@@ -211,6 +211,7 @@ def hurry(core: ConsumerCore, state: StreamState, now: float) -> None:
     if asking is not None and asking.asked_to is not None:
         asking.interval = core.rules.nak_delay
         asking.next_at = min(asking.next_at, now + core.jitter.spread(core.rules.nak_delay))
+        core.time(state)
 
 
 def look(core: ConsumerCore, state: StreamState, now: float, connected: bool) -> float | None:

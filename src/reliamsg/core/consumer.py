@@ -316,7 +316,7 @@ class ConsumerCore:
         if known is None:
             return []
         spent = fail(self.rules, state, known, first, last, now)
-        self._timed[stream] = state
+        self.time(state)
         return spent
 
     # -- gaps -------------------------------------------------------------------------------------------
@@ -333,7 +333,10 @@ class ConsumerCore:
         deadline: float | None = now + 0.05 if self.ask_queue else None
         connected = self.waiting.any_connected
         for state in list(self._timed.values()):
-            at = tick_stream(self, state, now, connected)
+            at: float | None = state.look_at
+            if state.look_at <= now:
+                at = tick_stream(self, state, now, connected)
+                state.look_at = 0.0 if at is None else at
             if at is None:
                 del self._timed[state.stream]
             else:
@@ -395,7 +398,8 @@ class ConsumerCore:
         self.touched[state.stream] = state
 
     def time(self, state: StreamState) -> None:
-        """The stream's clock or backoff is to be looked at by ``tick()``."""
+        """The stream's clock or backoff is to be looked at by the next ``tick()``."""
+        state.look_at = 0.0
         self._timed[state.stream] = state
 
     def mark(self, state: StreamState, urgent: bool = False) -> None:

@@ -195,7 +195,7 @@ def extend(state: StreamState, announced: Announced) -> None:
 def start_of(announced: Announced) -> tuple[Position, int, Prev | None] | None:
     """Where a group that knows nothing of the stream starts: with the oldest that is offered, and at the latest where
     the producer counts it from. Returns the position, its epoch's incarnation, and the epoch before; None where
-    nothing is held and the producer does not count the group."""
+    nothing is held and the producer does not count the group, or has published nothing since it does."""
     since, before = announced.since, None
     for epoch, incarnation, first, last in announced.chain:
         offered = first if first <= last else None
@@ -206,6 +206,4 @@ def start_of(announced: Announced) -> tuple[Position, int, Prev | None] | None:
         if starts:
             return (epoch, min(starts)), incarnation, before
         before = Prev(epoch, incarnation, last)
-    if since is not None and since[0] == announced.epoch:  # it has published nothing since
-        return since, announced.incarnation, before
     return None

@@ -90,8 +90,8 @@ class StreamState:
     __slots__ = (
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
         "current", "declared", "declaring", "draining", "expired_after", "finishing", "gap", "halted", "heard",
-        "history", "history_changed", "joined", "live", "reported", "reserve", "reserved_at", "retry_at", "stream",
-        "waiting",
+        "history", "history_changed", "joined", "live", "look_at", "reported", "reserve", "reserved_at", "retry_at",
+        "stream", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -125,6 +125,8 @@ class StreamState:
         self.armed: dict[tuple[int, int], int] = {}
         """Attempts that a commit holds and that were not made yet."""
         self.retry_at = 0.0
+        self.look_at = 0.0
+        """Nothing of the stream is timed before."""
         self.halted = False
         self.reserve = 2_000
         self.reserved_at = 0
