@@ -215,6 +215,22 @@ def test_a_flood_of_forgeries_costs_within_bounds_and_loses_nothing(bench: Bench
     assert len(found) <= 3
 
 
+def test_made_up_producers_without_streams_cost_nothing_that_lasts(tmp_path: Path) -> None:
+    """Without keys: thousands that say no more than that they are there. Those with streams are answered first."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=3)
+    producer = FakeProducer(bench)
+    for i in range(3_000):
+        hello = Status(VERSION, f"made-up-{i}", 10, 7, 1, 1, 1, 0, False, group_address(GROUP), [])
+        producer.tell(group_address(GROUP), encode_status(hello)[0], "dc1")
+    producer.status((1, 5))
+    bench.settle(0.3)
+    assert list(bench.engine.control.producers) == ["p"]
+    assert len(producer.streams()) > 0
+    bench.settle(10.0)
+    assert not bench.engine.control._strangers
+    assert {row.producer for row in rows(bench, "heard")} <= {"p"}
+
+
 def test_restoring_needs_no_signatures_again(bench: Bench) -> None:
     """What is in the inbox was authenticated before it was stored."""
     inject(bench, batch(5, 9))

@@ -43,6 +43,10 @@ TELL_EVERY_S = 0.25
 """States go to producers at most so often, but for requests."""
 MAX_TOLD_AT_ONCE = 500
 """Streams whose states are told in one step; the others follow in the next."""
+MAX_STRANGERS = 1_000
+"""Producers without streams here that wait for an answer; they say something again."""
+STRANGERS_AT_ONCE = 50
+"""Of them so many are answered in one step."""
 ANSWER_EVERY_S = 0.02
 """Beacons of others are answered at most so often."""
 _UNKNOWN_INTERVAL_S = 60.0
@@ -89,6 +93,8 @@ class Control:
         """Of the newest state sent; so it rises over restarts too."""
         self._unanswered: dict[str, set[Stream]] = {}
         """By producer, streams whose state is to be told."""
+        self._strangers: dict[str, None] = {}
+        """Producers without streams here that said something: they are answered too, after all others."""
         self._told_at = float("-inf")
         self._answered_at = float("-inf")
         self._all_wanted = False
@@ -129,9 +135,7 @@ class Control:
     def _status(self, site: SiteReceiver, status: Status, now: float) -> None:
         """What a producer says takes effect, and is answered."""
         shared = self.shared
-        if not self._note_producer(status, now):
-            return
-        waiting = self._unanswered.setdefault(status.producer, set())
+        accepted: list[Stream] = []
         for stream in _merged(status.streams):
             if (stream.topic, stream.partition) not in self._topics:
                 continue
@@ -140,15 +144,18 @@ class Control:
             if refused:
                 site.refuse_status(refused)
             else:
-                waiting.add(announced.stream)
+                accepted.append(announced.stream)
+        if accepted or status.producer in self.producers:
+            self._note_producer(status, now)
+            self._unanswered.setdefault(status.producer, set()).update(accepted)
+        elif len(self._strangers) < MAX_STRANGERS:
+            self._strangers[status.producer] = None
         shared.after_core()
         shared.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.urgent else now)
 
-    def _note_producer(self, status: Status, now: float) -> bool:
-        """Remember who speaks, within a bound; False where there is no room."""
+    def _note_producer(self, status: Status, now: float) -> None:
+        """Remember who speaks. Only those count that have streams here, of which there is a bound."""
         heard = self.producers.get(status.producer)
-        if heard is None and len(self.producers) >= self.shared.core.rules.max_streams:
-            return False
         newest = (status.epoch, status.number)
         if heard is None or newest >= (heard.epoch, heard.number):
             interval = status.interval_ms / 1000 or _UNKNOWN_INTERVAL_S
@@ -159,7 +166,6 @@ class Control:
             if (status.epoch, status.lsn) > noted:
                 for site in self._sites.values():
                     site.unnoted.add(status.producer)
-        return True
 
     def note_heard(self, site: SiteReceiver, before: float) -> dict[str, tuple[int, str]]:
         """Journal how far each producer, before that time, said that its own journal goes, and return what is news
@@ -264,6 +270,7 @@ class Control:
         if shared.barred:
             shared.core.moved.clear()
             self._unanswered.clear()
+            self._strangers.clear()
             return
         self._ask(shared.core.asks(now, full))
         for stream in shared.core.moved:
@@ -273,13 +280,14 @@ class Control:
         if self._all_wanted:
             self._all_wanted = False
             self._tell_standbys(stream for stream in shared.core.streams if stream.producer)
-        if self._unanswered and now >= self._told_at + TELL_EVERY_S:
+        if (self._unanswered or self._strangers) and now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
             self._tell_producers(bool(shared.lease.standbys(now)))
 
     def deadline(self) -> float | None:
         """When there will be something to tell."""
-        return self._told_at + TELL_EVERY_S if self._unanswered and not self.shared.barred else None
+        waiting = (self._unanswered or self._strangers) and not self.shared.barred
+        return self._told_at + TELL_EVERY_S if waiting else None
 
     def _ask(self, asks: Sequence[Ask]) -> None:
         """Send requests, each with all that is known of its stream."""
@@ -307,6 +315,9 @@ class Control:
             self._tell(self._to_producer(producer, states))
             if also_standbys and states:
                 self._tell(self._state(self._own_address, producer, "active", secrets.token_bytes(8), states))
+        for producer in list(islice(self._strangers, STRANGERS_AT_ONCE)):
+            del self._strangers[producer]
+            self._tell(self._to_producer(producer, []))
 
     def _tell_standbys(self, streams: Iterable[Stream]) -> None:
         by_producer: dict[str, list[StreamState]] = {}
