@@ -9,12 +9,23 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from reliamsg.audit import accounts, contents, groups, latency, producers, sites
+from reliamsg.audit import (
+    accounts,
+    consumption,
+    contents,
+    evidence,
+    groups,
+    latency,
+    membership,
+    producers,
+    sites,
+)
+from reliamsg.audit.expect import Expect as JobsExpect
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.ranges import LAST
 from reliamsg.audit.schema import union
 from reliamsg.verify import Expect, Report, check
-from reliamsg.verify.journals import Chain, merge_copies
+from reliamsg.verify.journals import Chain, mark_abandoned, merge_copies
 from reliamsg.verify.spans import Spans
 from tests.audit.fleet import frames
 
@@ -102,11 +113,15 @@ def by_spark(
 ) -> Outcome:
     """What the job's steps say of chains, put together as the job does; evidence is for the readers of segments."""
     chains = merge_copies(chains)
+    mark_abandoned(chains)
     rows, known = (frame.localCheckpoint() for frame in frames(spark, chains))
+    counted = membership.counted(rows).localCheckpoint()
     contested = producers.contested(rows, known).localCheckpoint()
     pieces = accounts.ranges(
-        rows, known, named_groups(spark, chains), drained=drained, until_us=until_us, contested=contested
-    ).localCheckpoint()
+        rows, known, evidence.named(rows, JobsExpect()),
+        drained=drained, until_us=until_us, contested=contested, counted=counted,
+    ).localCheckpoint()  # fmt: skip
+    lost = sites.lost(rows, known, counted).localCheckpoint()
     stretches = contents.stretches(rows, contested).localCheckpoint()
     given = groups.instances(rows, known).localCheckpoint()
     others = union(
@@ -114,6 +129,7 @@ def by_spark(
             groups.merge(given),
             producers.findings(rows, known),
             producers.incarnations(rows),
+            consumption.released_early(rows, known, counted),
             contents.corrupt(stretches),
             accounts.findings(pieces),
         ]
@@ -131,10 +147,10 @@ def by_spark(
         _add(found, (row.kind, row.producer, row.topic, row.grp, "", row.epoch, loss), row.first, row.last)
     return Outcome(
         {place: list(ranges) for place, ranges in found.items()},
-        _counts(accounts.counts(pieces), groups.count(given)),
+        _counts(accounts.counts(pieces), groups.count(given), sites.saved(rows, lost)),
         {
             row.site: {k: v for k, v in row.asDict().items() if k != "site"}
-            for row in sites.counts(rows).collect()
+            for row in sites.counts(rows, lost).collect()
         },
         {
             row.hop: {k: v for k, v in row.asDict().items() if k != "hop"}
@@ -143,8 +159,10 @@ def by_spark(
     )
 
 
-def _counts(by_fate: DataFrame, by_order: DataFrame) -> dict[tuple[str, str], int]:
+def _counts(by_fate: DataFrame, by_order: DataFrame, saved: DataFrame) -> dict[tuple[str, str], int]:
     counts: dict[tuple[str, str], int] = {}
+    for row in saved.collect():
+        counts |= {(name, ""): value for name, value in row.asDict().items() if value}
     for row in [*by_fate.collect(), *by_order.collect()]:
         for name, value in row.asDict().items():
             if name == "grp" or not value:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from reliamsg.audit.renumbered import settled
 from reliamsg.audit.schema import CHAINS, ROWS
 from reliamsg.message import digest
 from reliamsg.store.journal import JournalRow
@@ -74,7 +75,7 @@ class Writer:
 
 
 def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, DataFrame]:
-    """ROWS and CHAINS; the order in time of a client's chains is that of their first rows."""
+    """ROWS, settled, and CHAINS; the order in time of a client's chains is that of their first rows."""
     rows: list[tuple[object, ...]] = []
     known: list[tuple[object, ...]] = []
     ranks: dict[tuple[str, str], int] = {}
@@ -84,7 +85,7 @@ def frames(spark: SparkSession, chains: Iterable[Chain]) -> tuple[DataFrame, Dat
         known.append((chain.role, chain.client, name, rank, bool(chain.broken), chain.finished))
         for boot in chain.boots:
             rows += [_as_tuple(chain, name, boot.rows[0].lsn, row) for row in boot.rows]
-    return spark.createDataFrame(rows, ROWS), spark.createDataFrame(known, CHAINS)
+    return settled(spark.createDataFrame(rows, ROWS)), spark.createDataFrame(known, CHAINS)
 
 
 def _as_tuple(chain: Chain, name: str, boot_lsn: int, row: JournalRow) -> tuple[object, ...]:

@@ -24,8 +24,10 @@ from tests.verify.test_mutants import (
     both,
     change,
     entry,
+    find,
     given,
     history,
+    keeps,
     swap_out,
 )
 
@@ -178,6 +180,19 @@ def _pending(run: History) -> None:
     )(run)
 
 
+def _fenced(run: History) -> None:
+    """It knows that there is another owner before it enqueues the last ten."""
+    boot, at = find(run, "A", "enqueued", E2, 11)
+    other = {"epoch": E2 + 5, "incarnation": f"{0xF:016x}"}
+    boot.insert(at, Entry("fenced", epoch=E2, incarnation=INC[E2], detail=other))
+
+
+def _removed_in_words(run: History) -> None:
+    """Declared as removed, which it never was."""
+    _declared_instead()(run)
+    change("g", "declared", E1, 21, reason="removed")(run)
+
+
 _ADMITTED = "what is declared is lost, and said to be"
 
 PLANTS: dict[str, Plant] = {
@@ -286,6 +301,20 @@ PLANTS: dict[str, Plant] = {
             change("g", "acknowledged", E2, 1, last=22),
         ),
         _found("phantom", E2, (21, 22)),
+    ),
+    "enqueued_after_fence": _alone(_fenced, _found("enqueued_after_fence", E2, (11, 20), group="")),
+    "released_early": _alone(
+        both(keeps, change("A", "consumed", E2, 1, last=15)), _found("released_early", E2, (16, 20))
+    ),
+    "consumed_unsettled": Plant(
+        both(keeps, change("g", "acknowledged", E2, 1, last=18)),
+        frozenset({_found("consumed_unsettled", E2, (19, 20)), _found("unacknowledged", E2, (19, 20))}),
+        "what was delivered and is not settled may still come again",
+    ),
+    "false_removal": Plant(
+        _removed_in_words,
+        frozenset({_found("false_removal", E1, (21, 22)), _found("declared_gap", E1, (21, 22))}),
+        _ADMITTED,
     ),
     "corrupt": _alone(
         change(

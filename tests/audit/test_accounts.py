@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from reliamsg.audit import accounts, contents, groups, latency, producers, sites
+from reliamsg.audit import accounts, contents, groups, latency, membership, producers, sites
 from reliamsg.audit.ranges import LAST
 from reliamsg.audit.schema import FINDINGS, union
 from reliamsg.verify import Expect, Report, check
@@ -134,7 +134,7 @@ def judge(
     return Run(
         found.collect(),
         accounts.counts(pieces).collect(),
-        sites.counts(rows).collect(),
+        sites.counts(rows, sites.lost(rows, known, membership.counted(rows))).collect(),
         latency.quantiles(rows).collect(),
         accounts.losses(pieces).collect(),
     )

@@ -177,3 +177,11 @@ def test_groups_progress_and_repairs_grow(writer: Writer) -> None:
     assert [(row.kind, row.group, row.first, row.last) for row in writer.rows] == [
         ("consumed", "g", 1, 3), ("consumed", "h", 3, 3), ("repaired", "g", 1, 3), ("repaired", "h", 3, 3),
     ]  # fmt: skip
+
+
+def test_what_comes_after_a_fence_does_not_hide(writer: Writer) -> None:
+    writer.write(enqueued(1, 5))
+    writer.write(Entry("fenced", epoch=1, incarnation=7))
+    writer.write(enqueued(6, 9))
+    writer.write(enqueued(10, 11))
+    assert writer.spans == [("enqueued", 1, 5), ("fenced", 0, 0), ("enqueued", 6, 11)]

@@ -186,6 +186,15 @@ def _unnamed(h: History) -> None:
         boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "groups": {}})
 
 
+def keeps(h: History) -> None:
+    """The outbox keeps messages until g is done with them, which it told; then they leave."""
+    for boot, epoch in zip(h.producers["A"], (E1, E2), strict=True):
+        boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "release": "consumed"})
+        end = len(boot) - (boot[-1].kind == "closed")
+        told = entry("consumed", epoch, 1, COUNT[epoch], group="g")
+        boot[end:end] = [told, entry("released", epoch, 1, COUNT[epoch])]
+
+
 MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
     # The order and number of what a group was given
     "first message never delivered": (
@@ -312,7 +321,30 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
     "removed before it was delivered": (
         quiet(both(swap_out("A", "published", E2, 11, entry("removed", E2, 11, 20)), swap_out("g", "delivered", E2, 11),
                    change("g", "acknowledged", E2, 1, last=10))), {"removed"}, "lost"),
+    # Release on consumption, removals, fences
+    "released before its group was done with it": (
+        both(keeps, change("A", "consumed", E2, 1, last=15)), {"released_early"}, "violated"),
+    "counted as consumed by mistake": (
+        quiet(both(keeps, change("g", "acknowledged", E2, 1, last=18))),
+        {"consumed_unsettled", "unacknowledged"}, "violated"),
+    "declared as removed by mistake": (
+        quiet(both(swap_out("g", "delivered", E1, 21, given("declared", E1, 21, 22, reason="removed"),
+                            given("delivered", E1, 23, 30)),
+                   swap_out("g", "acknowledged", E1, 16, given("acknowledged", E1, 16, 20),
+                            given("acknowledged", E1, 23, 30)))), {"false_removal", "declared_gap"}, "violated"),
+    "removed, and declared as that": (
+        quiet(both(add_after("A", "published", E1, 21, entry("removed", E1, 21, 22)),
+                   swap_out("g", "delivered", E1, 21, given("declared", E1, 21, 22, reason="removed"),
+                            given("delivered", E1, 23, 30)),
+                   swap_out("g", "acknowledged", E1, 16, given("acknowledged", E1, 16, 20),
+                            given("acknowledged", E1, 23, 30)))), {"removed"}, "lost"),
+    "enqueued after a fence": (
+        add_before("A", "enqueued", E2, 11, Entry("fenced", epoch=E2, incarnation=INC[E2])),
+        {"enqueued_after_fence"}, "violated"),
     # Evidence
+    "no journal of the inbox before": (
+        add_after("g", "joined", E1, 1, Entry("took_over", detail={"from": "other", "streams": 1})),
+        {"broken"}, "unknown"),
     "no journal of the producer": (_forget("A"), {"missing"}, "unknown"),
     "no journal of the group": (_forget("g"), {"missing"}, "unknown"),
     "no journal of a named group": (_name_group, {"missing"}, "unknown"),

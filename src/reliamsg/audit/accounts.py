@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit import producers
+from reliamsg.audit import membership, producers
 from reliamsg.audit.accounts_pieces import KEY, PRODUCER, known
 from reliamsg.audit.ranges import EPOCH, LAST, coverage, merged, size, tagged
 from reliamsg.audit.schema import findings as as_findings
@@ -25,13 +25,15 @@ def ranges(
     drained: bool = True,
     until_us: int | None = None,
     contested: DataFrame | None = None,
+    counted: DataFrame | None = None,
 ) -> DataFrame:
     """Disjoint pieces of the numbers of every group's streams, with what became of them.
 
     `named`: `topic`, `grp`, every group that someone says reads a topic. `drained`: the run is over, so that what is
     missing at the end of a finished group's stream is lost, not open. `until_us`, µs since 1970: only what was
-    enqueued by then, by its producer's clock, is accounted for. `contested`: as of :func:`producers.contested`, made
-    here where None.
+    enqueued by then, by its producer's clock, is accounted for. `rows`: as of
+    :func:`reliamsg.audit.renumbered.settled`. `contested`: as of :func:`producers.contested`, `counted`: as of
+    :func:`reliamsg.audit.membership.counted`, made here where None.
 
     Columns: `grp` (``""`` for the producer's own account), EPOCH, `first`, `last`, and `fate`:
 
@@ -43,12 +45,14 @@ def ranges(
 
     Then `place`, of what is lost in its stream; of losses `hop`, the last that was reached, and `sites`, where; and
     flags of what can be so besides: `accounted` (enqueued, by `until_us`), `handed`, `pending`, `unacknowledged`,
-    `late` (and not handed), `phantom_gap`, `unverifiable` (nothing can be said of its content, by no fault of
-    anyone's). A job that uses the pieces more than once had better persist them.
+    `late` (and not handed), `phantom_gap`, `false_removal`, `consumed_unsettled`, `unverifiable` (nothing can be said
+    of its content, by no fault of anyone's). A job that uses the pieces more than once had better persist them.
     """
     if contested is None:
         contested = producers.contested(rows, chains)
-    return _judged(_states(known(rows, chains, named, contested, until_us)), drained)
+    if counted is None:
+        counted = membership.counted(rows)
+    return _judged(_states(known(rows, chains, named, contested, counted, until_us)), drained)
 
 
 def _states(pieces: DataFrame) -> DataFrame:
@@ -113,9 +117,13 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
     )
     certain = F.col("sound") & (~tail | (F.lit(drained) & F.col("finished")))
     stranger = F.col("stranger")
+    # What the outbox keeps for the group, which can still ask for it at the end of the stream.
+    kept = F.col("held") & ~F.col("consumed")
     of_group = (
         F.when(F.col("accounted") & F.col("handed"), "delivered")
-        .when(F.col("accounted") & F.col("gap"), "declared_gap")
+        .when(
+            F.col("accounted") & F.col("gap"), F.when(F.col("removed"), "removed").otherwise("declared_gap")
+        )
         .when(F.col("accounted") & F.col("dead"), "dead")
         .when(F.col("pending"), "pending")
         .when(
@@ -123,7 +131,7 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
             F.when(F.col("joined").isNull() & F.col("sound"), "never_joined").otherwise("before_join"),
         )
         .when(F.col("gone"), "removed")
-        .when(F.col("rest"), F.when(certain, "lost").otherwise("undelivered"))
+        .when(F.col("rest"), F.when(certain & ~(tail & kept), "lost").otherwise("undelivered"))
         .when(F.col("beyond"), "after")
         .when(stranger & F.col("handed"), F.when(F.col("told"), "phantom").otherwise("unproven"))
         .when(F.col("stray_gap"), "phantom_gap")
@@ -135,7 +143,7 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         .when(F.col("accounted"), F.when(F.col("removed"), "removed").otherwise("enqueued"))
         .otherwise("strange")
     )
-    stray_gap = stranger & F.col("declared") & F.col("told") & F.col("has_original")
+    stray_gap = stranger & F.col("declared") & F.col("told") & F.col("has_original") & ~F.col("moved")
     hop = (
         F.when(F.col("received") & F.col("buffered"), "buffered")
         .when(F.col("received"), "received")
@@ -165,8 +173,26 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         ),
         (F.col("late") & ~F.col("handed") & ~F.col("beyond")).alias("late"),
         F.col("stray_gap").alias("phantom_gap"),
+        (~own & _false_removal()).alias("false_removal"),
+        (~own & _unsettled()).alias("consumed_unsettled"),
         "unverifiable",
     )
+
+
+def _judgeable() -> Column:
+    return F.col("enqueued") & ~F.col("after") & ~F.col("contested")
+
+
+def _false_removal() -> Column:
+    """The group was told that its producer removed what that, as its journal shows, did not."""
+    return _judgeable() & F.col("said_removed") & F.col("told") & ~F.col("removed")
+
+
+def _unsettled() -> Column:
+    """The producer was told that the group is done with what that, as its journal shows, was not."""
+    skipped = F.col("before_join") | (F.col("joined").isNotNull() & F.col("before"))
+    done = F.col("acknowledged") | F.col("dead") | F.col("gap") | skipped
+    return _judgeable() & F.col("consumed") & F.col("sound") & F.col("finished") & ~done
 
 
 def _sites() -> Column:
@@ -195,7 +221,10 @@ def findings(pieces: DataFrame) -> DataFrame:
     kinds = F.array(
         F.when(F.when(own, F.col("fate") == "pending").otherwise(F.col("fate").isin(*_FATES)), F.col("fate")),
         F.when(F.col("unacknowledged"), F.lit("unacknowledged")),
-        F.when(F.col("phantom_gap"), F.lit("phantom_gap")),
+        *(
+            F.when(F.col(kind), F.lit(kind))
+            for kind in ("phantom_gap", "false_removal", "consumed_unsettled")
+        ),
     )
     found = pieces.select(
         *KEY, "first", "last", "place", "hop", "sites",

@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from reliamsg.audit import groups, producers
+from reliamsg.audit.consumption import held
 from reliamsg.audit.ranges import EPOCH, LAST, STREAM, coverage, merged
 from reliamsg.audit.schema import union
 
@@ -40,18 +41,23 @@ _PRODUCER_TAGS = {
     "enqueued": "enqueued",
     "published": "published",
     "removed": "removed",
-    "renumbered": "removed",
+    "renumbered": "moved",
     "confirmed": "confirmed",
 }
 _TAGS = (
-    "enqueued", "counted", "after", "published", "removed", "confirmed",
-    "handed", "acknowledged", "declared", "before_join", "dead", "late", "received", "buffered",
+    "enqueued", "counted", "after", "published", "removed", "moved", "confirmed", "held", "consumed",
+    "handed", "acknowledged", "declared", "said_removed", "before_join", "dead", "late", "received", "buffered",
 )  # fmt: skip
 _HOPS = ("confirmed", "received", "buffered")
 
 
 def known(
-    rows: DataFrame, chains: DataFrame, named: DataFrame, contested: DataFrame, until_us: int | None
+    rows: DataFrame,
+    chains: DataFrame,
+    named: DataFrame,
+    contested: DataFrame,
+    counted: DataFrame,
+    until_us: int | None,
 ) -> DataFrame:
     """The pieces: KEY, `first`, `last`, whether rows of each tag cover it, and what is known of the rest.
 
@@ -61,7 +67,7 @@ def known(
     `going_on`: of the producer, NULL where it left no journal. `is_contested`: NULL where the epoch is not.
     """
     audience = _audience(rows, chains, named)
-    events = _events(rows, audience, until_us)
+    events = _events(rows, audience, counted, until_us)
     pieces = _pieces(events).join(_passages(events), list(KEY), how="left")
     return (
         pieces.join(F.broadcast(audience), ["topic", "grp"], how="left")
@@ -79,8 +85,8 @@ def known(
 def _audience(rows: DataFrame, chains: DataFrame, named: DataFrame) -> DataFrame:
     """`topic`, `grp`, `named`: whose accounts what is enqueued to a topic goes to.
 
-    Groups that left a journal and are named; and those that declared gaps of a topic that nobody says they read,
-    whose gaps are judged and no more.
+    Groups that left a journal and are named; and those that nobody says read a topic, but that declared gaps of it or
+    told a producer that they are done with some of it, which is judged and no more.
     """
     known = chains.where(F.col("role") == "group").select(F.col("client").alias("grp")).distinct()
     reading = named.join(F.broadcast(known), "grp", how="left_semi").select(
@@ -89,7 +95,16 @@ def _audience(rows: DataFrame, chains: DataFrame, named: DataFrame) -> DataFrame
     telling = rows.where((F.col("role") == "group") & (F.col("kind") == "declared")).select(
         "topic", F.col("client").alias("grp"), F.lit(False).alias("named")
     )
-    return reading.unionByName(telling).groupBy("topic", "grp").agg(F.max("named").alias("named"))
+    told = (
+        rows.where((F.col("role") == "producer") & (F.col("kind") == "consumed"))
+        .select("topic", "grp", F.lit(False).alias("named"))
+        .join(F.broadcast(known), "grp", how="left_semi")
+    )
+    return (
+        union([reading, telling, told.select("topic", "grp", "named")])
+        .groupBy("topic", "grp")
+        .agg(F.max("named").alias("named"))
+    )
 
 
 def _tag(tags: dict[str, str]) -> Column:
@@ -97,7 +112,7 @@ def _tag(tags: dict[str, str]) -> Column:
     return F.create_map(*pairs)[F.col("kind")]
 
 
-def _events(rows: DataFrame, audience: DataFrame, until_us: int | None) -> DataFrame:
+def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: int | None) -> DataFrame:
     """Everything that is said of numbers: KEY, `first`, `last`, `tag`, `site`."""
     given = rows.where((F.col("role") == "group") & F.col("kind").isin(*_GROUP_TAGS)).select(
         F.col("client").alias("grp"),
@@ -118,39 +133,39 @@ def _events(rows: DataFrame, audience: DataFrame, until_us: int | None) -> DataF
         tag = F.when(late, F.lit("after")).otherwise(tag)
     of_producers = rows.where(F.col("role") == "producer")
     told = of_producers.where(F.col("kind").isin(*_PRODUCER_TAGS)).select(
-        "client", "chain", "boot_lsn", *EPOCH, "first", "last", tag.alias("tag"), "site"
+        *EPOCH, "first", "last", tag.alias("tag"), "site"
     )
     columns = ("grp", *EPOCH, "first", "last", "tag", "site")
     own = told.select(F.lit(PRODUCER).alias("grp"), *columns[1:])
-    shared = told.join(F.broadcast(audience.select("topic", "grp")), "topic", how="inner").select(*columns)
-    counted = (
-        told.where(F.col("tag") == "enqueued")
-        .join(
-            F.broadcast(_named_by_boot(of_producers)), ["client", "chain", "boot_lsn", "topic"], how="inner"
-        )
-        .withColumn("tag", F.lit("counted"))
+    nowhere = F.lit("").alias("site")
+    keeps = held(rows).select(*EPOCH, "first", "last", F.lit("held").alias("tag"), nowhere)
+    shared = (
+        told.unionByName(keeps)
+        .join(F.broadcast(audience.select("topic", "grp")), "topic", how="inner")
         .select(*columns)
     )
-    return union([given.select(*columns), own, shared, counted])
+    counts = counted.select("grp", *EPOCH, "first", "last", F.lit("counted").alias("tag"), nowhere)
+    consumed = of_producers.where(F.col("kind") == "consumed").select(
+        "grp", *EPOCH, "first", "last", F.lit("consumed").alias("tag"), nowhere
+    )
+    # Once more, for its reason.
+    removed = (F.col("kind") == "declared") & (F.col("reason") == "removed")
+    said = rows.where((F.col("role") == "group") & removed).select(
+        F.col("client").alias("grp"),
+        *EPOCH,
+        "first",
+        _end().alias("last"),
+        F.lit("said_removed").alias("tag"),
+        nowhere,
+    )
+    every = [given.select(*columns), own, shared]
+    return union([*every, *(frame.select(*columns) for frame in (counts, consumed, said))])
 
 
 def _end() -> Column:
     """A row's last number; an end below the start of what was declared means: all that the epoch still had."""
     unknown = F.col("kind").isin("declared", "before_join") & (F.col("last") < F.col("first"))
     return F.when(unknown, F.lit(LAST)).otherwise(F.least("last", F.lit(LAST)))
-
-
-def _named_by_boot(of_producers: DataFrame) -> DataFrame:
-    """The groups that each boot of a producer named: `client`, `chain`, `boot_lsn`, `topic`, `grp`."""
-    by_topic = F.from_json(F.get_json_object("detail", "$.groups"), "map<string,string>")
-    return (
-        producers.opened(of_producers)
-        .select("client", "chain", "boot_lsn", F.explode(by_topic).alias("topic", "names"))
-        .select(
-            "client", "chain", "boot_lsn", "topic", F.explode(producers.names_in(F.col("names"))).alias("grp")
-        )
-        .distinct()
-    )
 
 
 def _pieces(events: DataFrame) -> DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit import producers
+from reliamsg.audit import membership, producers
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.ranges import coverage, tagged
@@ -20,7 +20,15 @@ _CHAIN = (*_CLIENT, "chain")
 
 def problems(members: DataFrame, segments: DataFrame) -> DataFrame:
     """Why rows of a chain may be missing: `role`, `client`, `chain`, `text`, a line each."""
-    return union([_between(members), _given_up(members), _holes(members), _damaged(members, segments)])
+    return union(
+        [
+            _between(members),
+            _given_up(members),
+            _holes(members),
+            _damaged(members, segments),
+            _abandoned(members),
+        ]
+    )
 
 
 def _between(members: DataFrame) -> DataFrame:
@@ -113,6 +121,25 @@ def _damaged(members: DataFrame, segments: DataFrame) -> DataFrame:
     return own.join(bad, list(_CLIENT), how="inner").select(*_CHAIN, text.alias("text")).distinct()
 
 
+def _abandoned(members: DataFrame) -> DataFrame:
+    """Inboxes of a group whose work another one went on with, and that left no journal."""
+    lines = members.where(F.col("role") == "group").select(*_CHAIN, F.explode("lines").alias("line"))
+    kind = F.col("line.kind")
+    known = lines.where(kind == "opened").select(*_CLIENT, _name("inbox").alias("inbox")).distinct()
+    told = lines.where(kind == "took_over").select(*_CHAIN, _name("from").alias("inbox"))
+    text = F.concat(F.lit("inbox "), "inbox", F.lit(", whose work it went on with, left no journal"))
+    return (
+        told.where(F.col("inbox") != "")
+        .distinct()
+        .join(F.broadcast(known), [*_CLIENT, "inbox"], how="left_anti")
+        .select(*_CHAIN, text.alias("text"))
+    )
+
+
+def _name(name: str) -> Column:
+    return F.get_json_object(F.col("line.detail"), f"$.{name}")
+
+
 def of_chains(
     chains: DataFrame, problems: DataFrame, segments: DataFrame, until_us: int | None = None
 ) -> DataFrame:
@@ -144,20 +171,10 @@ def named(rows: DataFrame, expect: Expect) -> DataFrame:
     return union(
         [
             told(rows.sparkSession, {"topic": "string", "grp": "string"}, expected),
-            _named_by_producers(rows).where(F.col("grp").isNotNull()),
+            membership.named(rows).where(F.col("grp").isNotNull()),
             _read_by_groups(rows),
         ]
     ).distinct()
-
-
-def _named_by_producers(rows: DataFrame) -> DataFrame:
-    """`topic`, `grp` as producers say at their start; `grp` is NULL where they name none for a topic."""
-    by_topic = F.from_json(F.get_json_object("detail", "$.groups"), "map<string,string>")
-    return (
-        producers.opened(rows.where(F.col("role") == "producer"))
-        .select(F.explode(by_topic).alias("topic", "names"))
-        .select("topic", F.explode_outer(producers.names_in(F.col("names"))).alias("grp"))
-    )
 
 
 def _read_by_groups(rows: DataFrame) -> DataFrame:
@@ -187,7 +204,7 @@ def missing(rows: DataFrame, chains: DataFrame, named: DataFrame, expect: Expect
     absent = wanted.join(known, list(_CLIENT), how="left_anti")
     clients = absent.select(F.concat(F.lit("no journal of "), "role", F.lit(" "), "client").alias("text"))
     enqueued = rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued")).select("topic")
-    published = enqueued.unionByName(_named_by_producers(rows).select("topic")).distinct()
+    published = enqueued.unionByName(membership.named(rows).select("topic")).distinct()
     # Where a producer's journal is missing, the topic would be there.
     no_producer = absent.where(F.col("role") == "producer").limit(1).select(F.lit(True).alias("unknown"))
     orphans = (

@@ -130,10 +130,12 @@ def _given() -> list[Column]:
         ),
         _found("false_replay", _is(REPLAYED) & ~_before("dead")),
         # A boot that gives something new owes what was given before it and was neither acknowledged nor
-        # dead-lettered by then: seen at the next row that gives the number again, or at the last one.
+        # dead-lettered by then: seen at the next row that gives the number again, or at the last one. Another inbox
+        # of the group may have dealt with it meanwhile.
         _found(
             "not_redelivered",
             _is(*HANDED)
+            & ~F.coalesce("acknowledged_elsewhere", F.lit(False))
             & (
                 _passed(
                     "previous_next_boot", "previous_next_pass", F.col("previous_next_pass") < F.col("lsn")

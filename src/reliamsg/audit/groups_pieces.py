@@ -143,10 +143,17 @@ def _with_others(pairs: DataFrame) -> DataFrame:
             F.min(F.when(handed, F.col("rank"))).over(anywhere).alias("handed_rank"),
             F.max(settled | labels["skipped"]).over(anywhere).alias("told"),
             F.max(settled).over(anywhere).alias("settled"),
-            (
-                F.min(F.when(acknowledged, F.col("rank"))).over(anywhere)
-                < F.max(F.when(acknowledged, F.col("rank"))).over(anywhere)
-            ).alias("acknowledged_apart"),
+            *(
+                least_or_most(F.when(acknowledged, F.col("rank"))).over(anywhere).alias(name)
+                for name, least_or_most in (("acknowledged_low", F.min), ("acknowledged_high", F.max))
+            ),
+        )
+        .withColumns(
+            {
+                "acknowledged_apart": F.col("acknowledged_low") < F.col("acknowledged_high"),
+                "acknowledged_elsewhere": (F.col("acknowledged_low") != F.col("rank"))
+                | (F.col("acknowledged_high") != F.col("rank")),
+            }
         )
         .drop("began", "previous_boot", "previous_pass")
     )  # fmt: skip

@@ -17,12 +17,15 @@ from pyspark.storagelevel import StorageLevel
 from reliamsg.audit import (
     accounts,
     chains,
+    consumption,
     contents,
     evidence,
     groups,
     latency,
+    membership,
     producers,
     read,
+    renumbered,
     sites,
     verdict,
 )
@@ -74,9 +77,10 @@ def audit(
         members = chains.Members(_keep(chains.without_copies(members.frame)), True)
     problems = evidence.problems(members.frame, segments)
     known = _keep(chains.chains(members.frame, problems))
-    rows = _keep(chains.rows(members.frame))
+    rows = _keep(renumbered.settled(chains.rows(members.frame)))
     of_chains = known.select(*CHAINS.fieldNames())
     named = _keep(evidence.named(rows, rules))
+    counted = _keep(membership.counted(rows))
     contested = _keep(producers.contested(rows, of_chains))
     instances = _keep(
         groups.instances(rows, of_chains, gap_timeout=rules.gap_timeout, tolerance=rules.tolerance)
@@ -84,7 +88,13 @@ def audit(
     stretches = _keep(contents.stretches(rows, contested))
     pieces = _keep(
         accounts.ranges(
-            rows, of_chains, named, drained=rules.drained, until_us=rules.until_us, contested=contested
+            rows,
+            of_chains,
+            named,
+            drained=rules.drained,
+            until_us=rules.until_us,
+            contested=contested,
+            counted=counted,
         )
     )
     others = _keep(
@@ -93,6 +103,7 @@ def audit(
                 groups.merge(instances),
                 producers.findings(rows, of_chains),
                 producers.incarnations(rows),
+                consumption.released_early(rows, of_chains, counted),
                 contents.corrupt(stretches),
                 accounts.findings(pieces),
                 evidence.of_chains(known, problems, segments, rules.until_us),
@@ -101,8 +112,10 @@ def audit(
         )
     )
     findings = _keep(others.unionByName(accounts.unverified(pieces, contents.verified(stretches), others)))
-    by_site, by_hop = _keep(sites.counts(rows)), _keep(latency.quantiles(rows))
-    found = _verdict(findings, pieces, instances, by_site, by_hop, known, rows, copies)
+    proven = _keep(sites.lost(rows, of_chains, counted))
+    by_site, by_hop = _keep(sites.counts(rows, proven)), _keep(latency.quantiles(rows))
+    saved = sites.saved(rows, proven)
+    found = _verdict(findings, pieces, instances, by_site, by_hop, saved, known, rows, copies)
     found["seconds"] = round(time.perf_counter() - started, 3)
     if output is not None:
         output.table("findings", findings)
@@ -136,6 +149,7 @@ def _verdict(
     instances: DataFrame,
     by_site: DataFrame,
     by_hop: DataFrame,
+    saved: DataFrame,
     known: DataFrame,
     rows: DataFrame,
     duplicated: int,
@@ -163,6 +177,7 @@ def _verdict(
         "messages": verdict.messages(
             accounts.counts(pieces).collect(),
             groups.count(instances).collect(),
+            saved.collect(),
             (row["client"] for row in clients if row["role"] == "group"),
         ),
         "streams": read["streams"],

@@ -38,9 +38,13 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "wrong_prev": ("violated", "an epoch entered with a wrong account of the one before"),
     "confirmed_unknown": ("violated", "confirmed, yet never enqueued"),
     "published_unconfirmed": ("violated", "counted as published before the confirm policy was met"),
+    "enqueued_after_fence": ("violated", "enqueued although its producer knew that it was fenced"),
+    "released_early": ("violated", "left the outbox before a group that counts was done with it"),
     # Both sides
     "two_incarnations": ("violated", "one epoch with two histories"),
     "phantom": ("violated", "delivered, yet never published"),
+    "consumed_unsettled": ("violated", "counted as consumed, yet its group had not settled it"),
+    "false_removal": ("violated", "declared as removed, yet its producer never removed it"),
     "corrupt": ("violated", "the content that was delivered is not what was published"),
     "lost": ("lost", "published, and never delivered"),
     "declared_gap": ("lost", "declared lost to the application"),

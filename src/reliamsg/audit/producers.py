@@ -6,6 +6,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from reliamsg.audit.ranges import EPOCH, STREAM, coverage, merged, tagged
+from reliamsg.audit.renumbered import destination
 from reliamsg.audit.schema import findings as as_findings
 from reliamsg.audit.schema import union
 
@@ -21,15 +22,26 @@ _NAMES = "array<string>"
 
 
 def findings(rows: DataFrame, chains: DataFrame) -> DataFrame:
-    """``seq_reused``, ``seq_skipped``, ``old_epoch``, ``wrong_prev``, ``confirmed_unknown`` and
-    ``published_unconfirmed``, with as few ranges as can be."""
+    """``seq_reused``, ``seq_skipped``, ``old_epoch``, ``wrong_prev``, ``confirmed_unknown``,
+    ``published_unconfirmed`` and ``enqueued_after_fence``, with as few ranges as can be.
+
+    `rows`: as of :func:`reliamsg.audit.renumbered.settled`. What goes on with numbers and epochs is judged as it was
+    written.
+    """
     of_producers = rows.where(F.col("role") == "producer")
     replayed = _replayed(of_producers, chains)
-    ranged = union([_numbers(of_producers, chains), _steps(replayed), _unconfirmed(of_producers, chains)])
+    ranged = union(
+        [
+            _numbers(of_producers, chains),
+            _steps(replayed),
+            _unconfirmed(of_producers, chains),
+            _after_fence(of_producers),
+        ]
+    )
     return union(
         [
             _shaped(merged(ranged, ["kind", "site", *EPOCH])),
-            _epochs_entered(replayed),
+            _epochs_entered(replayed, of_producers),
         ]
     )
 
@@ -63,15 +75,16 @@ def incarnations(rows: DataFrame) -> DataFrame:
 def enqueued(rows: DataFrame) -> DataFrame:
     """What producers enqueued, a row of clones once: `client`, `boot`, `lsn`, EPOCH, `first`, `last`, `wall_last_us`.
 
-    A clone's chain begins with the rows of its original; of two states of a row, the longer one counts.
+    A clone's chain begins with the rows of its original; of two states of a row, the longer one counts. But in only one
+    of them they may have moved to another epoch, which makes them two.
     """
-    longest = F.max(F.struct("last", "first", "wall_last_us", *EPOCH)).alias("row")
+    longest = F.max(F.struct("last", "first", "wall_last_us")).alias("row")
     return (
         rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued"))
-        .groupBy("client", "boot", "lsn")
+        .groupBy("client", "boot", "lsn", *EPOCH)
         .agg(longest)
         .select(
-            "client", "boot", "lsn", *(f"row.{name}" for name in (*EPOCH, "first", "last", "wall_last_us"))
+            "client", "boot", "lsn", *EPOCH, *(f"row.{name}" for name in ("first", "last", "wall_last_us"))
         )
     )
 
@@ -165,19 +178,36 @@ def _ranged(
 
 
 def _replayed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
-    """Rows that enqueue or enter an epoch, with what their chain had before them.
+    """Rows that enqueue, enter an epoch or move messages to one, with what their chain had before them.
 
-    Adds `broken`; `newest`, the newest epoch of any stream; `tip`, the furthest place of the row's stream.
+    `epoch` is as written. Adds `broken`; `newest`, the newest epoch of any stream; `tip`, the furthest place of the
+    row's stream.
     """
-    place = F.struct("epoch", "last", (-F.col("lsn")).alias("age"), F.col("incarnation").alias("incarnation"))
+    place = F.struct(
+        F.col("goes_on").alias("epoch"),
+        "last",
+        (-F.col("lsn")).alias("age"),
+        F.col("incarnation").alias("incarnation"),
+    )
     chain = Window.partitionBy(*_CHAIN).orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
     stream = Window.partitionBy(*_CHAIN, *STREAM).orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
     known = chains.where(F.col("role") == "producer").select(*_CHAIN, "broken")
     return (
-        of_producers.where(F.col("kind").isin("enqueued", "epoch"))
-        .select(*_CHAIN, "lsn", "kind", *EPOCH, "incarnation", "first", "last", "detail")
-        .withColumn("newest", F.coalesce(F.max("epoch").over(chain), F.lit(0)))
-        .withColumn("tip", F.max(F.when(F.col("kind") == "enqueued", place)).over(stream))
+        of_producers.where(F.col("kind").isin("enqueued", "epoch") | destination().isNotNull())
+        .select(
+            *_CHAIN,
+            "lsn",
+            "kind",
+            *STREAM,
+            F.col("written_epoch").alias("epoch"),
+            "incarnation",
+            "first",
+            "last",
+            "detail",
+        )
+        .withColumn("goes_on", F.coalesce(destination(), "epoch"))
+        .withColumn("newest", F.coalesce(F.max("goes_on").over(chain), F.lit(0)))
+        .withColumn("tip", F.max(F.when(F.col("kind") != "epoch", place)).over(stream))
         .join(F.broadcast(known), list(_CHAIN), how="inner")
     )
 
@@ -197,8 +227,25 @@ def _steps(replayed: DataFrame) -> DataFrame:
     )
 
 
-def _epochs_entered(replayed: DataFrame) -> DataFrame:
-    """What an ``epoch`` row calls the previous epoch must be what its journal has."""
+def _after_fence(of_producers: DataFrame) -> DataFrame:
+    """What a boot enqueued although it knew that another owner was alive."""
+    fenced = (
+        of_producers.where(F.col("kind") == "fenced").groupBy(*_BOOT).agg(F.min("lsn").alias("fenced_lsn"))
+    )
+    after = (
+        of_producers.where(F.col("kind") == "enqueued")
+        .join(F.broadcast(fenced), list(_BOOT), how="inner")
+        .where(F.col("lsn") > F.col("fenced_lsn"))
+    )
+    return _ranged(after, "enqueued_after_fence")
+
+
+def _epochs_entered(replayed: DataFrame, of_producers: DataFrame) -> DataFrame:
+    """What an ``epoch`` row calls the previous epoch must be what its journal has. Where messages moved to the epoch,
+    those of the epoch before may have moved with them, so nothing is said there."""
+    moved_to = of_producers.select(*_CHAIN, *STREAM, destination().alias("epoch")).where(
+        F.col("epoch").isNotNull()
+    )
     rows = replayed.where(F.col("kind") == "epoch")
     of_stream = F.col("topic") != ""
     old = rows.where(F.col("epoch") < F.col("newest"))
@@ -208,6 +255,7 @@ def _epochs_entered(replayed: DataFrame) -> DataFrame:
     told = F.struct(F.col("tip.epoch"), F.col("tip.incarnation"), F.col("tip.last"))
     wrong = (
         rows.where(of_stream & ~F.col("broken") & has & ~again)
+        .join(F.broadcast(moved_to.distinct()), [*_CHAIN, *EPOCH], how="left_anti")
         .withColumn("said", _prev(F.get_json_object("detail", "$.prev")))
         .withColumn("told", F.when(F.col("tip").isNotNull(), told))
         .where(~F.col("said").eqNullSafe(F.col("told")))

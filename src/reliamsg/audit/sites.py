@@ -1,27 +1,29 @@
-"""What passed through each site, and what was delivered thanks to it alone."""
+"""What passed through each site, what was lost there, and what saved it."""
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit.ranges import EPOCH, LAST, merged, size
+from reliamsg.audit import producers
+from reliamsg.audit.ranges import EPOCH, LAST, coverage, merged, size, tagged
+from reliamsg.audit.schema import union
 
-__all__ = ["counts"]
+__all__ = ["counts", "lost", "saved"]
 
 _KEY = ("grp", *EPOCH)
+_REPAIR = "repair"
+"""The reason in rows of what did not come out of a queue."""
 
 
-def counts(rows: DataFrame) -> DataFrame:
+def counts(rows: DataFrame, lost: DataFrame) -> DataFrame:
     """`site`, `confirmed`, `received`, `lost_after_confirm`, `saved_alone`, in messages.
 
-    All but `confirmed` count a message once for each group. `lost_after_confirm` takes the proof that a queue was
-    seen empty after the confirm, and "after" never compares two clocks: it is 0 until a client's journal says up to
-    where it had heard of its producers when it saw the queue empty, which none does yet.
+    All but `confirmed` count a message once for each group. `lost`: as of :func:`lost`. What was sent again on request
+    did not come out of a site's queue, and is not counted as received.
     """
     confirmed = (F.col("role") == "producer") & (F.col("kind") == "confirmed")
-    received = (F.col("role") == "group") & F.col("kind").isin("received", "duplicate")
-    passed = rows.where((confirmed | received) & (F.col("first") <= F.col("last"))).select(
+    passed = rows.where((confirmed | _arrived()) & (F.col("first") <= F.col("last"))).select(
         "role", F.col("client").alias("grp"), *EPOCH, "site", "first", "last"
     )
     merged_passed = merged(passed, ["role", *_KEY, "site"])
@@ -30,12 +32,135 @@ def counts(rows: DataFrame) -> DataFrame:
         F.sum(F.when(F.col("role") == "group", size()).otherwise(0)).alias("received"),
     )
     alone = _alone(rows, merged_passed.where(F.col("role") == "group"))
-    return totals.join(alone, "site", how="left").select(
-        "site",
-        "confirmed",
-        "received",
-        F.lit(0).cast("long").alias("lost_after_confirm"),
-        F.coalesce("saved_alone", F.lit(0)).alias("saved_alone"),
+    gone = lost.groupBy("site").agg(F.sum(size()).alias("lost_after_confirm"))
+    zero = F.lit(0).cast("long")
+    return (
+        totals.join(gone, "site", how="left")
+        .join(alone, "site", how="left")
+        .select(
+            "site",
+            "confirmed",
+            "received",
+            F.coalesce("lost_after_confirm", zero).alias("lost_after_confirm"),
+            F.coalesce("saved_alone", zero).alias("saved_alone"),
+        )
+    )
+
+
+def _arrived() -> Column:
+    """Whether something came out of a site's queue."""
+    return (
+        (F.col("role") == "group")
+        & F.col("kind").isin("received", "duplicate")
+        & (F.col("reason") != _REPAIR)
+    )
+
+
+def lost(rows: DataFrame, chains: DataFrame, counted: DataFrame) -> DataFrame:
+    """What sites had confirmed, and proven not to have any more without its having been received.
+
+    A site's queue was seen empty, or the session there found gone, after a producer had told how far its journal was:
+    what that says to be confirmed by then has left. No two clocks are compared. Only groups whose journals are whole
+    can prove anything. `counted`: as of :func:`reliamsg.audit.membership.counted`.
+
+    Columns: `grp`, EPOCH, `site`, `first`, `last`, disjoint.
+    """
+    key = (*_KEY, "site")
+    confirmed = _confirmed_by_then(rows, _proofs(rows, chains))
+    places = confirmed.select(*key).distinct()
+    expected = counted.select(*_KEY, "first", "last").join(F.broadcast(places), list(_KEY), how="inner")
+    stray = F.col("kind").isin("late", "before_join", "declared") & (F.col("site") != "")
+    came = rows.where(
+        _arrived() | ((F.col("role") == "group") & stray & (F.col("reason") != _REPAIR))
+    ).select(F.col("client").alias("grp"), *EPOCH, "site", "first", "last")
+    pieces = coverage(
+        [
+            tagged(confirmed, key, "confirmed"),
+            tagged(expected, key, "counted"),
+            tagged(came.join(F.broadcast(places), list(key), how="left_semi"), key, "came"),
+        ],
+        key,
+        ["confirmed", "counted", "came"],
+    )
+    gone = (F.col("confirmed") > 0) & (F.col("counted") > 0) & (F.col("came") == 0)
+    return merged(pieces.where(gone), key)
+
+
+def _proofs(rows: DataFrame, chains: DataFrame) -> DataFrame:
+    """`grp`, `site`, `producer`, `incarnation` (of its boot), `told_lsn`: the site had nothing more after that."""
+    whole = producers.soundness(chains, "group").where(F.col("sound") & F.col("finished")).select("client")
+    heard = F.from_json(F.get_json_object("detail", "$.heard"), "map<string,array<string>>")
+    gone = F.get_json_object("detail", "$.session_present") == "false"
+    emptied = (F.col("kind") == "drained") | ((F.col("kind") == "connected") & gone)
+    lsn = F.get("told", F.lit(0)).try_cast("long")
+    incarnation = F.get("told", F.lit(1))
+    return (
+        rows.where((F.col("role") == "group") & emptied)
+        .join(F.broadcast(whole), "client", how="left_semi")
+        .select(F.col("client").alias("grp"), "site", F.explode(heard).alias("name", "told"))
+        .where((F.size("told") == 2) & lsn.isNotNull() & incarnation.rlike("^[0-9a-f]{16}$"))
+        .groupBy("grp", "site", F.col("name").alias("client"), incarnation.alias("incarnation"))
+        .agg(F.max(lsn).alias("told_lsn"))
+    )
+
+
+def _confirmed_by_then(rows: DataFrame, proofs: DataFrame) -> DataFrame:
+    """`grp`, EPOCH, `site`, `first`, `last`: what was confirmed in the chain that the proof's boot belongs to."""
+    of_producers = rows.where(F.col("role") == "producer")
+    boots = of_producers.where(F.col("kind") == "opened").select("client", "chain", "incarnation").distinct()
+    told = proofs.join(boots, ["client", "incarnation"], how="inner").select(
+        "grp", "client", "chain", "site", "told_lsn"
+    )
+    return (
+        of_producers.where(F.col("kind") == "confirmed")
+        .select("client", "chain", "lsn", *EPOCH, "site", "first", "last")
+        .join(F.broadcast(told), ["client", "chain", "site"], how="inner")
+        .where(F.col("lsn") <= F.col("told_lsn"))
+        .select(*_KEY, "site", "first", "last")
+    )
+
+
+def saved(rows: DataFrame, lost: DataFrame) -> DataFrame:
+    """One row: `saved_by_repair`, `saved_by_second_site`, in messages, each once for each group.
+
+    By repair: confirmed and delivered, and received only because its producer sent it again. By a second site:
+    delivered, lost by a site (:func:`lost`) and received from another one.
+    """
+    of_groups = rows.where(F.col("role") == "group").withColumn("grp", F.col("client"))
+    repaired = of_groups.where((F.col("kind") == "received") & (F.col("reason") == _REPAIR))
+    concerned = (
+        repaired.select(*_KEY).unionByName(lost.select(*_KEY)).distinct()
+    )  # so that all else is looked at no further
+    confirmed = rows.where((F.col("role") == "producer") & (F.col("kind") == "confirmed")).select(
+        *EPOCH, "first", "last"
+    )
+    handed = of_groups.where(F.col("kind").isin("delivered", "redelivered"))
+    pieces = coverage(
+        union(
+            [
+                tagged(repaired, _KEY, "repaired"),
+                tagged(lost, _KEY, "lost"),
+                tagged(confirmed.join(concerned, list(EPOCH), how="inner"), _KEY, "confirmed"),
+                *(
+                    tagged(frame.join(concerned, list(_KEY), how="left_semi"), _KEY, tag)
+                    for frame, tag in ((handed, "handed"), (of_groups.where(_arrived()), "arrived"))
+                ),
+            ]
+        ),
+        _KEY,
+        ["repaired", "lost", "confirmed", "handed", "arrived"],
+    )
+
+    def is_so(tag: str) -> Column:
+        return F.col(tag) > 0
+
+    by_repair = is_so("repaired") & is_so("confirmed") & ~is_so("arrived")
+    zero = F.lit(0).cast("long")
+    return pieces.where(is_so("handed")).agg(
+        F.coalesce(F.sum(F.when(by_repair, size())), zero).alias("saved_by_repair"),
+        F.coalesce(F.sum(F.when(is_so("lost") & is_so("arrived"), size())), zero).alias(
+            "saved_by_second_site"
+        ),
     )
 
 

@@ -14,6 +14,7 @@ __all__ = ["as_dict", "messages", "status", "table", "worst"]
 
 _STATUS = {"complete": 0, "violated": 1, "lost": 1, "unknown": 2}
 _SUMS = ("enqueued", "lost", "declared_gaps", "phantom", "pending", "late", "before_join")
+_SAVED = ("saved_by_repair", "saved_by_second_site")
 _EVIDENCE = ("missing", "broken", "unclosed")
 
 
@@ -28,8 +29,10 @@ def status(verdict: Mapping[str, Any]) -> int:
     return _STATUS[verdict["verdict"]]
 
 
-def messages(accounts: Iterable[Row], wrong: Iterable[Row], groups: Iterable[str]) -> dict[str, Any]:
-    """Messages by what became of them, from the rows of ``accounts.counts`` and ``groups.counts``.
+def messages(
+    accounts: Iterable[Row], wrong: Iterable[Row], saved: Iterable[Row], groups: Iterable[str]
+) -> dict[str, Any]:
+    """Messages by what became of them, from the rows of ``accounts.counts``, ``groups.counts`` and ``sites.saved``.
 
     `groups`: all that left a journal; they appear in `delivered` also when they were given nothing.
     """
@@ -40,6 +43,7 @@ def messages(accounts: Iterable[Row], wrong: Iterable[Row], groups: Iterable[str
             sums[name] += int(row[name] or 0)
         if row["grp"]:
             delivered[row["grp"]] = int(row["delivered"] or 0)
+    counted = list(saved)
     duplicates = out_of_order = 0
     for row in wrong:
         duplicates += int(row["duplicates"])
@@ -55,6 +59,7 @@ def messages(accounts: Iterable[Row], wrong: Iterable[Row], groups: Iterable[str
         "pending": sums["pending"],
         "late": sums["late"],
         "before_join": sums["before_join"],
+        **{name: sum(int(row[name] or 0) for row in counted) for name in _SAVED},
     }
 
 
@@ -106,7 +111,8 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
     lines.append(
         f"  lost {m['lost']:,}, declared gaps {m['declared_gaps']:,}, duplicates {m['duplicates']:,},"
         f" out of order {m['out_of_order']:,}, phantom {m['phantom']:,}, pending {m['pending']:,},"
-        f" late {m['late']:,}, before join {m['before_join']:,}"
+        f" late {m['late']:,}, before join {m['before_join']:,}, saved by repair {m['saved_by_repair']:,},"
+        f" by a second site {m['saved_by_second_site']:,}"
     )
     lines += [
         f"  site {name}: confirmed {s['confirmed']:,}, received {s['received']:,}, lost after confirming"

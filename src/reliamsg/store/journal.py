@@ -132,6 +132,8 @@ class Journal:
         self._tips: dict[tuple[Any, ...], _Tip] = {}
         self._staged: dict[tuple[Any, ...], _Tip] = {}
         self._told_lsn = 0
+        self._fenced_lsn = 0
+        """The row that says that this client was fenced: what happened after it can't hide in a row before it."""
         self._told_us = 0
         self._tellings = _TOLD_AT_ONCE
 
@@ -174,7 +176,8 @@ class Journal:
 
     def _final(self, kind: str) -> int:
         """Rows of a kind up to this one must not change."""
-        return max(self.exported_lsn, self._told_lsn) if kind == "confirmed" else self.exported_lsn
+        told = self._told_lsn if kind == "confirmed" else 0
+        return max(self.exported_lsn, self._fenced_lsn, told)
 
     def settle(self, committed: bool) -> None:
         """The transaction that held the latest writes was committed, or undone."""
@@ -211,6 +214,8 @@ class Journal:
         lsn = cursor.lastrowid
         assert lsn is not None  # an INSERT that did not raise has a row id
         self.latest_written = lsn
+        if entry.kind == "fenced":
+            self._fenced_lsn = lsn
         return lsn
 
     def _extend(self, connection: sqlite3.Connection, tip: _Tip, entry: Entry, wall_us: int) -> _Tip:

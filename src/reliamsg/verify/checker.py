@@ -18,12 +18,14 @@ from reliamsg.verify.applications import Applications, check_applications, gathe
 from reliamsg.verify.applog import ApplicationLog, read_applog
 from reliamsg.verify.contents import compare_contents
 from reliamsg.verify.groups import GroupFacts, gather_group
-from reliamsg.verify.journals import Chain, collect, merge_copies
+from reliamsg.verify.journals import Chain, collect, mark_abandoned, merge_copies
 from reliamsg.verify.latency import summarize
 from reliamsg.verify.losses import account, beyond
 from reliamsg.verify.producers import ProducerFacts, gather_producer
-from reliamsg.verify.report import KINDS, Finding, Report, SiteCounts
-from reliamsg.verify.spans import Key, SpanMap, total
+from reliamsg.verify.renumbered import Renumbering
+from reliamsg.verify.report import KINDS, Finding, Report
+from reliamsg.verify.sites import count_sites
+from reliamsg.verify.spans import Key, SpanMap
 
 __all__ = ["Expect", "check", "check_directory"]
 
@@ -104,6 +106,7 @@ def check(
     started = time.perf_counter()
     expect = expect or Expect()
     chains, apps = merge_copies(journals), gather_applications(applogs)
+    mark_abandoned(chains)
     clients = _gather(chains, expect)
     report = Report(list(clients.findings), clients=len(chains), rows=sum(len(c.rows) for c in chains))
     contested = _check_incarnations(chains, clients, report)
@@ -113,7 +116,7 @@ def check(
     report.findings += _check_evidence(chains, clients, named, apps, expect)
     excused = account(report, clients.producers, clients.groups, named, contested, expect.drained)
     _check_drained(chains, expect, report)
-    _count_sites(report, clients)
+    count_sites(report, clients.producers, clients.groups)
     report.latency = summarize(row for chain in chains for row in chain.rows)
     _add_applications(report, apps, clients, excused, expect)
     _check_unverified(report, clients, apps, compared, contested)
@@ -142,7 +145,8 @@ def _check_incarnations(chains: list[Chain], clients: _Clients, report: Report) 
     found: dict[tuple[str, int], set[int]] = {}
     keys: dict[tuple[str, int], set[Key]] = {}
     for chain in chains:
-        for row in chain.rows:
+        now = Renumbering(chain.rows if chain.role == "producer" else ())
+        for row in map(now, chain.rows):
             if row.epoch and row.incarnation and row.topic and row.kind not in _CLAIMED:
                 owner = (row.producer, row.epoch)
                 found.setdefault(owner, set()).add(row.incarnation)
@@ -217,25 +221,6 @@ def _check_drained(chains: list[Chain], expect: Expect, report: Report) -> None:
                 Finding("too_late", text, _stream(worst), worst.group, worst.site, worst.epoch,
                         worst.first, worst.last)
             )  # fmt: skip
-
-
-def _count_sites(report: Report, clients: _Clients) -> None:
-    sites: dict[str, SiteCounts] = {}
-    for producer in clients.producers.values():
-        for site, confirmed in producer.confirmed.items():
-            sites.setdefault(site, SiteCounts()).confirmed += total(confirmed.values())
-    for group in clients.groups.values():
-        for site, received in group.received.items():
-            counts = sites.setdefault(site, SiteCounts())
-            counts.received += total(received.values())
-            elsewhere = SpanMap()
-            for other, copies in group.received.items():
-                if other != site:
-                    elsewhere.merge(copies)
-            counts.saved_alone += sum(
-                ((spans & group.handed[key]) - elsewhere[key]).count for key, spans in received.items()
-            )
-    report.sites = sites
 
 
 def _add_applications(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Chain
 from reliamsg.verify.producers import key_of
+from reliamsg.verify.renumbered import Renumbering
 from reliamsg.verify.report import KINDS, Finding
 from reliamsg.verify.spans import Key, SpanMap, Spans
 
@@ -83,7 +84,8 @@ def compare_contents(
 def _read(chain: Chain, contested: set[Key], runs: dict[Key, list[_Run]]) -> None:
     """Put the runs of all lines of a chain to `runs`."""
     lines: dict[Key, _Line] = {}
-    for row in chain.rows:
+    now = Renumbering(chain.rows if chain.role == "producer" else ())
+    for row in map(now, chain.rows):
         if row.kind not in _CONTENT[chain.role] or row.digest is None or row.last < row.first:
             continue
         key = key_of(row)

@@ -6,8 +6,10 @@ replaying them shows every step out of order, every hole and every repetition, w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from reliamsg.message import Stream
 from reliamsg.store.journal import ORDERED, JournalRow
@@ -16,10 +18,24 @@ from reliamsg.verify.producers import key_of, stream_of
 from reliamsg.verify.report import KINDS, Finding
 from reliamsg.verify.spans import ENDLESS, Key, SpanMap, Spans
 
-__all__ = ["GroupFacts", "gather_group"]
+__all__ = ["GroupFacts", "Proof", "gather_group"]
 
 Position = tuple[int, int]
 """Epoch and sequence number."""
+_REPAIR = "repair"
+"""The reason in rows of what did not come out of a queue."""
+_STRAYS = frozenset({"late", "before_join", "declared"})
+_EMPTIED = frozenset({"drained", "connected"})
+_INCARNATION = re.compile("[0-9a-f]{16}")
+
+
+class Proof(NamedTuple):
+    """A site had nothing more for the group, after a producer had told how far its journal was."""
+
+    site: str
+    producer: str
+    incarnation: int
+    lsn: int
 
 
 @dataclass
@@ -40,8 +56,18 @@ class GroupFacts:
     leaps: dict[Stream, list[Position]] = field(default_factory=dict)
     """Pairs of epochs between which everything was declared lost, whatever epochs there were."""
     late: SpanMap = field(default_factory=SpanMap)
+    removed: SpanMap = field(default_factory=SpanMap)
+    """Of what was declared, what was said to be removed by its producer."""
     received: dict[str, SpanMap] = field(default_factory=dict)
-    """Per site, duplicates included."""
+    """Per site, duplicates and repairs included."""
+    arrived: dict[str, SpanMap] = field(default_factory=dict)
+    """Per site, what came out of its queue."""
+    strays: dict[str, SpanMap] = field(default_factory=dict)
+    """Per site, what came out of its queue and had no use any more."""
+    repaired: SpanMap = field(default_factory=SpanMap)
+    """What producers sent again on request, and nothing else had brought by then."""
+    proofs: list[Proof] = field(default_factory=list)
+    """Where queues were seen empty, or sessions gone."""
     buffered: dict[str, SpanMap] = field(default_factory=dict)
     """Per site that it came from, what was held back in the inbox."""
     joined: dict[Stream, Position] = field(default_factory=dict)
@@ -82,8 +108,30 @@ def gather_group(
     facts.joined = begun | facts.joined
     for reader in readers:
         reader.finish()
+        _check_passed(reader, readers)
     _check_acknowledged(facts, findings, readers)
     return facts, findings
+
+
+def _proofs(row: JournalRow) -> list[Proof]:
+    """Of how many producers the row says how far they had told to be."""
+    detail = row.detail or {}
+    heard = detail.get("heard")
+    if not isinstance(heard, dict) or (
+        row.kind == "connected" and detail.get("session_present") is not False
+    ):
+        return []
+    return [
+        Proof(row.site, producer, incarnation, told[0])
+        for producer, told in heard.items()
+        if isinstance(told, list | tuple) and len(told) == 2 and isinstance(told[0], int)
+        and (incarnation := _hex(told[1])) is not None
+    ]  # fmt: skip
+
+
+def _hex(value: Any) -> int | None:
+    """The number that 16 hex digits say."""
+    return int(value, 16) if isinstance(value, str) and _INCARNATION.fullmatch(value) else None
 
 
 @dataclass
@@ -133,6 +181,8 @@ class _Reader:
         self.replays = SpanMap()
         self.again = SpanMap()
         """Acknowledged more than once in this chain."""
+        self.passed = SpanMap()
+        """Owed, and passed over."""
         self.latest = True
         self.before = SpanMap()
         """Handed out by chains read before this one."""
@@ -179,10 +229,21 @@ class _Reader:
             self.streams[stream] = _StreamState(cursor=(row.epoch, position[1] - 1))
 
     def _site_row(self, row: JournalRow) -> None:
+        facts, places = self.facts, []
         if row.kind in ("received", "duplicate"):
-            self.facts.received.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
+            places.append(facts.received)
+            if row.reason != _REPAIR:
+                places.append(facts.arrived)
+            elif row.kind == "received":
+                facts.repaired.put(key_of(row), row.first, row.last)
         elif row.kind == "buffered":
-            self.facts.buffered.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
+            places.append(facts.buffered)
+        elif row.kind in _STRAYS and row.site and row.reason != _REPAIR:
+            places.append(facts.strays)
+        elif row.kind in _EMPTIED:
+            facts.proofs += _proofs(row)
+        for place in places:
+            place.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
 
     def _ordered(self, row: JournalRow, ack_starts: SpanMap) -> None:
         stream = stream_of(row)
@@ -250,6 +311,8 @@ class _Reader:
         _at(state.skipped, row.epoch).add(row.first, last)
         facts = self.facts.declared if row.kind == "declared" else self.facts.before_join
         facts.put(key_of(row), row.first, last)
+        if row.kind == "declared" and row.reason == "removed":
+            self.facts.removed.put(key_of(row), row.first, last)
         if (start := self._ahead(row, state, last)) <= last:
             self._advance(row, state, start, last)
 
@@ -294,12 +357,8 @@ class _Reader:
     def _check_owed(self, row: JournalRow, state: _StreamState, position: Position) -> None:
         for epoch in sorted(state.owed):
             bound = position[1] - 1 if epoch == position[0] else ENDLESS if epoch < position[0] else -1
-            for first, last in (passed := state.owed[epoch].within(1, bound)):
-                self.findings.append(
-                    Finding("not_redelivered", KINDS["not_redelivered"][1], stream_of(row),
-                            self.facts.group, epoch=epoch, first=first, last=last)
-                )  # fmt: skip
-            if passed:
+            if passed := state.owed[epoch].within(1, bound):
+                self.passed.merge({(stream_of(row), epoch): passed})
                 state.owed[epoch] = state.owed[epoch] - passed
 
     def _acknowledge(self, rows: list[JournalRow]) -> None:
@@ -354,6 +413,19 @@ class _Reader:
                     )  # fmt: skip
             if state.cursor is not None:
                 self.facts.reached[stream] = max(state.cursor, self.facts.reached.get(stream, (0, 0)))
+
+
+def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:
+    """What was owed and passed over was dealt with by another inbox, or should have come again."""
+    for (stream, epoch), spans in reader.passed.items():
+        for other in readers:
+            if other is not reader:
+                spans -= other.acknowledged[stream, epoch]  # noqa: PLW2901
+        for first, last in spans:
+            reader.findings.append(
+                Finding("not_redelivered", KINDS["not_redelivered"][1], stream, reader.facts.group,
+                        epoch=epoch, first=first, last=last)
+            )  # fmt: skip
 
 
 def _check_acknowledged(facts: GroupFacts, findings: list[Finding], readers: list[_Reader]) -> None:

@@ -25,8 +25,8 @@ from reliamsg.verify.segments import check_segment, claims_to_be_segment, owner_
 from reliamsg.verify.spans import Spans
 
 __all__ = [
-    "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database", "merge_copies",
-    "read_chain",
+    "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database",
+    "mark_abandoned", "merge_copies", "read_chain",
 ]  # fmt: skip
 
 Role = Literal["producer", "group"]
@@ -353,6 +353,19 @@ def merge_copies(chains: Iterable[Chain]) -> list[Chain]:
         if not any(_is_older_copy(chain, other) for other in kept):
             kept.append(chain)
     return kept
+
+
+def mark_abandoned(chains: Iterable[Chain]) -> None:
+    """Mark as broken each chain of a group that goes on where another inbox had stopped, if that left no journal."""
+    chains = [chain for chain in chains if chain.role == "group"]
+    known = {(chain.client, boot.opened.get("inbox")) for chain in chains for boot in chain.boots}
+    for chain in chains:
+        for row in chain.rows:
+            before = (row.detail or {}).get("from") if row.kind == "took_over" else None
+            problem = f"inbox {before}, whose work it went on with, left no journal"
+            told = isinstance(before, str) and before
+            if told and (chain.client, before) not in known and problem not in chain.broken:
+                chain.broken.append(problem)
 
 
 def _is_older_copy(chain: Chain, other: Chain) -> bool:

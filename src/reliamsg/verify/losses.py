@@ -42,6 +42,7 @@ def account(
                 if name in named.get(key[0].topic, ()):
                     ledger.account(key, producer, pending[key])
         ledger.strangers(contested)
+        ledger.claims(contested)
         ledger.unacknowledged()
         ledger.report_to(report)
         open_ends.merge(ledger.found.get("undelivered", SpanMap()))
@@ -103,7 +104,8 @@ class _Ledger:
         enqueued = _accounted(producer, key)
         counted = producer.counted.get(group.group, SpanMap())[key]
         declared = group.declared_in(key) & enqueued
-        self._put("declared_gap", key, declared - group.handed[key])
+        gap, taken = declared - group.handed[key], producer.removed[key]
+        self._put("declared_gap", key, gap - taken)
         self._excuse(key, declared | group.dead[key] | pending)
         missing = enqueued - group.handed[key] - group.dead[key] - declared - pending
         early = (missing - counted) & (group.before_join[key] | self._before(key))
@@ -114,11 +116,12 @@ class _Ledger:
             self.before_join.merge({key: early})
             self._excuse(key, early)
         missing = missing - early
-        removed = missing & producer.removed[key]
-        self._put("removed", key, removed)
+        removed = missing & taken
+        self._put("removed", key, removed | (gap & taken))
         self._excuse(key, removed)
+        held = producer.held[key] - producer.consumed.get(group.group, SpanMap())[key]
         for first, last in missing - removed:
-            self._missing(key, first, last)
+            self._missing(key, first, last, held)
 
     def _before(self, key: Key) -> Spans:
         """What of an epoch lies before the place where the group joined; all of it where it never did."""
@@ -128,14 +131,21 @@ class _Ledger:
             return Spans([(1, ENDLESS)])
         return Spans([(1, joined[1] - 1)]) if epoch == joined[0] else Spans()
 
-    def _missing(self, key: Key, first: int, last: int) -> None:
+    def _missing(self, key: Key, first: int, last: int, held: Spans) -> None:
+        """`held`: what the outbox keeps for the group, which can still ask for it at the end of the stream."""
         stream, epoch = key
         tail = (epoch, first) > self.group.reached.get(stream, (0, 0))
         certain = self.group.sound and (not tail or (self.drained and self.group.finished))
+        open_end = held.within(first, last) if tail and certain else Spans()
         if not certain:
-            self._put("undelivered", key, Spans([(first, last)]))
-            self._excuse(key, Spans([(first, last)]))
-            return
+            open_end = Spans([(first, last)])
+        self._put("undelivered", key, open_end)
+        self._excuse(key, open_end)
+        for piece in open_end.lacking(first, last):
+            self._lost(key, *piece, tail)
+
+    def _lost(self, key: Key, first: int, last: int, tail: bool) -> None:
+        stream, epoch = key
         given = [(e, spans.lowest) for (s, e), spans in self.group.handed.items() if s == stream and spans]
         where = "tail" if tail else "prefix" if not given or (epoch, last) < min(given) else "middle"
         self.lost.setdefault(where, SpanMap()).put(key, first, last)
@@ -150,8 +160,28 @@ class _Ledger:
         for key in _in_order(self.group.declared):
             producer = self.producers.get(key[0].producer)
             if producer is not None and producer.told and producer.enqueued[key] and key not in contested:
-                stray = self.group.declared[key] - producer.enqueued[key]
+                stray = self.group.declared[key] - producer.enqueued[key] - producer.moved[key]
                 self._put("phantom_gap", key, Spans((a, b) for a, b in stray if b < ENDLESS - 1))
+
+    def claims(self, contested: set[Key]) -> None:
+        """What a producer said, or was said to have done, that the other side's journal knows nothing of."""
+        group = self.group
+        for key in _in_order(group.removed):
+            producer = self.producers.get(key[0].producer)
+            if producer is not None and producer.told and key not in contested:
+                said = group.removed[key] & producer.enqueued[key]
+                self._put("false_removal", key, said - producer.later[key] - producer.removed[key])
+        if not (group.sound and group.finished):
+            return
+        for producer in self.producers.values():
+            for key, spans in producer.consumed.get(group.group, SpanMap()).items():
+                if key not in contested:
+                    claimed = spans & _accounted(producer, key)
+                    settled = group.acknowledged[key] | group.dead[key] | group.declared_in(key)
+                    settled = settled | group.before_join[key]
+                    if key[0] in group.joined:
+                        settled = settled | self._before(key)
+                    self._put("consumed_unsettled", key, claimed - settled)
 
     def unacknowledged(self) -> None:
         """What was given and is not settled yet."""

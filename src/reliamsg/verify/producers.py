@@ -9,12 +9,14 @@ from typing import Any
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Boot, Chain
+from reliamsg.verify.membership import Membership, names
+from reliamsg.verify.renumbered import Renumbering
 from reliamsg.verify.report import KINDS, Finding
 from reliamsg.verify.spans import Key, SpanMap
 
-__all__ = ["ProducerFacts", "gather_producer", "key_of", "stream_of"]
+__all__ = ["Confirms", "ProducerFacts", "gather_producer", "key_of", "stream_of"]
 
-_REMOVED = frozenset({"removed", "renumbered"})
+_RELEASED = frozenset({"released", "released_unsent"})
 
 
 def stream_of(row: JournalRow) -> Stream:
@@ -25,6 +27,16 @@ def stream_of(row: JournalRow) -> Stream:
 def key_of(row: JournalRow) -> Key:
     """The stream and epoch that a row is about."""
     return stream_of(row), row.epoch
+
+
+@dataclass
+class Confirms:
+    """What one chain says that sites confirmed, row by row."""
+
+    incarnations: set[int] = field(default_factory=set)
+    """Of its boots."""
+    rows: list[tuple[int, str, Key, int, int]] = field(default_factory=list)
+    """Lsn, site, stream and epoch, first and last number."""
 
 
 @dataclass
@@ -45,11 +57,19 @@ class ProducerFacts:
     """Of it, what was enqueued after the time that the account is about."""
     published: SpanMap = field(default_factory=SpanMap)
     removed: SpanMap = field(default_factory=SpanMap)
+    moved: SpanMap = field(default_factory=SpanMap)
+    """What numbers were called that have another epoch now."""
     confirmed: dict[str, SpanMap] = field(default_factory=dict)
+    confirms: list[Confirms] = field(default_factory=list)
+    """The same, of each chain."""
     counted: dict[str, SpanMap] = field(default_factory=dict)
     """For each group, what was enqueued while the producer named it."""
+    consumed: dict[str, SpanMap] = field(default_factory=dict)
+    """For each group, what the producer was told that it is done with."""
+    held: SpanMap = field(default_factory=SpanMap)
+    """What an outbox that keeps messages until they are consumed has not let go of."""
     groups: dict[str, set[str]] = field(default_factory=dict)
-    """For each topic, the groups that were ever named."""
+    """For each topic, the groups that are named, or were and have got something."""
     contested: set[Key] = field(default_factory=set)
     """Where a sequence number was used twice: contents can't be compared there."""
 
@@ -60,7 +80,7 @@ def gather_producer(
     """Read all journals of one producer. `until_us`: µs since 1970 by its clock, the end of the account."""
     facts = ProducerFacts(producer)
     findings: list[Finding] = []
-    seen: set[tuple[str, int]] = set()
+    seen: set[tuple[str, int, Key]] = set()
     going_on: list[bool] = []
     for chain in chains:
         facts.sound &= not chain.broken
@@ -82,7 +102,7 @@ class _Reader:
         facts: ProducerFacts,
         findings: list[Finding],
         chain: Chain,
-        seen: set[tuple[str, int]],
+        seen: set[tuple[str, int, Key]],
         until_us: int | None,
     ) -> None:
         self.until_us = until_us
@@ -96,51 +116,133 @@ class _Reader:
         self.newest_epoch = 0
         self.tips: dict[Stream, tuple[int, int, int]] = {}
         """Per stream the newest (epoch, incarnation, last) that was enqueued."""
+        self.now = Renumbering(chain.rows)
+        self.membership = Membership(self.now)
+        self.confirms = Confirms()
+        self.enqueued = SpanMap()
+        self.consumed: dict[str, SpanMap] = {}
+        self.released = SpanMap()
+        """By boots that keep messages until they are consumed."""
+        self.left = SpanMap()
+        """What is not in the outbox any more."""
 
     def read(self) -> None:
+        keeps = False
         for boot in self.chain.boots:
-            named = _named_groups(boot)
-            for topic, groups in named.items():
-                self.facts.groups.setdefault(topic, set()).update(groups)
+            self.membership.begin(boot)
+            for topic in self.membership.topics:
+                self.facts.groups.setdefault(topic, set())
+            keeps = boot.opened.get("release") == "consumed"
             published: SpanMap = SpanMap()
+            fenced: int | None = None
             for row in boot.rows:
-                if row.kind == "enqueued":
-                    known = (row.boot, row.lsn) in self.seen
-                    self.seen.add((row.boot, row.lsn))
-                    self._enqueued(row, named, known)
-                elif row.kind == "epoch":
-                    self._entered(row)
-                elif row.kind == "confirmed":
-                    for confirmed in (self.facts.confirmed, self.confirmed):
-                        confirmed.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
-                elif row.kind == "published":
-                    published.put(key_of(row), row.first, row.last)
-                elif row.kind in _REMOVED:
-                    self.facts.removed.put(key_of(row), row.first, row.last)
+                if row.kind == "fenced":
+                    fenced = row.lsn if fenced is None else min(fenced, row.lsn)
+                elif row.kind == "enqueued" and fenced is not None and row.lsn > fenced:
+                    self._find("enqueued_after_fence", self.now(row), row.first, row.last)
+                if row.kind in ("enqueued", "epoch", "renumbered"):
+                    self._step(row)
+                else:
+                    self._other(self.now(row), keeps)
+                if row.kind == "published":
+                    published.put(key_of(self.now(row)), row.first, row.last)
             self.facts.published.merge(published)
             self._check_policy(boot, published)
+        self._settle(keeps)
 
-    def _enqueued(self, row: JournalRow, named: dict[str, set[str]], known: bool) -> None:
-        key, facts = key_of(row), self.facts
-        again = facts.enqueued[key].within(row.first, row.last)
-        if again and not known:
-            facts.contested.add(key)
-            for first, last in again:
-                self._find("seq_reused", row, first, last)
-        tip = self.tips.get(key[0])
+    def _step(self, row: JournalRow) -> None:
+        """What goes on with numbers and epochs, judged as it was written."""
+        if row.kind == "epoch":
+            self._entered(row)
+        elif row.kind == "renumbered":
+            self._renumbered(row)
+        else:
+            self._check_number(row)
+            self._enqueued(self.now(row))
+
+    def _other(self, row: JournalRow, keeps: bool) -> None:
+        key = key_of(row)
+        if row.kind == "opened":
+            self.confirms.incarnations.add(row.incarnation)
+        elif row.kind == "confirmed":
+            for confirmed in (self.facts.confirmed, self.confirmed):
+                confirmed.setdefault(row.site, SpanMap()).put(key, row.first, row.last)
+            self.confirms.rows.append((row.lsn, row.site, key, row.first, row.last))
+        elif row.kind == "removed":
+            self.facts.removed.put(key, row.first, row.last)
+            self.left.put(key, row.first, row.last)
+        elif row.kind == "consumed":
+            self.consumed.setdefault(row.group, SpanMap()).put(key, row.first, row.last)
+        elif row.kind in _RELEASED:
+            self.left.put(key, row.first, row.last)
+            if keeps:
+                self.released.put(key, row.first, row.last)
+        elif row.kind in ("group_added", "group_removed"):
+            self.membership.changed(row)
+
+    def _check_number(self, row: JournalRow) -> None:
+        """A number follows on the one before it, in an epoch that is not over."""
+        stream = stream_of(row)
+        tip = self.tips.get(stream)
         expected = tip[2] + 1 if tip is not None and tip[0] == row.epoch else 1
         if row.epoch < self.newest_epoch:
             self._find("old_epoch", row, row.first, row.last)
         elif row.first > expected and not self.chain.broken:
             self._find("seq_skipped", row, expected, row.first - 1)
-        self.newest_epoch = max(self.newest_epoch, row.epoch)
-        if tip is None or (row.epoch, row.last) > (tip[0], tip[2]):
-            self.tips[key[0]] = (row.epoch, row.incarnation, row.last)
+        self._advance(stream, row.epoch, row.incarnation, row.last)
+
+    def _advance(self, stream: Stream, epoch: int, incarnation: int, last: int) -> None:
+        self.newest_epoch = max(self.newest_epoch, epoch)
+        tip = self.tips.get(stream)
+        if tip is None or (epoch, last) > (tip[0], tip[2]):
+            self.tips[stream] = (epoch, incarnation, last)
+
+    def _enqueued(self, row: JournalRow) -> None:
+        key, facts = key_of(row), self.facts
+        again = facts.enqueued[key].within(row.first, row.last)
+        if again and (row.boot, row.lsn, key) not in self.seen:
+            facts.contested.add(key)
+            for first, last in again:
+                self._find("seq_reused", row, first, last)
+        self.seen.add((row.boot, row.lsn, key))
         facts.enqueued.put(key, row.first, row.last)
+        self.enqueued.put(key, row.first, row.last)
         if self.until_us is not None and row.wall_last_us > self.until_us:
             facts.later.put(key, row.first, row.last)
-        for group in named.get(row.topic, ()):
-            facts.counted.setdefault(group, SpanMap()).put(key, row.first, row.last)
+        self.membership.enqueued(row)
+
+    def _renumbered(self, row: JournalRow) -> None:
+        self.facts.moved.put(key_of(row), row.first, row.last)
+        new = (row.detail or {}).get("epoch")
+        if isinstance(new, int):
+            self._advance(stream_of(row), new, row.incarnation, row.last)
+
+    def _settle(self, keeps: bool) -> None:
+        """The chain is read. `keeps`: its last boot keeps messages until they are consumed."""
+        facts = self.facts
+        facts.confirms.append(self.confirms)
+        for (topic, group), named in self.membership.named.items():
+            facts.groups.setdefault(topic, set()).update([group] if named else ())
+        counted = self.membership.counted(self.enqueued)
+        for group, spans in counted.items():
+            facts.counted.setdefault(group, SpanMap()).merge(spans)
+        for group, spans in self.consumed.items():
+            facts.consumed.setdefault(group, SpanMap()).merge(spans)
+        if keeps:
+            facts.held.merge({key: spans - self.left[key] for key, spans in self.enqueued.items()})
+        if not self.chain.broken:
+            self._check_released(counted)
+
+    def _check_released(self, counted: dict[str, SpanMap]) -> None:
+        """Nothing leaves an outbox that keeps messages for its groups before they are done with it."""
+        for group, spans in sorted(counted.items()):
+            consumed = self.consumed.get(group, SpanMap())
+            for key, released in self.released.items():
+                for first, last in (released & spans[key]) - consumed[key]:
+                    self.findings.append(
+                        Finding("released_early", KINDS["released_early"][1], key[0], group,
+                                epoch=key[1], first=first, last=last)
+                    )  # fmt: skip
 
     def _entered(self, row: JournalRow) -> None:
         """An ``epoch`` row: what it calls the previous epoch must be what this journal has."""
@@ -149,6 +251,8 @@ class _Reader:
         self.newest_epoch = max(self.newest_epoch, row.epoch)
         if not row.topic or self.chain.broken or "prev" not in (row.detail or {}):
             return
+        if key_of(row) in self.now.entered:
+            return  # messages moved there, perhaps together with those of the epoch before
         said = _as_prev((row.detail or {})["prev"])
         tip = self.tips.get(stream_of(row))
         if tip is not None and tip[0] >= row.epoch:
@@ -163,7 +267,7 @@ class _Reader:
             return
         needed: dict[str, SpanMap] = {}
         if boot.opened.get("confirm") == "all":
-            needed = {s: self.confirmed.get(s, SpanMap()) for s in _names(boot.opened.get("sites"))}
+            needed = {s: self.confirmed.get(s, SpanMap()) for s in names(boot.opened.get("sites"))}
         if not needed:
             needed[""] = SpanMap()
             for confirmed in self.confirmed.values():
@@ -192,18 +296,6 @@ def _check_confirms(facts: ProducerFacts, findings: list[Finding]) -> None:
                     Finding("confirmed_unknown", KINDS["confirmed_unknown"][1], stream, site=site, epoch=epoch,
                             first=first, last=last)
                 )  # fmt: skip
-
-
-def _named_groups(boot: Boot) -> dict[str, set[str]]:
-    groups = boot.opened.get("groups")
-    if not isinstance(groups, dict):
-        return {}
-    return {topic: set(_names(names)) for topic, names in groups.items()}
-
-
-def _names(value: Any) -> list[str]:
-    """Names from a list of them, or from an object whose keys they are."""
-    return [name for name in value if isinstance(name, str)] if isinstance(value, list | dict) else []
 
 
 def _as_prev(value: Any) -> tuple[int, int, int] | None:

@@ -40,10 +40,14 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "wrong_prev": ("violated", "an epoch entered with a wrong account of the one before"),
     "confirmed_unknown": ("violated", "confirmed, yet never enqueued"),
     "published_unconfirmed": ("violated", "counted as published before the confirm policy was met"),
+    "enqueued_after_fence": ("violated", "enqueued although its producer knew that it was fenced"),
+    "released_early": ("violated", "left the outbox before a group that counts was done with it"),
     # Both sides
     "two_incarnations": ("violated", "one epoch with two histories"),
     "phantom": ("violated", "delivered, yet never published"),
     "delivered_after_failed": ("violated", "delivered, although publishing it was reported as failed"),
+    "consumed_unsettled": ("violated", "counted as consumed, yet its group had not settled it"),
+    "false_removal": ("violated", "declared as removed, yet its producer never removed it"),
     "corrupt": ("violated", "the content that was delivered is not what was published"),
     "not_durable": ("violated", "publishing returned, and the outbox does not have it"),
     "unjournalled": ("violated", "the application was given what its journal does not say"),
@@ -139,8 +143,7 @@ def worst(findings: Iterable[Finding]) -> Verdict:
 class Counts:
     """Messages, by what became of them.
 
-    `delivered`, `before_join`, `late`, `declared_gaps`, `lost`, `duplicates`, `out_of_order` and `phantom` count
-    each message once for each group that it concerns.
+    All but `enqueued` and `pending` count each message once for each group that it concerns.
     """
 
     enqueued: int = 0
@@ -153,6 +156,10 @@ class Counts:
     pending: int = 0
     late: int = 0
     before_join: int = 0
+    saved_by_repair: int = 0
+    """Confirmed and delivered, and received only because its producer sent it again on request."""
+    saved_by_second_site: int = 0
+    """Delivered, lost by a site that had confirmed it, and received from another one."""
 
     def as_dict(self) -> dict[str, Any]:
         return {**vars(self), "delivered": dict(sorted(self.delivered.items()))}
@@ -165,9 +172,8 @@ class SiteCounts:
     confirmed: int = 0
     received: int = 0
     lost_after_confirm: int = 0
-    """Confirmed, and proven not to be there any more without having been received. The proof takes a queue that
-    was seen empty after the confirm, and no two clocks are compared for "after": 0 unless a client's journal says
-    up to where it had heard of its producers when it saw the queue empty, which none does yet."""
+    """Confirmed, and proven not to be there any more without having been received: after its producer had told that it
+    was confirmed, the queue was seen empty, or the session was found gone. At least so many."""
     saved_alone: int = 0
     """Delivered, and received from no other site."""
 
@@ -232,7 +238,8 @@ class Report:
         lines.append(
             f"  lost {m.lost:,}, declared gaps {m.declared_gaps:,}, duplicates {m.duplicates:,},"
             f" out of order {m.out_of_order:,}, phantom {m.phantom:,}, pending {m.pending:,}, late {m.late:,},"
-            f" before join {m.before_join:,}"
+            f" before join {m.before_join:,}, saved by repair {m.saved_by_repair:,}, by a second site"
+            f" {m.saved_by_second_site:,}"
         )
         lines += [
             f"  site {name}: confirmed {s.confirmed:,}, received {s.received:,}, lost after confirming"
