@@ -52,6 +52,10 @@ class Page:
                 found.append((link, first, last))
         return found
 
+    def count_from(self, position: Position) -> int:
+        """How many messages there are from `position` on."""
+        return sum(last - first + 1 for _, first, last in self.between(position, self.tail))
+
 
 class Book:
     """All streams of one producer, by stream and by row."""

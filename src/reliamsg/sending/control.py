@@ -288,6 +288,7 @@ class Control:
 
     def _open_gate(self, now: float) -> None:
         self._outbox.offer()
+        self._engine.probe("offered")
         with self._engine.lock:
             self.gate = None
         self._unanswered.clear()

@@ -203,7 +203,7 @@ class Engine:
             top = self.core.top
             return Remaining(
                 self._pending(), {name: link.status(top).behind for name, link in self.links.items()},
-                self.journal_left,
+                self.journal_left, self.membership.unacknowledged(),
             )  # fmt: skip
 
     # -- what site links call, with the lock held -------------------------------------------------------------

@@ -333,12 +333,22 @@ class Membership:
         return tuple(
             GroupStatus(
                 member.group, stream.topic, stream.partition, member.named, member.since, member.position,
-                sum(last - first + 1 for _, first, last in page.between(member.position, page.tail)),
-                None if member.heard is None else max(0.0, now - member.heard),
+                page.count_from(member.position), None if member.heard is None else max(0.0, now - member.heard),
             )
             for stream, page in self.book.pages.items()
             for member in self.table.members(stream)
         )  # fmt: skip
+
+    def unacknowledged(self) -> int:
+        """How many messages are kept for some group."""
+        if self.consumed is None:
+            return 0
+        slowest = {stream: self.table.slowest(stream) for stream in self.book.pages}
+        return sum(
+            self.book.pages[stream].count_from(member.position)
+            for stream, member in slowest.items()
+            if member is not None
+        )
 
     def lagging(self) -> str:
         """Which groups the outbox is waiting for, the slowest first; empty where it waits for none."""

@@ -124,7 +124,7 @@ class Producer:
         `on_error` is called with what happens in the background: a fatal error, which every later call raises
         as well, or an exception of a callback. `transports` replaces the brokers, as
         :class:`reliamsg.testing.MemoryNetwork` does. `probe` is for tests: called with the name of a point
-        that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``, and the
+        that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``, ``renumbered``, ``offered``, and the
         :class:`~reliamsg.export.exporter.Exporter`'s), on whichever thread passes it.
         """
         check_name("producer id", producer_id)

@@ -105,12 +105,19 @@ class Remaining:
     """Batches that each site has not confirmed."""
     journal_rows: int = 0
     """Journal rows that are not at their target, and follow then as well. No messages."""
+    unacknowledged: int = 0
+    """With ``release="consumed"``: messages that some named group has not acknowledged; they are kept for it."""
 
     @property
     def nothing(self) -> bool:
+        """Whether all is confirmed."""
         return self.messages == 0
 
     def __str__(self) -> str:
+        if self.nothing and self.unacknowledged:
+            return (
+                f"{self.unacknowledged} messages remain in the outbox until all groups have acknowledged them"
+            )
         if self.nothing:
             return "nothing remains"
         where = ", ".join(f"{name}: {count} batches" for name, count in self.sites.items() if count)
