@@ -294,6 +294,26 @@ def test_what_was_removed_is_put_to_the_policy_once_at_once_and_then_like_any_ga
     assert group.got[-1] == (10, 30)
 
 
+def test_what_was_removed_waits_for_what_comes_before_it() -> None:
+    teller, group = Teller(), Group(skip_gaps=False)
+    group.reading = False
+    teller.open(10)
+    teller.publish(30)
+    group.receive(teller, 10, 1, 10)
+    group.receive(teller, 10, 21, 30)
+    teller.remove(10, 11, 20)
+    core, state = group.core, group.state
+    while (found := core.offer(state, group.now, 1)) is None:
+        group.commit()
+    core.take(state, found, 10, group.now)
+    group.hear(teller.status())
+    group.wait(2.0)
+    assert group.gaps == []
+    core.acknowledge(STREAM, 10, 1, 10, group.now)
+    group.wait(0.1)
+    assert [(gap.first, gap.last, gap.reason) for gap in group.gaps] == [(11, 20, "removed")]
+
+
 def test_a_gap_of_which_a_part_was_removed_is_taken_apart() -> None:
     teller, group = gapped(60, 11, 50, gap_timeout=5.0)
     teller.remove(10, 21, 30)

@@ -46,7 +46,7 @@ def test_what_is_on_its_way_is_not_missing() -> None:
     for _ in range(50):
         teller.publish(3)
         group.hear(teller.status())
-        group.wait(0.1)
+        group.wait(0.2)
         group.receive(teller, 10, 8, teller.epochs[-1][3])
         group.wait(0.1)
     assert group.asked == []
@@ -234,6 +234,48 @@ def test_unknown_history_that_no_chain_reaches_is_declared_as_before() -> None:
     assert reasons == {"extent unknown"}
 
 
+def test_what_is_known_of_an_epoch_is_exact_though_what_follows_is_not() -> None:
+    teller, group = pair(10)
+    group.receive(teller, 10, 1, 7)
+    group.hear(teller.status())
+    group.wait(0.4)
+    group.arrive("dc1", 30, 210, Prev(20, 140, 5), 1, 5)
+    assert group.state.clock.target == (10, 8, 10)
+    group.repair(teller, [(10, 8, 10)])
+    assert group.state.clock.target == (10, 11, None)
+
+
+def test_what_was_only_said_of_epochs_to_come_is_not_stored() -> None:
+    teller, group = pair(10)
+    teller.open(20)
+    teller.publish(5)
+    group.receive(teller, 10, 1, 8)
+    group.hear(teller.status())
+    group.wait(1.0)
+    assert sorted(group.state.live) == [10, 20]
+    group.core.mark(group.state)
+    group.commit()
+    assert sorted(group.disk.epochs) == [10]
+    group.crash()
+    group.hear(teller.status())
+    group.wait(3.0, teller)
+    assert group.got == all_of(teller)
+
+
+def test_the_word_of_data_counts_for_what_an_epoch_follows() -> None:
+    teller, group = pair(10)
+    group.receive(teller, 10, 1, 8)
+    made_up = ((10, 70, 1, 10), (15, 15, 1, 3), (20, 140, 1, 5))
+    group.hear(Announced(STREAM, 20, 140, made_up, number=1))
+    group.wait(0.5)
+    teller.open(20)
+    teller.publish(5)
+    assert group.state.live[20].prev == Prev(15, 15, 3)
+    group.receive(teller, 20, 1, 5)
+    assert group.state.live[20].prev == Prev(10, 70, 10)
+    assert not group.state.live[20].told
+
+
 def test_more_epochs_than_are_taken_in_at_once_come_by_and_by() -> None:
     teller, group = pair(2)
     for epoch in range(11, 11 + 3 * MAX_EPOCHS_AHEAD):
@@ -403,6 +445,29 @@ def test_a_standby_finishes_what_the_other_had_left_of_an_earlier_epoch() -> Non
     group.wait(4.0, teller)
     assert group.got == [*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 11))]
     assert group.core.conflicts == []
+    assert group.told("joined") == [(10, 8, 8, "took_over")]
+
+
+def test_a_standby_flags_all_of_an_epoch_that_the_other_had_handed_out() -> None:
+    teller, group = pair(10)
+    teller.open(20)
+    teller.publish(10)
+    group.core.adopt(STREAM, (20, 140), (10, 8), 6, group.now)
+    for epoch in (10, 20):
+        prev = teller.prev(epoch)
+        group.core.receive("dc1", STREAM, epoch, epoch * 7, prev, 1, 10, epoch, group.now)
+    flags: list[tuple[int, int, int, bool]] = []
+    for _ in range(50):
+        found = group.core.offer(group.state, group.now, 1)
+        if found is None:
+            group.commit()
+            continue
+        flags.append((found.epoch, found.first, found.last, found.redelivered))
+        group.core.take(group.state, found, found.last, group.now)
+        group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
+    flagged = {(e, n) for e, first, last, flag in flags if flag for n in range(first, last + 1)}
+    assert flagged == {*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 6))}
+    assert sum(last - first + 1 for _, first, last, _ in flags) == 13
 
 
 def test_a_stream_that_is_known_is_not_adopted() -> None:
