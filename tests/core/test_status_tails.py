@@ -47,6 +47,7 @@ def test_what_is_on_its_way_is_not_missing() -> None:
         teller.publish(3)
         group.hear(teller.status())
         group.wait(0.2)
+        assert group.state.clock.target is None
         group.receive(teller, 10, 8, teller.epochs[-1][3])
         group.wait(0.1)
     assert group.asked == []
