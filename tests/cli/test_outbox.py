@@ -91,3 +91,32 @@ def test_looking_while_the_owner_runs(mqtt: Sites, unique: str) -> None:
         assert owner.returncode == 0, errors
     finally:
         owner.kill()
+
+
+def test_a_consumed_release_waits_for_its_group_and_drain_keeps_to_it(mixed: Sites, unique: str) -> None:
+    consumed = ("--release", "consumed", "--group", unique)
+    text = refused(
+        publish(mixed, unique, b"a\nb\n", *consumed, "--timeout", "0.5"), 1, "not yet acknowledged"
+    )
+    assert f"{unique} on {unique}: 2 messages behind, never heard" in text
+    found = stats(mixed)
+    (member,) = found["members"]  # type: ignore[misc]
+    assert (member["group"], member["behind"], found["release"]) == (unique, 2, "consumed")
+    text = succeeded(reliamsg("outbox", "stats", mixed.file("p.db"))).decode()
+    assert f"group {unique} on {unique}: all before 1 of epoch" in text
+    assert "2 messages behind" in text
+    refused(
+        reliamsg("outbox", "drain", mixed.file("p.db"), *mixed.arguments, "--timeout", "0.5"), 1,
+        "2 messages not yet acknowledged",
+    )  # fmt: skip
+    drain = start("outbox", "drain", mixed.file("p.db"), *mixed.arguments, stdout=subprocess.PIPE)
+    assert succeeded(subscribe(mixed, unique, unique, "--count", "2")) == b"a\nb\n"
+    # The last acknowledgement is told when the reader goes on, or comes back.
+    reader = start("sub", unique, *mixed.arguments, "--group", unique, "--inbox", mixed.file(f"{unique}.db"))
+    try:
+        assert drain.communicate(timeout=120)[0] == b"2 messages of p acknowledged; nothing remains\n"
+    finally:
+        reader.terminate()
+        reader.wait(120)
+    assert drain.returncode == 0
+    assert stats(mixed)["members"][0]["behind"] == 0  # type: ignore[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from reliamsg.config import Confirm
 from reliamsg.core.producer import ProducerCore
+from reliamsg.core.ranges import RangeSet
 from tests.core.sending_tools import LIMITS, FakeRow
 
 
@@ -110,3 +111,37 @@ def test_under_all_nothing_leaves_that_a_site_lacks() -> None:
     world.send("dc1")
     world.core.confirmed("dc1", [1, 2, 3, 4], 0.0)
     assert world.core.releasable(0) == ([], [])
+
+
+def test_where_groups_matter_only_what_they_are_done_with_may_leave() -> None:
+    world = World("any")
+    world.send("dc1")
+    world.send("dc2")
+    world.core.confirmed("dc1", [1, 2, 3], 0.0)
+    world.core.confirmed("dc2", [1, 3], 0.0)
+    assert world.core.releasable(0, RangeSet([(2, 3)])) == ([(3, 3)], [(2, 2)])
+    assert world.core.releasable(2, RangeSet([(1, 2)])) == ([], []), "what is not above does not count"
+    assert world.core.releasable(0, RangeSet()) == ([], [])
+
+
+def test_nobody_waits_for_what_was_removed() -> None:
+    world = World("all")
+    sent = world.send("dc1")
+    world.core.gone(1, 1.0)
+    assert 1 in world.core.confirms.published
+    assert list(world.core.sites["dc1"].flights) == [row for row in sent if row != 1]
+    assert world.core.confirmed("dc1", [1], 2.0) == ([], []), "its confirm comes late"
+    assert 1 not in world.send("dc2")
+
+
+def test_what_a_row_lost_does_not_count_in_flight() -> None:
+    world = World("all")
+    world.send("dc1")
+    window = world.core.sites["dc1"]
+    before = window.bytes
+    world.core.changed(FakeRow(1, size=3))
+    assert window.bytes == before - 7
+    world.core.confirmed("dc1", list(window.flights), 1.0)
+    assert window.bytes == 0
+    world.core.changed(FakeRow(1, size=2))
+    assert window.bytes == 0
