@@ -158,6 +158,21 @@ def test_a_full_inbox_asks_only_for_what_holds_its_streams_up() -> None:
     assert ask.missing == ((10, 11, 20), (10, 31, 40))
 
 
+def test_a_stream_that_nothing_was_asked_for_while_the_inbox_was_full_is_asked_for_soon_after() -> None:
+    teller, group = Teller(), Group(gap_timeout=1e6)
+    group.reading = False
+    teller.open(10)
+    teller.publish(50)
+    group.receive(teller, 10, 1, 10)
+    group.receive(teller, 10, 21, 50)
+    for _ in range(600):
+        group.now += 0.1
+        group.core.tick(group.now)
+        assert group.core.asks(group.now, only_heads=True) == []  # what comes before was not handed out yet
+    group.wait(1.0)
+    assert group.wanted == [(10, 11, 20)]
+
+
 def test_many_streams_are_asked_for_in_several_steps() -> None:
     group = Group(gap_timeout=1e6)
     for n in range(2 * MAX_ASKS):

@@ -284,12 +284,14 @@ def ask(core: ConsumerCore, state: StreamState, now: float, only_head: bool) -> 
     asking.queued = asking.look = False
     missing = lacking(state)
     again = asking.asked_to is None or now >= asking.next_at
+    wanted = _wanted(state, asking, missing, again, only_head)
+    if only_head and not wanted:
+        asking.asked_to, asking.next_at = (0, 0), now + core.rules.nak_delay  # until there is room
+        return None
     if again:
+        asking.asked_to = (0, 0)
         asking.interval = min(max(2 * asking.interval, 0.1), BACKOFF_MAX_S)
         asking.next_at = now + core.jitter.spread(asking.interval)
-    wanted = _wanted(state, asking, missing, again, only_head)
-    if asking.asked_to is None or again:
-        asking.asked_to = (0, 0)
     if wanted:
         asking.asked_to = wanted[-1][0], wanted[-1][2]
         if again:
