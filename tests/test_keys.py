@@ -6,11 +6,13 @@ import copy
 import hashlib
 import hmac
 import pickle
+from pathlib import Path
 
 import pytest
 
-from reliamsg import KeyRing
+from reliamsg import Consumer, KeyRing, Producer
 from reliamsg.errors import ConfigError
+from reliamsg.testing import MemoryNetwork
 
 SECRET = b"0123456789abcdef"
 
@@ -85,3 +87,15 @@ def test_secrets_do_not_show() -> None:
         with pytest.raises(TypeError):
             gives_away(ring)
     assert not hasattr(ring, "__dict__")
+
+
+@pytest.mark.parametrize(
+    "keys", [KeyRing({"a": SECRET}), {"a": SECRET}, SECRET], ids=["verifies", "dict", "bytes"]
+)
+def test_clients_need_a_ring_that_signs(keys: object, tmp_path: Path) -> None:
+    network = MemoryNetwork("dc1")
+    with pytest.raises(ConfigError, match="keys"):
+        Producer("p", network.sites, outbox=tmp_path / "p.db", keys=keys, transports=network)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="keys"):
+        Consumer("g", network.sites, topics=["t"], inbox=tmp_path / "g.db", keys=keys, transports=network)  # type: ignore[arg-type]
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from reliamsg.errors import ConfigError
 
-__all__ = ["KeyRing"]
+__all__ = ["KeyRing", "check_keys"]
 
 MAX_KEY_ID_BYTES = 64
 """Longest name of a key."""
@@ -85,6 +85,18 @@ class KeyRing:
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError("a key ring is not pickled: its secrets would be in the pickle")
+
+
+def check_keys(keys: object) -> None:
+    """Raise :class:`ConfigError` unless `keys` is None or a ring that signs: groups sign too, what they tell producers."""
+    if keys is None:
+        return
+    if not isinstance(keys, KeyRing):
+        raise ConfigError(f"keys must be a KeyRing, not {type(keys).__name__}")
+    if not keys.signs:
+        raise ConfigError(
+            "keys: this key ring only verifies; producers and consumers sign: give it sign_with="
+        )
 
 
 def _check_key(key_id: object, secret: object) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from reliamsg.config import Confirm, Site, check_name, confirm_policy
 from reliamsg.errors import ConfigError
-from reliamsg.keys import KeyRing
+from reliamsg.keys import KeyRing, check_keys
 from reliamsg.wire.limits import MAX_BATCH_MESSAGES, MAX_NAMED_GROUPS
 
 __all__ = ["Settings", "check_groups", "make_settings"]
@@ -60,8 +60,7 @@ def make_settings(
                 raise ConfigError(
                     f"site {site.name}: wire='plain' needs headers, which MQTT 3.1.1 does not have"
                 )
-    if keys is not None and not keys.signs:
-        raise ConfigError("keys: this key ring only verifies; a producer has to sign: give it sign_with=")
+    check_keys(keys)
     if compression not in (None, "zstd"):
         raise ConfigError(f"compression={compression!r}: choose 'zstd' or None")
     if compression and importlib.util.find_spec("zstandard") is None:
