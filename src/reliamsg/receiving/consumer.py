@@ -15,7 +15,7 @@ from reliamsg import forks
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.core.consumer import Rules
 from reliamsg.errors import ClosedError, ConfigError, ForkedError, GapError
-from reliamsg.keys import KeyRing
+from reliamsg.keys import KeyRing, check_keys
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.commits import Probe
@@ -134,8 +134,7 @@ class Consumer:
             repair_timeout=repair_timeout,
             takeover_timeout=takeover_timeout,
         )
-        if keys is not None and not keys.signs:
-            raise ConfigError("keys: a consumer signs what it tells producers; give the key ring sign_with=")
+        check_keys(keys)
         if keys is not None and unsequenced == "deliver":
             raise ConfigError(
                 "unsequenced='deliver' and keys exclude each other: such messages are not signed"
