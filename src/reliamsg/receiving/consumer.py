@@ -8,13 +8,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
 from reliamsg import forks
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.core.consumer import Rules
-from reliamsg.errors import ClosedError, ConfigError, ForkedError, GapError
+from reliamsg.errors import ClosedError, ConfigError, ForkedError, GapError, InboxLocked
 from reliamsg.keys import KeyRing, check_keys
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import LateItem, ReplayItem
@@ -22,9 +23,10 @@ from reliamsg.receiving.commits import Probe
 from reliamsg.receiving.dispatch import Dispatcher
 from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
 from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.opening import Opener
 from reliamsg.receiving.reporter import OnError
 from reliamsg.receiving.runner import Runner
-from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of
+from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
 from reliamsg.store.inbox import DeadLetter, Inbox
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
@@ -140,6 +142,7 @@ class Consumer:
                 "unsequenced='deliver' and keys exclude each other: such messages are not signed"
             )
         self._generation = forks.generation
+        self._group, self._topics, self._inbox_path = group, names, inbox
         self._on_gap = on_gap
         self._on_late = on_late
         self._closed = False
@@ -160,20 +163,35 @@ class Consumer:
         )
         settings = EngineSettings(
             group, names, on_late is not None, unsequenced == "deliver", max_inbox_bytes, takeover_timeout,
-            on_gap if isinstance(on_gap, str) else "callable", standby, keys,
+            on_gap if isinstance(on_gap, str) else "callable", standby, keys=keys,
         )  # fmt: skip
         export = journal_export(journal)
-        store = Inbox(inbox, group)
+        self._runner: Runner | None = None
+        self._stopped = False
+        self._opener: Opener | None = None
+
+        def open_inbox() -> None:
+            successor = self._opener is not None
+            engine = _open(
+                Inbox(inbox, group),
+                lambda store: ReceivingEngine(
+                    replace(settings, successor=successor), rules, sites, store, transports or factory,
+                    probe=probe, journal=export,
+                ),
+            )  # fmt: skip
+            self._engine = engine
+            self._runner = runner = Runner(engine, f"reliamsg consumer {group}", on_error)
+            self._finalizer = weakref.finalize(self, _at_exit, runner, self._generation)
+            runner.stopped = self._stopped
+            runner.start()
+
         try:
-            self._engine = ReceivingEngine(
-                settings, rules, sites, store, transports or factory, probe=probe, journal=export
-            )
-        except BaseException:
-            store.close()
-            raise
-        self._runner = Runner(self._engine, f"reliamsg consumer {group}", on_error)
-        self._finalizer = weakref.finalize(self, _at_exit, self._runner, self._generation)
-        self._runner.start()
+            open_inbox()
+        except InboxLocked:
+            if not standby:
+                raise
+            every = min(1.0, takeover_timeout / 8)
+            self._opener = Opener(open_inbox, every, f"reliamsg standby {group}")
 
     # -- messages -----------------------------------------------------------------------------------------
 
@@ -192,9 +210,11 @@ class Consumer:
             raise ConfigError(f"batch must be at least 1, not {batch}")
         if workers < 1:
             raise ConfigError(f"workers must be at least 1, not {workers}")
+        if not self._await_inbox(None):
+            return
         self._give_back()
         dispatcher = Dispatcher(
-            self._engine, handler, batch, self._decide_gap, self._see_late, lambda: self._runner.stopped
+            self._engine, handler, batch, self._decide_gap, self._see_late, lambda: self._stopped
         )
         self._dispatcher = dispatcher
         dispatcher.run(workers)
@@ -207,12 +227,14 @@ class Consumer:
         """
         self._check()
         deadline = None if timeout is None else time.monotonic() + timeout
+        if not self._await_inbox(deadline):
+            return None
         shared = self._engine.shared
         while True:
             message = self._next()
             if message is not None:
                 return message
-            if self._runner.stopped:
+            if self._stopped:
                 if shared.fatal is not None:
                     raise shared.fatal
                 return None
@@ -220,7 +242,7 @@ class Consumer:
             if left <= 0:
                 return None
             with shared.lock:
-                if not shared.may_hand_out and shared.fatal is None and not self._runner.stopped:
+                if not shared.may_hand_out and shared.fatal is None and not self._stopped:
                     shared.changed.wait(min(left, 0.5))
 
     def __iter__(self) -> Iterator[Message]:
@@ -261,7 +283,7 @@ class Consumer:
     def _next(self) -> Message | None:
         """A message that is there now. Gaps and late messages on the way are dealt with."""
         with self._take_lock:
-            while not self._runner.stopped:
+            while not self._stopped:
                 chunk = self._chunk
                 if chunk is not None:
                     shared = self._engine.shared
@@ -320,6 +342,8 @@ class Consumer:
         durable yet.
         """
         self._check()
+        if not self._is_open:
+            return False
         accepted = self._engine.accept(gap)
         self._engine.wait_durable()
         return accepted
@@ -329,17 +353,20 @@ class Consumer:
     def dead_letters(self) -> list[DeadLetter]:
         """Messages that were given up, oldest first (at most 1,000)."""
         self._check()
-        self._engine.wait_durable()
-        return read_dead_letters(self._engine.shared.inbox.path)
+        if self._is_open:
+            self._engine.wait_durable()
+        return read_dead_letters(self._inbox_path)
 
     def replay(self, dead_letter_id: int) -> None:
         """Hand a dead letter out again, flagged ``replayed``, outside the order.
 
         Once it is acknowledged it is no dead letter any more. Raises :class:`ConfigError` if there is no such
-        dead letter.
+        dead letter, and :class:`InboxLocked` for a standby whose inbox another consumer has open.
         """
         self._check()
-        found = read_dead_letters(self._engine.shared.inbox.path, dead_letter_id)
+        if not self._is_open:
+            raise InboxLocked(f"{self._inbox_path}: this standby waits for it; replay where it is open")
+        found = read_dead_letters(self._inbox_path, dead_letter_id)
         if not found:
             raise ConfigError(f"there is no dead letter {dead_letter_id}")
         self._engine.aside.replay(found[0])
@@ -349,14 +376,16 @@ class Consumer:
     def status(self) -> ConsumerStatus:
         """Sites, streams and what is waiting, at this moment."""
         self._check()
-        return status_of(self._engine)
+        return status_of(self._engine) if self._is_open else waiting_status(self._group)
 
     def stop(self) -> None:
         """End iteration and :meth:`run` cleanly, for good. Safe in a signal handler.
 
         Messages whose handlers are running are finished; :meth:`close` does the rest.
         """
-        self._runner.stop()
+        self._stopped = True
+        if self._runner is not None:
+            self._runner.stop()
 
     def close(self, timeout: float = 10.0) -> Remaining:
         """Commit what was acknowledged, disconnect, and give the inbox up; say what remains.
@@ -368,14 +397,18 @@ class Consumer:
         """
         if self._generation != forks.generation:
             raise ForkedError("this consumer was opened before fork(); it belongs to the parent process")
+        if self._opener is not None and not self._opener.cancel():
+            self._closed = self._stopped = True
+            return Remaining(0, 0, True)
         if self._closed:
             return remaining(self._engine, False)
         self._closed = True
-        self._runner.stop()
+        self.stop()
         self._give_back()
         deadline = time.monotonic() + timeout
         if self._dispatcher is not None:
             self._dispatcher.join(timeout)
+        assert self._runner is not None  # the inbox is open
         clean = self._runner.close(deadline - time.monotonic())
         self._finalizer.detach()
         return remaining(self._engine, clean)
@@ -392,14 +425,34 @@ class Consumer:
         self.close()
 
     def __repr__(self) -> str:
-        settings = self._engine.settings
-        return f"<Consumer {settings.group!r} of {', '.join(settings.topics)}>"
+        return f"<Consumer {self._group!r} of {', '.join(self._topics)}>"
+
+    @property
+    def _is_open(self) -> bool:
+        return self._opener is None or self._opener.done
+
+    def _await_inbox(self, deadline: float | None) -> bool:
+        """Wait until the inbox is open; False at `deadline`, and after :meth:`stop`."""
+        opener = self._opener
+        while opener is not None and not opener.done:
+            left = 0.5 if deadline is None else deadline - time.monotonic()
+            if self._stopped or not (opener.wait(max(0.0, min(left, 0.5))) or left > 0):
+                return False
+        return True
 
     def _check(self) -> None:
         if self._generation != forks.generation:
             raise ForkedError("this consumer was opened before fork(); open one in the child process")
         if self._closed:
             raise ClosedError("this consumer was closed")
+
+
+def _open(store: Inbox, make: Callable[[Inbox], ReceivingEngine]) -> ReceivingEngine:
+    try:
+        return make(store)
+    except BaseException:
+        store.close()
+        raise
 
 
 def _at_exit(runner: Runner, generation: int) -> None:

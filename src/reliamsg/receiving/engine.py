@@ -71,6 +71,8 @@ class EngineSettings:
     """What the application wants to happen at a gap: for the journal only."""
     standby: bool = False
     """Wait for another inbox of the group to end, however long it reads."""
+    successor: bool = False
+    """The one that had the same inbox open is gone: there is no need to wait for its silence."""
     keys: KeyRing | None = None
 
 
@@ -152,7 +154,7 @@ class ReceivingEngine:
     def start(self) -> None:
         """Let the sites connect."""
         with self.shared.lock:
-            self.succession.begin(self.shared.clock())
+            self.succession.begin(self.shared.clock(), self.settings.standby and not self.settings.successor)
 
     # -- the store's thread -------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
 Reading takes the group's lock, or its session. A consumer that must not have them, since another inbox may be the one
 that reads, listens at the group's control addresses under a throw-away name: with a connection of the kind that
-publishes, which takes nothing from anybody. At any time a site has one of the two, or none.
+publishes, which takes nothing from anybody. At any time a site has one of the two, or none; both only while the lock is
+refused.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class Reading:
 
     def _leave_to_others(self) -> None:
         """A session that may have been taken over since the last proof must not be taken back, not even once."""
-        site = self._site
-        if site.site.protocol == "mqtt" and site.shared.lease.expired(site.shared.clock()):
+        site, lease = self._site, self._site.shared.lease
+        lost_at_once = lease.demanding and site.state != "connected"
+        if site.site.protocol == "mqtt" and (lost_at_once or lease.expired(site.shared.clock())):
             link = site.links.give_up("given up: it is not known whether this inbox still reads")
             if link is not None:
                 link.close(0.0)  # on its own thread this does not wait; the rest follows on another
@@ -83,26 +85,33 @@ class Reading:
 class Listening:
     """Implements :class:`~reliamsg.transport.base.SenderEvents` for a connection that publishes no messages."""
 
-    def __init__(self, site: SiteReceiver, control: Control) -> None:
+    def __init__(self, site: SiteReceiver, control: Control, aside: bool) -> None:
         self._site = site
         self._control = control
+        self._aside = aside
+        """Beside a connection that tries to read: that one's state is the site's."""
 
     def _current(self) -> bool:
         return self._site.links.listening is self
 
     def connected(self, endpoint: str, window: int | None) -> None:
         with self._site.shared.lock:
-            if self._current():
+            if self._current() and self._aside:
+                self._site.links.hears_aside, self._site.greeted = True, False
+                self._site.shared.due(0.0)
+            elif self._current():
                 self._site.listens(endpoint)
 
     def disconnected(self, reason: str) -> None:
         with self._site.shared.lock:
-            if self._current():
+            if self._current() and self._aside:
+                self._site.links.hears_aside = False
+            elif self._current():
                 self._site.disconnected(reason)
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         with self._site.shared.lock:
-            if self._current():
+            if self._current() and not self._aside:
                 self._site.unreachable(endpoint, reason, credentials)
 
     def pull(self) -> Sequence[Outgoing]:
@@ -145,13 +154,21 @@ class Links:
         self.reading: Reading | None = None
         self.listening: Listening | None = None
         self.listener: SenderTransport | None = None
+        self.hears_aside = False
+        """What listens aside is connected."""
         self.given_up: list[Link] = []
         """To be closed without the lock."""
 
     @property
     def link(self) -> Link | None:
-        """The connection that there is."""
+        """The connection that there is; of two the one that listens."""
         return self.listener if self.listener is not None else self._site.transport
+
+    @property
+    def open(self) -> Link | None:
+        """One that is connected."""
+        up = self.hears_aside or self._site.state in ("connected", "listening")
+        return self.link if up else None
 
     def read(self) -> None:
         """Begin to read the site, if that was not begun. What listens must have been given up."""
@@ -163,20 +180,29 @@ class Links:
             site.transport.listen(self._control.addresses)
             site.transport.start()
 
-    def listen(self) -> None:
-        """Begin to listen, if that was not begun. What reads must have been given up."""
+    def listen(self, aside: bool = False) -> None:
+        """Begin to listen, if that was not begun. What reads must have been given up, unless this is `aside` of it."""
         if self.listener is None:
-            self._site.state = "connecting"
-            self.listening = Listening(self._site, self._control)
+            if not aside:
+                self._site.state = "connecting"
+            self.listening = Listening(self._site, self._control, aside)
             self.listener = self._transports.open_sender(self._site.site, self._name, (), self.listening)
             self.listener.listen(self._control.addresses)
             self.listener.start()
 
+    def stop_listening(self) -> None:
+        """Give up what listens aside."""
+        if self.listener is not None:
+            self.given_up.append(self.listener)
+        self.listening = self.listener = None
+        self.hears_aside = False
+
     def give_up(self, reason: str) -> Link | None:
-        """Have nothing to do with the connection any more, if there is one; it is to be closed."""
+        """Have nothing to do with any connection any more; what there was is to be closed."""
         site, link = self._site, self.link
         if link is not None:
-            self.given_up.append(link)
             site.disconnected(reason)
+            self.given_up += [each for each in (self.listener, site.transport) if each is not None]
             self.reading = self.listening = self.listener = site.transport = None
+            self.hears_aside = False
         return link

@@ -189,7 +189,7 @@ class SiteReceiver:
 
     def tell(self, address: str, body: bytes) -> bool:
         """Send a control frame, if there is a connection; False where it was dropped at once."""
-        link = self.links.link if self.state in ("connected", "listening") else None
+        link = self.links.open
         return link is not None and link.tell(address, body)
 
     def echo(self, now: float) -> None:

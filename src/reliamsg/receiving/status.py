@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from reliamsg.core.stream import StreamState
 from reliamsg.export.exporter import JournalStatus
@@ -10,7 +11,12 @@ from reliamsg.message import Gap, Stream
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.sites import SiteReceiver, SiteState
 
-__all__ = ["ConsumerStatus", "Remaining", "SiteStatus", "StreamStatus", "status_of"]
+__all__ = [
+    "ConsumerRole", "ConsumerStatus", "ProducerHeard", "Remaining", "SiteStatus", "StreamStatus", "status_of",
+    "waiting_status",
+]  # fmt: skip
+
+ConsumerRole = Literal["starting", "active", "standby"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +36,8 @@ class SiteStatus:
     """Messages that came from here and were known already."""
     rejected: dict[str, int]
     """Unusable deliveries, by reason."""
+    repaired: int = 0
+    """Messages that a producer sent again here, since they were missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,19 @@ class StreamStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ProducerHeard:
+    """What a producer said last about itself."""
+
+    epoch: int
+    heard_s: float
+    """How long ago that was, in seconds."""
+    interval_s: float
+    """Within how many seconds it promised to be heard again while anything of it is not acknowledged."""
+    lsn: int
+    """How far its journal was written."""
+
+
+@dataclass(frozen=True, slots=True)
 class ConsumerStatus:
     """A consumer at one moment."""
 
@@ -67,6 +88,15 @@ class ConsumerStatus:
     all is well."""
     journal: JournalStatus | None = None
     """The journal's export; None where it stays in the inbox."""
+    role: ConsumerRole = "active"
+    """``active``: it reads for the group; ``standby``: another inbox does, or did until lately; ``starting``: that is
+    not known yet, or not any more. Only what is active hands anything out."""
+    asked: int = 0
+    """Messages that producers were asked to send again; those asked for twice count twice."""
+    repaired: int = 0
+    """Messages that came in answer."""
+    producers: dict[str, ProducerHeard] = field(default_factory=dict)
+    """Producers that were heard since the consumer was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +130,31 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
             shared.inbox.dead_letter_count + len(shared.pending.dead),
             text,
             None if exporter is None else exporter.status(),
+            _role(engine),
+            engine.control.asked_messages,
+            sum(site.repaired_messages for site in engine.sites.values()),
+            _producers(engine),
         )
+
+
+def waiting_status(group: str) -> ConsumerStatus:
+    """The status of a standby whose inbox another consumer has open."""
+    return ConsumerStatus(group, "", {}, {}, 0, 0, "", role="standby")
+
+
+def _role(engine: ReceivingEngine) -> ConsumerRole:
+    shared = engine.shared
+    if engine.succession.phase == "waiting":
+        return "standby"
+    return "active" if shared.holds and not shared.barred else "starting"
+
+
+def _producers(engine: ReceivingEngine) -> dict[str, ProducerHeard]:
+    now = engine.shared.clock()
+    return {
+        name: ProducerHeard(heard.epoch, max(0.0, now - heard.at), heard.interval, heard.lsn)
+        for name, heard in engine.control.producers.items()
+    }
 
 
 def remaining(engine: ReceivingEngine, clean: bool) -> Remaining:
@@ -123,6 +177,7 @@ def _site(engine: ReceivingEngine, site: SiteReceiver) -> SiteStatus:
         site.received_messages,
         site.duplicate_messages,
         dict(site.rejected),
+        site.repaired_messages,
     )
 
 

@@ -76,9 +76,9 @@ class Succession:
         """A standby that was refused a lock tries again then."""
         self._read_since = float("-inf")
 
-    def begin(self, now: float) -> None:
-        """Let the sites connect."""
-        if self._standby:
+    def begin(self, now: float, waiting: bool) -> None:
+        """Let the sites connect, to be read, or to be listened to by one that is `waiting`."""
+        if waiting:
             self._wait(now)
         else:
             self._start(now, after_waiting=False)
@@ -127,11 +127,17 @@ class Succession:
     def _starting(self, now: float) -> None:
         """Locks decide, where there are any."""
         membership = self._shared.membership
-        if self._lease.rival(now) is not None:
+        if membership.barred and self._is_busy:
+            if self._standby:
+                self._wait(now)
+                return
+            for site in self._locking:
+                if site.state == "busy":
+                    site.links.listen(aside=True)  # to know how far the one that reads is
+        elif self._lease.rival(now) is not None:
             self._wait(now)
         elif membership.barred:
-            if self._standby and any(site.state == "busy" for site in self._locking):
-                self._wait(now)
+            return
         elif membership.holding or self._after_waiting or not self._others:
             self._activate(now)
         else:
@@ -166,6 +172,8 @@ class Succession:
         for site in self._others:
             if site.links.listener is not None:
                 self._give_up(site)
+        for site in self._locking:
+            site.links.stop_listening()
         self._adopt(now)
         if (self._after_waiting or self.phase == "probing") and any(site.ever_echoed for site in self._all):
             self._lease.demand()
@@ -188,7 +196,7 @@ class Succession:
             shared.prune_all(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
         self._control.positions.clear()
-        if self._after_waiting and (inboxes or self._lease.others):
+        if inboxes or (self._after_waiting and self._lease.others):
             before = max(inboxes, key=lambda name: inboxes[name], default="")
             shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})
             log.warning("group %s: taken over from inbox %s", shared.group, before or "unknown")
@@ -199,6 +207,10 @@ class Succession:
         if lease.lapsed(now):
             self._trust_the_deaf(now)
         lapsed = lease.lapsed(now) and now >= self._read_since + lease.lasts
+        if lease.demanding and any(site.transport is None for site in self._others):
+            self._after_waiting = False
+            self._probe(now)  # another took a session at the same time
+            return
         rival = lease.rival(now)
         yields = rival is not None and (lapsed or rival.beacon.rank < lease.own_rank)
         if yields or (self._standby and self._shared.membership.barred and self._is_busy):
@@ -290,8 +302,9 @@ class Succession:
             self._beacon_at = now + min(PROBE_AGAIN_S, self._lease.every)
         else:
             self._beacon_at = now + self._lease.every
-        if self.phase != "starting":
-            self._control.say(now, wants_all=self.phase == "waiting")
+        aside = any(site.links.hears_aside for site in self._locking)
+        if self.phase != "starting" or aside:
+            self._control.say(now, wants_all=self.phase == "waiting" or aside)
 
     def _claim(self) -> bytes:
         if self.phase == "active":
@@ -303,7 +316,7 @@ class Succession:
 
     def _greet(self) -> None:
         """Sites that were connected since the last look hear a beacon at once, and their producers are called."""
-        new = [site for site in self._all if not site.greeted and site.state in ("connected", "listening")]
+        new = [site for site in self._all if not site.greeted and site.links.open is not None]
         if not new or (self.phase == "active" and self._shared.membership.barred):
             return
         for site in new:
