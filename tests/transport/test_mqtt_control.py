@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,10 +13,12 @@ from reliamsg.config import Site
 from reliamsg.lab.embedded import EmbeddedBroker
 from reliamsg.lab.mosquitto import Mosquitto
 from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.transport import mqtt_control
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
 from reliamsg.transport.mqtt import MqttReceiver, MqttSender
 from reliamsg.wire.address import client_id, group_address, producer_address, status_address
 from tests.patience import wait_for
+from tests.transport.mqtt_scripted import Peer, scripted
 from tests.transport.mqtt_tools import site as quick_site
 from tests.transport.tools import Receiving, Recorded, Sending, message, running
 
@@ -229,3 +232,71 @@ def test_retained_and_foreign_messages_at_control_addresses(shared_mosquitto: Mo
         client.publish(status, b"", qos=1, retain=True).wait_for_publish(60)
         client.disconnect()
         client.loop_stop()
+
+
+def test_a_broker_that_closes_the_connection_over_control_frames(
+    plugin: RabbitNode, unique: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RabbitMQ's plugin does, over publishing and over subscribing. Messages flow, and it is tried again later."""
+    monkeypatch.setattr(mqtt_control, "WITHOUT_SECONDS", (20.0, 3600.0))
+    plugin.ctl("add_user", unique, "secret")
+    plugin.ctl("set_permissions", unique, ".*", ".*", ".*")
+    plugin.ctl("set_topic_permissions", unique, "amq.topic", f"^{unique}$", f"^{unique}$")
+    where = quick_site(plugin.mqtt_url.replace("guest:guest", f"{unique}:secret"), mqtt_version="3.1.1")
+    status = status_address(unique)
+    with producing(where) as (sender, sent):
+        wait_for(
+            lambda: not sender.tell(status, b"forbidden") and len(sent.up) > mqtt_control.STRIKES,
+            "connected, and taking no control frames",
+            poll=0.05,
+        )
+        with consuming(where, unique, status) as (receiver, got):
+            wait_for(lambda: len(got.up) > mqtt_control.STRIKES, "connected without them")
+            sent.queue += [message(n, unique) for n in range(1, 51)]
+            sender.wake()
+            wait_for(lambda: len(got.deliveries) >= 50, "the messages came")
+            assert not receiver.tell(status, b"forbidden")
+            plugin.ctl("clear_topic_permissions", unique)
+            wait_for(lambda: receiver.tell(status, b"permitted"), "tried again", 60.0, poll=0.05)
+            _told(sender.tell, status, b"permitted, too", got)
+    said = [record for record in caplog.records if "control frames" in record.getMessage()]
+    assert len(said) == 2, "once for each transport"
+
+
+def test_a_subscription_that_is_refused_is_said_once(unique: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker says so, and keeps the connection."""
+
+    def script(peer: Peer) -> None:
+        peer.accept()
+        body = peer.expect(8)
+        peer.send(0x90, body[:2] + b"\x80")
+        peer.puback(peer.published())
+        peer.wait_for_close()
+
+    with scripted(script) as broker:
+        where = quick_site(f"mqtt://127.0.0.1:{broker.port}", mqtt_version="3.1.1")
+        with producing(where, status_address(unique)) as (sender, sent):
+            sent.queue.append(message(1, unique))
+            sender.wake()
+            wait_for(lambda: sent.confirms == [1], "confirmed")
+            wait_for(lambda: "can't be listened at" in caplog.text, "said")
+            assert not sent.down
+
+
+def test_a_frame_over_the_limit_is_not_read(unique: str) -> None:
+    """Who only listens has not told the broker how much it takes."""
+    hung_up = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.accept()
+        peer.expect(8)
+        peer.sock.sendall(b"\x30\xff\xff\xff\x7f" + bytes(1000))
+        peer.wait_for_close()
+        hung_up.set()
+
+    with scripted(script) as broker:
+        where = quick_site(f"mqtt://127.0.0.1:{broker.port}", mqtt_version="3.1.1")
+        with producing(where, status_address(unique)) as (_, sent):
+            assert hung_up.wait(60)
+            wait_for(lambda: sent.down, "given up")
+            assert "over the limit" in sent.down[0]

@@ -21,10 +21,8 @@ __all__ = ["MqttControl"]
 log = logging.getLogger(__name__)
 
 STRIKES = 3
-"""So many connections that end over control frames, one after the other, are no coincidence."""
-
-BLAMED_SECONDS = 1.0
-"""A connection that ends so soon after its first frame was told may have ended over it."""
+"""So many connections, one after the other, that end before the broker has answered to control frames are no
+coincidence."""
 
 WITHOUT_SECONDS = (60.0, 900.0)
 """How long a site is used without control frames then: the first time, and at most."""
@@ -51,7 +49,6 @@ class MqttControl:
         self._without = WITHOUT_SECONDS[0]
         self._off_until = float("-inf")
         self._off = False
-        self._first_told: float | None = None
         self._said = False
 
     def listen(self, addresses: Sequence[str]) -> None:
@@ -97,8 +94,6 @@ class MqttControl:
             frame = self._backlog.take()
             if frame is None:
                 return
-            if self._first_told is None:
-                self._first_told = time.monotonic()
             link.tell(*frame)
 
     def hear(self, publish: Publish) -> None:
@@ -115,16 +110,14 @@ class MqttControl:
     def end(self, link: Link, broken: bool) -> None:
         """The connection is over; `broken` unless we ended it."""
         self._backlog.close()
-        told, self._first_told = self._first_told, None
         if self._off or not broken:
             return
-        now = time.monotonic()
-        if not link.listening_unanswered and (told is None or now - told > BLAMED_SECONDS):
+        if not link.listening_unanswered and not link.telling_unanswered:
             self._strikes = 0
             return
         self._strikes += 1
         if self._strikes >= STRIKES:
-            self._off_until = now + self._without
+            self._off_until = time.monotonic() + self._without
             self._without = min(2 * self._without, WITHOUT_SECONDS[1])
             # What it did again and again it is likely to do once more: then that is enough.
             self._strikes = STRIKES - 1

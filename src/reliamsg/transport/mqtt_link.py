@@ -45,6 +45,9 @@ _MOST_READ_AT_ONCE = 256
 _CONTROL_PROPERTIES = b"\x05\x02" + (30).to_bytes(4, "big")
 """Message Expiry Interval: a control frame that is not delivered within so many seconds is worth nothing."""
 
+_NOBODY = "reliamsg:nobody"
+"""An address that nobody listens at."""
+
 _MOST_AT_ONCE = 100
 """Most addresses in one SUBSCRIBE or UNSUBSCRIBE."""
 
@@ -193,6 +196,8 @@ class Link:
         self._listening: frozenset[str] = frozenset()
         self._unanswered: dict[int, Sequence[str]] = {}
         """Control addresses by the packet id of a SUBSCRIBE that the broker has not answered."""
+        self._first_told: int | None = -1
+        """-1 before anything was told, then the packet id of what asks after it, and None once that is answered."""
         self._topics: Sequence[str] = ()
         self._sock = sock
         self._waker = waker
@@ -355,6 +360,14 @@ class Link:
         """Publish a control frame at QoS 0."""
         packed = _Packed(_CONTROL_PROPERTIES) if self.version == "5" else None
         self._client.publish(address, body, qos=0, properties=packed)
+        if self._first_told == -1:
+            # Nothing answers a frame. The answer to what follows it shows that it did not end the connection.
+            self._first_told = self._client.unsubscribe(_NOBODY)[1]
+
+    @property
+    def telling_unanswered(self) -> bool:
+        """Whether it is open if the broker lets us tell anything."""
+        return self._first_told is not None and self._first_told >= 0
 
     def acknowledge(self, mid: int) -> None:
         """Send the PUBACK for a message that arrived."""
@@ -436,8 +449,10 @@ class Link:
             elif code.value < 1:
                 self.refusal = f"the broker grants {topic!r} only at QoS 0, which loses messages"
 
-    def _on_unsuback(self, *_: object) -> None:
+    def _on_unsuback(self, _client: paho.Client, _data: Any, mid: int, *_: object) -> None:
         self._packets += 1
+        if mid == self._first_told:
+            self._first_told = None
 
     def _on_publish(self, publish: Publish) -> None:
         self._packets += 1
