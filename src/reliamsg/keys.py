@@ -88,7 +88,7 @@ class KeyRing:
 
 
 def check_keys(keys: object) -> None:
-    """Raise :class:`ConfigError` unless `keys` is None or a ring that signs: groups sign too, what they tell producers."""
+    """Raise :class:`ConfigError` unless `keys` is None or a ring that signs: consumers sign what they tell."""
     if keys is None:
         return
     if not isinstance(keys, KeyRing):
