@@ -304,6 +304,17 @@ def test_an_older_status_changes_nothing() -> None:
     assert [owner.latest.chain for owner in group.state.heard.owners.values()] == [((10, 70, 6, 20),)]  # type: ignore[union-attr]
 
 
+def test_a_made_up_status_with_a_high_number_ends_the_others_for_a_while_only() -> None:
+    teller, group = pair(10)
+    group.receive(teller, 10, 1, 10)
+    group.hear(replace(teller.status(), number=2**62, lsn=2**62, interval=1e9))
+    teller.publish(10)
+    for _ in range(30):
+        group.hear(teller.status())
+        group.wait(10.0, teller)
+    assert group.got == all_of(teller)
+
+
 def test_statuses_that_come_in_quick_succession_all_count() -> None:
     teller, group = pair(10)
     group.receive(teller, 10, 1, 10)

@@ -35,6 +35,8 @@ JOIN_GRACE_S = 1.0
 """The same for a stream that the group is about to join: something from before may be on its way."""
 MAX_OWNERS = 3
 """Owners of a stream's outbox of which it is remembered what they said: those heard last."""
+MAX_INTERVAL_S = 120.0
+"""A producer that promises its next status later than that is not believed."""
 MAX_REMOVED = 1_000
 """Removed ranges of a status, and of an epoch, that are taken in."""
 MAX_KEPT = 40
@@ -53,7 +55,7 @@ class Owner:
         """Its newest status was heard. `cut`: its chain goes on."""
         self.latest = replace(announced, removed=()) if announced.removed else announced
         self.heard_at = now
-        self.interval = announced.interval
+        self.interval = min(max(announced.interval, 0.0), MAX_INTERVAL_S)
         self.cut = cut
 
     @property
@@ -110,7 +112,8 @@ class Heard:
                 del self.owners[min(self.owners, key=lambda other: self.owners[other].heard_at)]
             self.owners[key] = Owner(announced, now, cut)
             return True
-        if owner.is_older(announced):
+        # After a silence anything goes: else one made-up status with a high number would end all others.
+        if owner.is_fresh(now) and owner.is_older(announced):
             return False
         owner.take(announced, now, cut)
         return True
