@@ -482,6 +482,34 @@ def test_a_standby_flags_all_of_an_epoch_that_the_other_had_handed_out() -> None
     assert sum(last - first + 1 for _, first, last, _ in flags) == 13
 
 
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+def test_a_standby_learns_from_data_which_epoch_the_other_was_in(begin: str) -> None:
+    teller, group = pair(10, begin=begin)
+    teller.open(20)
+    teller.publish(10)
+    teller.open(30)
+    teller.publish(10)
+    group.core.adopt(STREAM, (30, 210), (20, 8), 6, group.now)
+    assert group.receive(teller, 10, 1, 10).release  # dealt with by the other
+    group.receive(teller, 30, 1, 10)
+    group.wait(3.0, teller)
+    assert group.got == [*((20, n) for n in range(8, 11)), *((30, n) for n in range(1, 11))]
+    assert group.state.waiting == []
+    assert group.told("before_join") == group.told("declared") == []
+
+
+def test_a_standby_that_learns_nothing_of_the_epoch_the_other_was_in_declares_it() -> None:
+    teller, group = pair(10)
+    for epoch in (20, 30, 40):
+        teller.open(epoch)
+        teller.publish(10)
+    group.core.adopt(STREAM, (40, 280), (20, 8), 6, group.now)
+    group.receive(teller, 40, 1, 10)
+    group.wait(7.0)
+    assert group.told("declared") == [(20, 8, 0, "extent unknown")]
+    assert group.got == [(40, n) for n in range(1, 11)]
+
+
 def test_a_stream_that_is_known_is_not_adopted() -> None:
     teller, group = pair(10)
     group.receive(teller, 10, 1, 10)

@@ -59,6 +59,9 @@ def arrive(
     known = state.live.get(epoch)
     if known is not None and known.told:
         known = _confirm(core, state, known, incarnation, prev)
+    if known is None and state.is_behind_other(epoch):
+        core.note(Note("duplicate", state.stream, epoch, incarnation, first, last, site, reason))
+        return None, Arrival(release=True)
     if known is None and state.is_ahead(epoch):
         if not state.has_room(epoch):
             return None, Arrival(deferred=True)

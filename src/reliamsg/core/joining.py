@@ -15,7 +15,7 @@ from reliamsg.wire.limits import MAX_SEQ
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
 
-__all__ = ["adopt", "before_joining", "join", "join_as_told"]
+__all__ = ["adopt", "before_joining", "join_after_all", "join_as_told"]
 
 
 def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
@@ -24,11 +24,18 @@ def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
     if lowest is None or lowest.held.first is None:
         return None
     first = lowest.held.first
-    if state.adopted is not None and lowest.epoch == state.adopted.position[0]:
+    adopted = state.adopted
+    if adopted is not None and lowest.epoch == adopted.position[0]:
         _take_over(core, state, lowest)
         return None
+    if adopted is not None and lowest.prev is not None and lowest.prev.epoch == adopted.position[0]:
+        epoch, incarnation, last = lowest.prev
+        known = state.live[epoch] = Reorder(epoch, incarnation, None)
+        known.told, known.announced = True, last
+        _take_over(core, state, known)
+        return None
     at_the_start = first == 1 and lowest.prev is None
-    if state.adopted is None and (core.rules.begin == "latest" or at_the_start):
+    if adopted is None and (core.rules.begin == "latest" or at_the_start):
         join(core, state, lowest, first)
         return None
     # The number 0 stands for "anything before": a lower arrival is another target, and starts the clock anew.
@@ -75,6 +82,20 @@ def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int) ->
         if earliest:
             state.closed.add(lowest.epoch, 1, first - 1)
     _begin(core, state, lowest, first, "")
+
+
+def join_after_all(core: ConsumerCore, state: StreamState) -> None:
+    """What comes before the lowest that arrived has had its time."""
+    lowest = state.next_epoch()
+    assert lowest is not None  # it is what waited
+    assert lowest.held.first is not None
+    adopted = state.adopted
+    if adopted is not None:
+        # The other inbox was still in an earlier epoch, of which it is not even known which one it was.
+        epoch, first = adopted.position
+        detail = {"until_epoch": lowest.epoch, "extent": "unknown"}
+        core.note(Note("declared", state.stream, epoch, 0, first, 0, "", "extent unknown", detail))
+    join(core, state, lowest, lowest.held.first)
 
 
 def adopt(

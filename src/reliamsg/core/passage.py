@@ -12,7 +12,7 @@ from reliamsg.core.asking import watch
 from reliamsg.core.chain import Link, LinkKind, link
 from reliamsg.core.gaps import GapKey
 from reliamsg.core.heard import extend
-from reliamsg.core.joining import before_joining, join
+from reliamsg.core.joining import before_joining, join_after_all
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Note, StreamState
 from reliamsg.message import Gap
@@ -162,10 +162,7 @@ def expire(core: ConsumerCore, state: StreamState, now: float) -> None:
     clock = state.clock
     assert clock.target is not None  # its clock has run
     if state.current is None:
-        lowest = state.next_epoch()
-        assert lowest is not None  # it is what is waited for
-        assert lowest.held.first is not None
-        join(core, state, lowest, lowest.held.first)
+        join_after_all(core, state)
         follow(core, state, now)
         return
     epoch, first, last = clock.target

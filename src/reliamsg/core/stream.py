@@ -149,6 +149,10 @@ class StreamState:
         """Whether the epoch lies beyond the one that is being handed out."""
         return self.current is None or epoch > self.current.epoch
 
+    def is_behind_other(self, epoch: int) -> bool:
+        """Whether another inbox, from which this one takes over, has dealt with the epoch."""
+        return self.current is None and self.adopted is not None and epoch < self.adopted.position[0]
+
     def has_entered(self, epoch: int) -> bool:
         return self.current is not None and epoch <= self.current.epoch
 
