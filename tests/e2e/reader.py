@@ -1,0 +1,38 @@
+"""A consumer in a process of its own: ``python -m tests.e2e.reader CONFIG``.
+
+Writes a line for each message that its handler is called with: the time, its number, and whether it was flagged.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+from reliamsg import Consumer, Message, Site
+
+
+def main(config: dict[str, Any]) -> None:
+    sites = [Site(name, url, **options) for name, url, options in config["sites"]]
+    out = os.open(config["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    consumer = Consumer(
+        "billing", sites, topics=[config["topic"]], inbox=config["inbox"], **config["options"]
+    )
+    signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+
+    def handle(message: Message) -> None:
+        line = f"{time.monotonic()} {int(message.body)} {int(message.redelivered)}\n"
+        os.write(out, line.encode())
+        time.sleep(config["delay"])
+
+    try:
+        consumer.run(handle, workers=1)
+    finally:
+        consumer.close()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
