@@ -1,9 +1,11 @@
 """The receiving side of the protocol: what arrives is placed, handed out in order, settled, and only then released.
 
 :class:`ConsumerCore` composes, per stream, the epochs (:mod:`~reliamsg.core.chain`), their reorder state
-(:mod:`~reliamsg.core.reorder`) and the gap clock (:mod:`~reliamsg.core.gaps`). It takes and gives ranges; the
-bytes are its caller's. After any call look at ``urgent`` (a commit is wanted now), ``touched`` (streams that may
-have something to hand out) and ``conflicts``.
+(:mod:`~reliamsg.core.reorder`), the gap clock (:mod:`~reliamsg.core.gaps`), what producers said
+(:mod:`~reliamsg.core.heard`) and requests for what is missing (:mod:`~reliamsg.core.asking`). It takes and gives
+ranges; the bytes are its caller's. After any call look at ``urgent`` (a commit is wanted now), ``touched`` (streams
+that may have something to hand out) and ``conflicts``; after a tick at :meth:`~ConsumerCore.asks`, after a commit at
+``moved``.
 
 A commit goes in three steps: :meth:`~ConsumerCore.snapshot`, the caller's transaction, then
 :meth:`~ConsumerCore.committed`, which returns the deliveries that brokers may forget, or
