@@ -472,3 +472,32 @@ class TestKeys:
 def test_a_stream_that_is_known_again(bench: Bench) -> None:
     engine = bench.open(GROUPS)
     assert engine.membership.table.find(stream(), "g") is not None
+
+
+def test_a_group_that_lags_on_one_stream_costs_the_others_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has left between batches that must stay is not looked for again and again."""
+    engine = bench.open({"t": ["g"], "u": []}, release="consumed", retain_seconds=0.0, hello_timeout=0)
+    for _ in range(300):
+        bench.publish(engine, "t", b"stays")
+        bench.publish(engine, "u", b"leaves")
+    bench.run(10.0)
+    assert inspect_outbox(bench.path).messages == 300
+    looked = []
+    rows = engine._outbox.rows
+    monkeypatch.setattr(engine._outbox, "rows", lambda *args: looked.append(args) or rows(*args))  # type: ignore[func-returns-value]
+    bench.publish(engine, "u", b"leaves")
+    bench.run(10.0)
+    assert inspect_outbox(bench.path).messages == 300
+    assert len(looked) < 60
+    bench.close(engine)
+    again = bench.open({"t": ["g"], "u": []}, release="consumed", retain_seconds=0.0, hello_timeout=0)
+    assert again.membership.consumed is not None
+    assert again.membership.consumed.empty
+    bench.group("g").tell(
+        state("t", (engine._outbox.epoch, 301), (engine._outbox.epoch, engine._outbox.incarnation))
+    )
+    bench.run(10.0)
+    assert inspect_outbox(bench.path).messages == 0
+    assert again.held_bytes == again.retention.stored_bytes == 0

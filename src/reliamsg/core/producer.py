@@ -16,6 +16,9 @@ from reliamsg.core.window import Flight, Lane, RowLike, SiteLimits, SiteWindow
 
 __all__ = ["ProducerCore"]
 
+MAX_LEAVING = 1_000
+"""Runs of rows that may leave, of which more are not looked at in one go."""
+
 
 class ProducerCore:
     """All sites of one producer."""
@@ -115,19 +118,29 @@ class ProducerCore:
     # -- what may leave -------------------------------------------------------------------------------------
 
     def releasable(self, above: int, consumed: RangeSet | None = None) -> tuple[list[Span], list[Span]]:
-        """Rows above `above` that may leave: those that every site has, and those that are published only.
+        """Rows above `above` that may leave, oldest first: those that every site has, and those that are published
+        only.
 
         `consumed`: rows that all groups are done with, where others must stay.
         """
         everywhere: RangeSet = self.confirms.everywhere()
-        published = [span for span in self.confirms.published if span[1] > above]
-        if consumed is not None:
-            parts = [part for span in published for part in consumed.overlap(*span)]
-            published = [part for part in parts if part[1] > above]
         full: list[Span] = []
         partly: list[Span] = []
-        for first, last in published:
-            low = max(first, above + 1)
-            full += everywhere.overlap(low, last)
-            partly += everywhere.missing(low, last)
+        for first, last in self.confirms.published:
+            if last > above:
+                low = max(first, above + 1)
+                full += everywhere.overlap(low, last)
+                partly += everywhere.missing(low, last)
+        if consumed is not None:
+            full, partly = _within(full, consumed), _within(partly, consumed)
         return full, partly
+
+
+def _within(spans: Sequence[Span], rows: RangeSet) -> list[Span]:
+    """What of `spans` is in `rows`, up to a number that is more than leaves at once."""
+    found: list[Span] = []
+    for first, last in spans:
+        found += rows.overlap(first, last, MAX_LEAVING)
+        if len(found) >= MAX_LEAVING:
+            break
+    return found

@@ -80,12 +80,12 @@ class RangeSet:
             found.append((first, last))
         return found
 
-    def overlap(self, first: int, last: int) -> list[Span]:
-        """What of `first` to `last` is in the set, in order."""
+    def overlap(self, first: int, last: int, limit: int | None = None) -> list[Span]:
+        """What of `first` to `last` is in the set, in order; of that the first `limit` intervals."""
         _check(first, last)
         found: list[Span] = []
         for i in range(bisect_left(self._lasts, first), len(self._firsts)):
-            if self._firsts[i] > last:
+            if self._firsts[i] > last or len(found) == limit:
                 break
             found.append((max(first, self._firsts[i]), min(last, self._lasts[i])))
         return found

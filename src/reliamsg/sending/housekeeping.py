@@ -128,9 +128,11 @@ class Housekeeping:
             everywhere, partly = engine.core.releasable(retention.released_to, engine.membership.consumed)
         if consumed and (everywhere or partly):
             self.store_progress()  # first, since the journal says why they may leave before it says that they left
-        unsent = retention.release(
+        left, unsent = retention.release(
             self._outbox, everywhere, partly, self._lacking, need, engine.wall_us(), engine.mono_us()
         )
+        with engine.lock:
+            engine.membership.left(left)
         for name, count in unsent.items():
             engine.log.warning(
                 "producer %s: %d batches left the outbox although site %s never confirmed them: it is full",
@@ -149,16 +151,17 @@ class Housekeeping:
             top, consumed = engine.core.top, engine.membership.consumed
             published = engine.core.confirms.published
             spans = published.missing(1, top) if top else []
-            unconsumed = consumed.missing(1, top) if top and consumed is not None else []
-            beyond = [part for span in unconsumed for part in published.overlap(*span)]
+            leaving = (
+                [] if consumed is None else [part for span in published for part in consumed.overlap(*span)]
+            )
             before = engine.pending_messages, engine.held_bytes
         _, stored = self._outbox.totals()
         messages = size = 0
         for first, last in spans:
             some, bytes_ = self._outbox.totals(first, last)
             messages, size = messages + some, size + bytes_
-        for first, last in beyond:
-            size += self._outbox.totals(first, last)[1]
+        if consumed is not None:
+            size = stored - sum(self._outbox.totals(*span)[1] for span in leaving)
         with engine.lock:
             # What was published meanwhile was taken off the old figures.
             engine.pending_messages += messages - before[0]

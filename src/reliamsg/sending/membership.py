@@ -41,7 +41,8 @@ class Membership:
         self.table = GroupTable()
         self.book = Book()
         self.consumed: RangeSet | None = RangeSet() if consumed else None
-        """With ``release="consumed"``: rows that every named group is done with. Otherwise None."""
+        """With ``release="consumed"``: rows that are held though every named group is done with them. Otherwise
+        None."""
         self._engine = engine
         self._outbox = outbox
         self._walks: dict[int, int] = {}
@@ -101,10 +102,11 @@ class Membership:
         return changes
 
     def _find_unconsumed(self) -> None:
-        top, consumed = self._engine.core.top, self.consumed
-        if consumed is None or not top:
+        consumed = self.consumed
+        if consumed is None:
             return
-        consumed.add(1, top)
+        for first, last in self._outbox.held():
+            consumed.add(first, last)
         for stream, page in self.book.pages.items():
             slowest = self.table.slowest(stream)
             low = None if slowest is None else self._outbox.unsettled(page.row.id, slowest.position)
@@ -235,10 +237,11 @@ class Membership:
                 member.position = _moved(member.position, epochs)
         self._told = {key: _moved(at, epochs) for key, at in self._told.items()}
 
-    def gone(self, row: Row) -> None:
-        """A row was removed."""
+    def left(self, rows: Iterable[int]) -> None:
+        """These rows are not held any more."""
         if self.consumed is not None:
-            self.consumed.add(row.id, row.id)
+            for number in rows:
+                self.consumed.remove(number, number)
 
     def look_again(self, taken: Taken) -> None:
         """Rows were removed, cut, or added out of order: what their groups are done with is found anew."""
@@ -247,7 +250,7 @@ class Membership:
         )
 
     def may_leave(self, row: int) -> bool:
-        """Whether the groups are done with a row."""
+        """Whether the groups are done with a row that is held."""
         return self.consumed is None or row in self.consumed
 
     def behind(self, stream: Stream, epoch: int, last: int) -> list[str]:

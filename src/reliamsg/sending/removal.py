@@ -62,7 +62,7 @@ def _forget(engine: Engine, taken: Taken) -> None:
         if row.id not in published:
             engine.outcomes.removed(row.id)
         engine.core.gone(row.id, now)
-        engine.membership.gone(row)
+        engine.membership.left([row.id])
     for _, after in taken.cut:
         engine.core.changed(after)
     if taken.added:

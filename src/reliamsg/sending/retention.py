@@ -80,11 +80,11 @@ class Retention:
         need: Need,
         wall_us: int,
         mono_us: int,
-    ) -> Counter[str]:
+    ) -> tuple[list[int], Counter[str]]:
         """Delete what may and should leave, a bounded number of rows.
 
-        `lacking` says which sites do not have a row. Returns, by site, how many batches left that it does not
-        have.
+        `lacking` says which sites do not have a row. Returns the rows that left, and by site, how many of them it does
+        not have.
         """
         cutoff = wall_us - int(self._retain_seconds * 1e6)
         wanted = max(need.retained, need.room)
@@ -117,7 +117,7 @@ class Retention:
                 self._unsent.add(number, number)
             self.stored_bytes -= size
             self.released_to = max(self.released_to, outbox.bounds()[0] - 1)
-        return unsent
+        return [*ids, *early], unsent
 
 
 def _rows(outbox: Outbox, spans: Sequence[Span]) -> Iterator[Row]:

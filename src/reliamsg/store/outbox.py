@@ -338,6 +338,17 @@ class Outbox:
             top = int(found[0]) if found is not None else 0
             return (int(first) if first is not None else top + 1), top
 
+    def held(self) -> list[tuple[int, int]]:
+        """All rows that are held, as runs of ids, first and last."""
+        runs: list[tuple[int, int]] = []
+        with self._db.translated():
+            for (number,) in self._db.connection.execute("SELECT id FROM batch ORDER BY id"):
+                if runs and number == runs[-1][1] + 1:
+                    runs[-1] = (runs[-1][0], number)
+                else:
+                    runs.append((number, number))
+        return runs
+
     def page(self, first: int, stream_id: int | None, max_bytes: int) -> list[Row]:
         """Rows from `first` on, in order, of one stream or (None) all: at least one if there is any.
 
