@@ -17,7 +17,7 @@ from reliamsg.store.journal import read_journal
 from reliamsg.store.members import ChainRow, Member, RemovedRange
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.outbox_view import MemberInfo, inspect_outbox
-from reliamsg.store.rewriting import Row
+from reliamsg.store.rows import Row
 from reliamsg.wire.data import Records, encode, open_frame
 from tests.store.test_outbox import open_outbox, put
 

@@ -15,7 +15,8 @@ from reliamsg.sending.status import GroupStatus
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member, Position
 from reliamsg.store.outbox import Outbox, StreamRow
-from reliamsg.store.rewriting import Row, Taken
+from reliamsg.store.rewriting import Taken
+from reliamsg.store.rows import Row
 from reliamsg.transport.base import Binding
 from reliamsg.wire.limits import MAX_NAMED_GROUPS
 

@@ -10,7 +10,7 @@ from reliamsg.core.ranges import RangeSet
 from reliamsg.core.window import Flight, LaneState
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
-from reliamsg.store.rewriting import Row
+from reliamsg.store.rows import Row
 
 if TYPE_CHECKING:
     from reliamsg.sending.callbacks import Watch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reliamsg.message import Prev
-from reliamsg.store.rewriting import Row
+from reliamsg.store.rows import Row
 from reliamsg.wire.data import FLAG_ZSTD, Records, encode, open_frame
 
 __all__ = ["cut", "recode"]

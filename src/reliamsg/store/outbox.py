@@ -11,7 +11,6 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
@@ -31,7 +30,8 @@ from reliamsg.store.members import (
     write_members,
     write_positions,
 )
-from reliamsg.store.rewriting import COLUMNS, Cut, Recode, Row, Taken, renumber, rows_of, take_out
+from reliamsg.store.rewriting import Cut, Recode, Taken, renumber, rows_of, take_out
+from reliamsg.store.rows import COLUMNS, Cursors, NewBatch, Parked, Row, StreamRow
 from reliamsg.wire.data import FrameError, open_frame
 
 __all__ = [
@@ -42,45 +42,6 @@ __all__ = [
     "Row",
     "StreamRow",
 ]
-
-
-@dataclass(slots=True)
-class StreamRow:
-    """A stream of this outbox, and where it stands in the current epoch."""
-
-    id: int
-    stream: Stream
-    prev: Prev | None
-    """Its last non-empty epoch before the current one."""
-    next_seq: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """A batch to store."""
-
-    stream: StreamRow
-    seq: int
-    count: int
-    frame: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """A stream that is parked at a site."""
-
-    stream_id: int
-    cursor: int
-    attempts: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cursors:
-    """How far a site is, as it is stored."""
-
-    cursor: int
-    parked: Sequence[Parked] = ()
 
 
 class Outbox:

@@ -11,32 +11,11 @@ from dataclasses import dataclass, replace
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import load_chain
+from reliamsg.store.rows import COLUMNS, Row
 
-__all__ = ["COLUMNS", "Cut", "Recode", "Row", "Taken"]
+__all__ = ["Cut", "Recode", "Taken"]
 
-COLUMNS = "id, stream_id, epoch, incarnation, seq, count, size, wall_us"
 PAGE_ROWS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A batch as the outbox holds it."""
-
-    id: int
-    stream_id: int
-    stream: Stream
-    epoch: int
-    incarnation: int
-    seq: int
-    count: int
-    size: int
-    wall_us: int
-    frame: bytes
-    """Empty where it was not asked for."""
-
-    @property
-    def last(self) -> int:
-        return self.seq + self.count - 1
 
 
 Recode = Callable[[Row, int, Prev | None], bytes]
