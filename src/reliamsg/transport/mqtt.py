@@ -35,9 +35,10 @@ from reliamsg.transport.mqtt_connect import Connector
 from reliamsg.transport.mqtt_control import MqttControl
 from reliamsg.transport.mqtt_link import Link, Version
 from reliamsg.transport.mqtt_packets import AckLedger, encode_properties, forbidden
+from reliamsg.transport.mqtt_substitute import Substitute
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import E, Ended, SiteSession
-from reliamsg.wire.address import client_id, is_control, topic_address
+from reliamsg.wire.address import client_id, is_control, substitute_id, topic_address
 
 __all__ = ["MqttReceiver", "MqttSender", "create_group"]
 
@@ -90,10 +91,11 @@ class _MqttSession(SiteSession[E]):
         """Part of :class:`SiteSession`."""
         self._drop = None
         link = self._connector.open(endpoint, login, deadline)
-        if isinstance(link, Ended):
-            return link
+        return link if isinstance(link, Ended) else self._hold(link, endpoint)
+
+    def _hold(self, link: Link, endpoint: Endpoint) -> Ended:
         try:
-            return self._serve(link, endpoint, deadline)
+            return self._serve(link, endpoint)
         finally:
             self._control.end(link, broken=self._drop is None and not self.stopping.is_set())
             link.close()
@@ -101,7 +103,7 @@ class _MqttSession(SiteSession[E]):
     def _heard(self, address: str, body: bytes) -> None:
         self.events.heard(address, body)  # whose they are may change
 
-    def _serve(self, link: Link, endpoint: Endpoint, deadline: float) -> Ended:
+    def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
         raise NotImplementedError
 
 
@@ -143,7 +145,7 @@ class MqttSender(_MqttSession[SenderEvents]):
         self._most_in_flight = _MOST_IN_FLIGHT
         self._largest_packet: int | None = None
 
-    def _serve(self, link: Link, endpoint: Endpoint, deadline: float) -> Ended:
+    def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
         self._forget()
         window: int | None = None
         if link.version == "5":
@@ -256,14 +258,23 @@ class MqttReceiver(_MqttSession[ReceiverEvents]):
     gives the broker's reason where it has one (MQTT 5: "Session taken over").
 
     Subscriptions of the session that this consumer does not name stay as they are, and their messages arrive.
+
+    While a broker does not give the session out, the site is read without it; ``connected`` says None then.
     """
 
     def __init__(self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents) -> None:
         groups = {binding.group for binding in bindings}
         if len(groups) != 1:
             raise ConfigError("a receiver reads for exactly one group")
-        name = client_id(groups.pop())
-        super().__init__(site, events, f"reliamsg-recv-{site.name}", name, site.prefetch)
+        group = groups.pop()
+        super().__init__(site, events, f"reliamsg-recv-{site.name}", client_id(group), site.prefetch)
+        self._substitute = Substitute(site, self._connector.without_session(substitute_id(group)))
+        self._substituting = False
+        """Whether the connection is one without the session."""
+        self._refused = False
+        """Whether the broker was reached the last time, and did not give out what was asked for."""
+        self._found: tuple[Link, Endpoint] | None = None
+        """The session, asked for while it was replaced, and not read yet."""
         self._topics = _topics(bindings)
         self._acknowledged: deque[Sequence[Token]] = deque()
         self._generation = 0
@@ -274,17 +285,97 @@ class MqttReceiver(_MqttSession[ReceiverEvents]):
         self._acknowledged.append(tokens)
         self._waker.wake()
 
-    def _serve(self, link: Link, endpoint: Endpoint, deadline: float) -> Ended:
+    def close(self, timeout: float) -> None:
+        """Disconnect cleanly and end the I/O thread, within `timeout` seconds."""
+        super().close(timeout)
+        if self._found is not None and not self._thread.is_alive():
+            self._found[0].close()
+
+    def attempt(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Ended:
+        """Part of :class:`SiteSession`."""
+        self._drop = None
+        found, self._found = self._found, None
+        self._substituting = False
+        link: Link | Ended
+        if found is not None:
+            link, endpoint = found
+        else:
+            link = self._open(endpoint, login, deadline)
+        if isinstance(link, Ended):
+            return link
+        if self._substituting:
+            self._substitute.began()
+        else:
+            self._substitute.over()
+        return self._hold(link, endpoint)
+
+    def _open(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Link | Ended:
+        """Connect and subscribe, with the session or, where the broker does not give it out, without it."""
+        substitute = self._substitute
+        now = time.monotonic()
+        link = self._subscribed(
+            self._connector, endpoint, login, (now + deadline) / 2 if substitute.due else deadline
+        )
+        if isinstance(link, Ended) and self._refused:
+            substitute.refused(link.reason)
+            if substitute.due:
+                other = self._subscribed(substitute.connector, endpoint, login, deadline)
+                if isinstance(other, Link):
+                    self._substituting = True
+                    return other
+        return link
+
+    def _subscribed(
+        self, connector: Connector, endpoint: Endpoint, login: Credentials | None, deadline: float
+    ) -> Link | Ended:
+        link = connector.open(endpoint, login, deadline)
+        self._refused = connector.turned_away
+        if isinstance(link, Ended):
+            return link
+        # What waits in the session may come ahead of the SUBACK, and more of it than fits.
+        wrong = _subscribe(link, self._topics, deadline, self.stopping.is_set, self._most)
+        if wrong is None:
+            return link
+        self._refused = True
+        link.close()
+        return Ended(wrong)
+
+    def _look(self) -> bool:
+        """Whether the session was asked for, while the site is read without it, and can be read again."""
+
+        def session(endpoint: Endpoint, until: float) -> Link | Ended:
+            try:
+                login = self.site.login()
+            except Exception as error:  # noqa: BLE001 - the application's callable may raise anything
+                return Ended(type(error).__name__, credentials=True)
+            return self._subscribed(self._connector, endpoint, login, until)
+
+        self._found = self._substitute.look(session)
+        return self._found is not None
+
+    def _leave_substitute(self, link: Link) -> Ended:
+        """Take what waits in it still: what is published from now on comes through the group's own session."""
+        end = time.monotonic() + self.site.heartbeat / 2
+        link.unsubscribe(self._topics)
+        busy = alive = True
+        while alive and (busy or len(self._ledger)) and time.monotonic() < end and not self.stopping.is_set():
+            alive = link.turn(0.5, self._most - len(self._ledger))
+            busy = bool(link.arrived)
+            self._hand_over(link)
+            self._pass_on(link)
+        link.disconnect(time.monotonic() + 0.5)
+        return Ended("the group's session can be read again")
+
+    @property
+    def _most(self) -> int:
+        return self.site.prefetch * _HELD_PER_PREFETCH
+
+    def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
         self._generation += 1
         self._ledger = AckLedger()
-        most = self.site.prefetch * _HELD_PER_PREFETCH
-        # What waits in the session may come ahead of the SUBACK, and more of it than fits.
-        wrong = _subscribe(link, self._topics, deadline, self.stopping.is_set, most)
-        if wrong is not None:
-            return Ended(wrong)
         self._control.begin(link)
         self.up = True
-        self.events.connected(str(endpoint), link.session_present)
+        self.events.connected(str(endpoint), None if self._substituting else link.session_present)
         alive = True
         while alive:
             self._hand_over(link)
@@ -296,7 +387,9 @@ class MqttReceiver(_MqttSession[ReceiverEvents]):
                 return Ended("closed")
             if self._drop is not None or link.refusal is not None:
                 return Ended(self._drop or link.refusal or "")
-            alive = link.turn(1.0, most - len(self._ledger))
+            if self._substituting and self._substitute.look_due and self._look():
+                return self._leave_substitute(link)
+            alive = link.turn(1.0, self._most - len(self._ledger))
         self._hand_over(link)
         return Ended(link.reason)
 

@@ -57,7 +57,17 @@ class Connector:
         self._waker = waker
         self._stopping = stopping
         self._prefetch = prefetch
+        self._persistent = prefetch is not None
         self._known: dict[Endpoint, Version] = {}
+        self.turned_away = False
+        """Whether the broker was reached the last time, and did not accept, for another reason than the login."""
+
+    def without_session(self, name: str) -> Connector:
+        """One that connects under another name, with a session that ends with each connection."""
+        other = Connector(self._site, name, self._waker, self._stopping, prefetch=self._prefetch)
+        other._persistent = False
+        other._known = self._known
+        return other
 
     def open(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Link | Ended:
         """Connect and wait for CONNACK; the caller closes the link."""
@@ -107,6 +117,7 @@ class Connector:
         bare: bool = False,
     ) -> tuple[_Result, Link | Ended]:
         """One attempt, of which TCP and TLS may take until `deadline`, and CONNACK until `patience`."""
+        self.turned_away = False
         try:
             sock = dial(endpoint, self._site.tls_context(), deadline, self._waker, self._stopping)
         except DialError as error:
@@ -118,12 +129,16 @@ class Connector:
             version,
             keepalive=self._site.heartbeat,
             prefetch=None if bare else self._prefetch,
+            persistent=self._persistent and not bare,
         )
         accepted = False
         try:
             link.connect(endpoint, login)
             result, ended = self._await_connack(link, deadline if patience is None else patience)
             accepted = ended is None
+            self.turned_away = (
+                result in (_Result.REFUSED, _Result.DROPPED) and ended is not None and not ended.credentials
+            )
         finally:
             if not accepted:
                 link.close()

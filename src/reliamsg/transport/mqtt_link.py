@@ -163,8 +163,8 @@ class _Client(paho.Client):
 class Link:
     """One connection: a paho client and what it has received since it was last asked.
 
-    With `prefetch` it is for the persistent session of a group, which holds at most so many messages
-    unacknowledged; without, for a clean session that only publishes.
+    With `prefetch` it is for a group, which holds at most so many messages unacknowledged; without, for one that
+    only publishes. A session that is not `persistent` begins and ends with the connection.
     """
 
     def __init__(
@@ -176,6 +176,7 @@ class Link:
         *,
         keepalive: float,
         prefetch: int | None,
+        persistent: bool,
     ) -> None:
         self.version = version
         self.arrived: list[Publish] = []
@@ -207,11 +208,12 @@ class Link:
         self._unwritten: int | None = None
         self._keepalive = max(1, round(keepalive))
         self._prefetch = prefetch
+        self._persistent = persistent
         self._last_ping = 0.0
         self._misc_after = 0.0
         settings: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
         if version == "3.1.1":
-            settings = {"protocol": MQTTProtocolVersion.MQTTv311, "clean_session": prefetch is None}
+            settings = {"protocol": MQTTProtocolVersion.MQTTv311, "clean_session": not persistent}
         self._client = _Client(sock, self._on_publish, self._on_puback, client_id=name, **settings)
         # 0 is no limit: with one, paho looks through everything in flight at each PUBACK.
         self._client.max_inflight_messages_set(0)
@@ -232,7 +234,7 @@ class Link:
         if self._prefetch is not None:
             properties = _properties(
                 PacketTypes.CONNECT,
-                SessionExpiryInterval=_NEVER_EXPIRES,
+                SessionExpiryInterval=_NEVER_EXPIRES if self._persistent else 0,
                 ReceiveMaximum=self._prefetch,
                 # A larger message is one that nobody here would look at; brokers drop it, and don't send it.
                 MaximumPacketSize=MAX_FRAME_BYTES + _PACKET_OVERHEAD,
@@ -241,7 +243,7 @@ class Link:
             endpoint.host,
             endpoint.port,
             self._keepalive,
-            clean_start=self._prefetch is None,
+            clean_start=not self._persistent,
             properties=properties,
         )
 
@@ -328,6 +330,10 @@ class Link:
         """Ask for `topics` at QoS 1; the answer comes as :attr:`subscribed` or :attr:`refusal`."""
         self._topics = topics
         self._client.subscribe(self._wishes(topics, 1))
+
+    def unsubscribe(self, topics: Sequence[str]) -> None:
+        """Have nothing more of these topics come, but for what is on its way."""
+        self._client.unsubscribe(list(topics))
 
     def _wishes(self, topics: Sequence[str], qos: int) -> list[tuple[str, Any]]:
         if self.version != "5":

@@ -64,6 +64,11 @@ def client_id(group: str) -> str:
     return f"reliamsg:{group}"
 
 
+def substitute_id(group: str) -> str:
+    """The MQTT client id that a group reads with while its session can't be had."""
+    return f"reliamsg:{group}:substitute"
+
+
 # -- control addresses ----------------------------------------------------------------------------------------
 #
 # All begin with CONTROL_PREFIX. No topic does, since names have no colon.
