@@ -116,6 +116,8 @@ def _renamed(row: JournalRow, suffix: str) -> JournalRow:
             topic + suffix: [name + suffix for name in names] for topic, names in detail["groups"].items()
         }
         detail = {**detail, "groups": groups}
+    if detail and "heard" in detail:
+        detail = {**detail, "heard": {name + suffix: told for name, told in detail["heard"].items()}}
     return replace(
         row,
         boot=row.boot + suffix,

@@ -38,8 +38,8 @@ def ranges(
     Columns: `grp` (``""`` for the producer's own account), EPOCH, `first`, `last`, and `fate`:
 
     - of what was enqueued: ``delivered``, ``declared_gap``, ``dead``, ``pending``, ``before_join``,
-      ``never_joined``, ``removed``, ``undelivered``, ``lost``; in the producer's own account ``enqueued``, ``removed``
-      or ``pending``;
+      ``never_joined``, ``excused``, ``removed``, ``undelivered``, ``lost``; in the producer's own
+      account ``enqueued``, ``removed`` or ``pending``;
     - of what was enqueued, or can have been, after `until_us`: ``after``;
     - of what was not: ``phantom``, ``unproven``, ``phantom_gap``, or ``strange`` for what can't be judged.
 
@@ -84,16 +84,22 @@ def _states(pieces: DataFrame) -> DataFrame:
             "beyond": F.col("after")
             | (F.coalesce("going_on", F.lit(False)) & ~(F.col("enqueued") | F.col("after"))),
             "before": before,
-            "unverifiable": contested | F.col("told").isNull() | F.col("has_before_join") | joined_inside,
+            "unverifiable": contested
+            | F.col("told").isNull()
+            | F.col("has_before_join")
+            | F.col("has_excused")
+            | joined_inside,
         }
     ).withColumn("pending", F.col("accounted") & ~F.col("published") & ~F.col("removed"))
     missing = F.col("accounted") & ~F.col("handed") & ~F.col("dead") & ~F.col("gap") & ~F.col("pending")
+    excused = F.col("excused") & ~F.col("counted")
     early = ~F.col("counted") & (F.col("before_join") | F.col("before"))
     return flagged.withColumns(
         {
             "early": missing & early,
-            "gone": missing & ~early & F.col("removed"),
-            "rest": missing & ~early & ~F.col("removed") & ~own,
+            "gone": missing & ~early & ~excused & F.col("removed"),
+            "rest": missing & ~early & ~excused & ~F.col("removed") & ~own,
+            "let_off": missing & ~early & excused & ~own,
             "stranger": ~F.col("original") & ~F.col("contested") & F.col("owned"),
         }
     )
@@ -130,6 +136,7 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
             F.col("early"),
             F.when(F.col("joined").isNull() & F.col("sound"), "never_joined").otherwise("before_join"),
         )
+        .when(F.col("let_off"), "excused")
         .when(F.col("gone"), "removed")
         .when(F.col("rest"), F.when(certain & ~(tail & kept), "lost").otherwise("undelivered"))
         .when(F.col("beyond"), "after")
@@ -291,7 +298,7 @@ def unverified(pieces: DataFrame, compared: DataFrame, others: DataFrame) -> Dat
 
     `pieces` as of :func:`ranges`, `compared` as of :func:`reliamsg.audit.contents.compared`; `others`: all other
     findings. A hole keeps the range around it from being compared, so nothing is said of a group's stream and epoch
-    where something else is known; nor of the epoch in whose middle a group joined, which is no fault.
+    where something else is known; nor of the epoch in whose middle a group joined or was removed, which is no fault.
     """
     handed = pieces.where((F.col("grp") != PRODUCER) & F.col("handed") & ~F.col("unverifiable"))
     left = coverage(

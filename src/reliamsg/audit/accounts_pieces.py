@@ -45,7 +45,7 @@ _PRODUCER_TAGS = {
     "confirmed": "confirmed",
 }
 _TAGS = (
-    "enqueued", "counted", "after", "published", "removed", "moved", "confirmed", "held", "consumed",
+    "enqueued", "counted", "excused", "after", "published", "removed", "moved", "confirmed", "held", "consumed",
     "handed", "acknowledged", "declared", "said_removed", "before_join", "dead", "late", "received", "buffered",
 )  # fmt: skip
 _HOPS = ("confirmed", "received", "buffered")
@@ -61,10 +61,11 @@ def known(
 ) -> DataFrame:
     """The pieces: KEY, `first`, `last`, whether rows of each tag cover it, and what is known of the rest.
 
-    `has_original`, `has_before_join`: whether the key has any number that was enqueued, or was said to come from before
-    the group joined. `passages`: where the key's numbers passed which site. `named`: the group reads the topic.
-    `joined`, `reached`, `lowest`, `leaps`: of the stream at the group. `sound`, `finished`: of the group. `told`,
-    `going_on`: of the producer, NULL where it left no journal. `is_contested`: NULL where the epoch is not.
+    `has_original`, `has_before_join`, `has_excused`: whether the key has any number that was enqueued, was said to come
+    from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
+    numbers passed which site. `named`: the group reads the topic. `joined`, `reached`, `lowest`, `leaps`: of the stream
+    at the group. `sound`, `finished`: of the group. `told`, `going_on`: of the producer, NULL where it left no journal.
+    `is_contested`: NULL where the epoch is not.
     """
     audience = _audience(rows, chains, named)
     events = _events(rows, audience, counted, until_us)
@@ -144,7 +145,14 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
         .join(F.broadcast(audience.select("topic", "grp")), "topic", how="inner")
         .select(*columns)
     )
-    counts = counted.select("grp", *EPOCH, "first", "last", F.lit("counted").alias("tag"), nowhere)
+    counts = counted.select(
+        "grp",
+        *EPOCH,
+        "first",
+        "last",
+        F.when(F.col("counts"), "counted").otherwise("excused").alias("tag"),
+        nowhere,
+    )
     consumed = of_producers.where(F.col("kind") == "consumed").select(
         "grp", *EPOCH, "first", "last", F.lit("consumed").alias("tag"), nowhere
     )
@@ -177,6 +185,7 @@ def _pieces(events: DataFrame) -> DataFrame:
         *((F.col(tag) > 0).alias(tag) for tag in _TAGS),
         (F.max(F.greatest("enqueued", "after")).over(of_epoch) > 0).alias("has_original"),
         (F.max("before_join").over(of_epoch) > 0).alias("has_before_join"),
+        (F.max("excused").over(of_epoch) > 0).alias("has_excused"),
     )
 
 

@@ -53,12 +53,12 @@ def released_early(rows: DataFrame, chains: DataFrame, counted: DataFrame) -> Da
         .join(F.broadcast(whole), list(_CHAIN), how="left_semi")
         .select(*_CHAIN, *EPOCH, "first", "last")
     )
-    groups = counted.select(*_CHAIN, "grp").distinct()
+    groups = counted.where("counts").select(*_CHAIN, "grp").distinct()
     key = (*_CHAIN, "grp", *EPOCH)
     pieces = coverage(
         union(
             [
-                tagged(counted, key, "counted"),
+                tagged(counted.where("counts"), key, "counted"),
                 tagged(released.join(F.broadcast(groups), list(_CHAIN), how="inner"), key, "released"),
                 tagged(of_producers.where(F.col("kind") == "consumed"), key, "consumed"),
             ]

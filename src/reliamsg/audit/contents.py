@@ -16,6 +16,8 @@ from reliamsg.audit.schema import findings as as_findings
 __all__ = ["compared", "corrupt", "findings", "stretches", "verified"]
 
 _LINE = ("role", "client", "chain", *EPOCH)
+_TOGETHER = ""
+"""In the place of a chain: all chains of a group."""
 _SUM = "decimal(38,0)"
 
 
@@ -95,12 +97,32 @@ def _lines(rows: DataFrame, contested: DataFrame) -> DataFrame:
         (F.col("role") == "group") & F.col("kind").isin("delivered", "redelivered")
     )
     before = Window.partitionBy(*_LINE).orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
-    return (
+    told = (
         rows.where(content & F.col("digest").isNotNull() & (F.col("first") <= F.col("last")))
         .select(*_LINE, "lsn", "first", "last", "digest")
         .join(contested.select(*EPOCH), list(EPOCH), how="left_anti")
-        .withColumn("fresh", F.col("first") > F.coalesce(F.max("last").over(before), F.lit(-1)))
     )
+    return told.unionByName(_together(told)).withColumn(
+        "fresh", F.col("first") > F.coalesce(F.max("last").over(before), F.lit(-1))
+    )
+
+
+def _together(lines: DataFrame) -> DataFrame:
+    """Where one inbox of a group went on for another one, their rows make a run only together: a line in order of
+    numbers, besides those of the chains."""
+    apart = ["role", "client", *EPOCH]
+    by_number = Window.partitionBy(*apart).orderBy("first", F.col("last").desc(), "digest")
+    anywhere = Window.partitionBy(*apart)
+    several = F.min("chain").over(anywhere) < F.max("chain").over(anywhere)
+    return (
+        lines.where(F.col("role") == "group")
+        .withColumn("several", several)
+        .where("several")
+        .select(
+            *apart, F.lit(_TOGETHER).alias("chain"), F.row_number().over(by_number).cast("long").alias("lsn"),
+            "first", "last", "digest",
+        )
+    )  # fmt: skip
 
 
 def _cuts(lines: DataFrame) -> DataFrame:

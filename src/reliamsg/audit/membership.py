@@ -58,7 +58,9 @@ def named(rows: DataFrame) -> DataFrame:
 
 
 def counted(rows: DataFrame) -> DataFrame:
-    """What each group counts for, of what each chain enqueued: `client`, `chain`, `grp`, EPOCH, `first`, `last`.
+    """What each group counts for, of what each chain enqueued, and what it was excused from.
+
+    Columns: `client`, `chain`, `grp`, EPOCH, `first`, `last`, and `counts`, false where it is excused.
 
     It counts for what is enqueued by a boot that names it; from where a ``group_added`` row says on; and never from
     where a ``group_removed`` row says that it was, until it is added again.
@@ -91,8 +93,7 @@ def counted(rows: DataFrame) -> DataFrame:
         _KEY,
         ["named", "added", "removed"],
     )
-    counts = (F.col("named") + F.col("added") > 0) & (F.col("removed") == 0)
-    return pieces.where(counts).select(*_KEY, "first", "last")
+    return pieces.select(*_KEY, "first", "last", (F.col("removed") == 0).alias("counts"))
 
 
 def _spans(of_producers: DataFrame) -> DataFrame:

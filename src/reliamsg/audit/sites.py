@@ -68,7 +68,11 @@ def lost(rows: DataFrame, chains: DataFrame, counted: DataFrame) -> DataFrame:
     key = (*_KEY, "site")
     confirmed = _confirmed_by_then(rows, _proofs(rows, chains))
     places = confirmed.select(*key).distinct()
-    expected = counted.select(*_KEY, "first", "last").join(F.broadcast(places), list(_KEY), how="inner")
+    expected = (
+        counted.where("counts")
+        .select(*_KEY, "first", "last")
+        .join(F.broadcast(places), list(_KEY), how="inner")
+    )
     stray = F.col("kind").isin("late", "before_join", "declared") & (F.col("site") != "")
     came = rows.where(
         _arrived() | ((F.col("role") == "group") & stray & (F.col("reason") != _REPAIR))

@@ -245,7 +245,7 @@ def _check_unverified(
     """Delivered content that neither digest sums nor the applications' logs could hold against what was published.
 
     A hole keeps the range around it from being compared, so nothing is said where something worse is known; nor
-    of the epoch in whose middle a group joined, which is no fault. They are counted all the same.
+    of the epoch in whose middle a group joined or was removed, which is no fault. They are counted all the same.
     """
     worse = {(finding.group, finding.stream, finding.epoch) for finding in report.findings}
     for name, group in clients.groups.items():
@@ -257,8 +257,9 @@ def _check_unverified(
             unverified = handed - later - seen[key] - apps.compared(name, key)
             report.unverified += unverified.count
             joined = group.joined.get(key[0], (0, 1))
+            excused = clients.producers[key[0].producer].excused.get(name, SpanMap())[key]
             known = key in contested or not {(name, *key), ("", *key)}.isdisjoint(worse)
-            if known or group.before_join[key] or (joined[0] == key[1] and joined[1] > 1):
+            if known or excused or group.before_join[key] or (joined[0] == key[1] and joined[1] > 1):
                 continue
             for first, last in unverified:
                 report.findings.append(

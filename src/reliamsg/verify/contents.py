@@ -60,8 +60,14 @@ def compare_contents(
     """
     originals: dict[Key, list[_Run]] = {}
     given: dict[str, dict[Key, list[_Run]]] = {}
+    inboxes: dict[str, list[Chain]] = {}
     for chain in chains:
         _read(chain, contested, originals if chain.role == "producer" else given.setdefault(chain.client, {}))
+        if chain.role == "group":
+            inboxes.setdefault(chain.client, []).append(chain)
+    for group, own in inboxes.items():
+        if len(own) > 1:
+            _read_together(own, contested, given[group])
     references = {key: _by_cut(runs) for key, runs in originals.items()}
     findings: list[Finding] = []
     compared: dict[str, SpanMap] = {}
@@ -94,6 +100,21 @@ def _read(chain: Chain, contested: set[Key], runs: dict[Key, list[_Run]]) -> Non
         begun = lines.setdefault(key, _Line()).add(row)
         if begun is not None:
             runs.setdefault(key, []).append(begun)
+
+
+def _read_together(chains: Iterable[Chain], contested: set[Key], runs: dict[Key, list[_Run]]) -> None:
+    """Where one inbox of a group went on for another one, their rows make a run only together, in order of numbers."""
+    rows = [
+        row for chain in chains for row in chain.rows
+        if row.kind in _CONTENT["group"] and row.digest is not None and row.first <= row.last
+    ]  # fmt: skip
+    lines: dict[Key, _Line] = {}
+    for row in sorted(rows, key=lambda row: (row.first, -row.last, row.digest)):
+        key = key_of(row)
+        if key not in contested:
+            begun = lines.setdefault(key, _Line()).add(row)
+            if begun is not None:
+                runs.setdefault(key, []).append(begun)
 
 
 def _by_cut(runs: list[_Run]) -> dict[int, list[tuple[int, int]]]:

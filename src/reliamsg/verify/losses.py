@@ -115,7 +115,9 @@ class _Ledger:
         elif early:
             self.before_join.merge({key: early})
             self._excuse(key, early)
-        missing = missing - early
+        excused = producer.excused.get(group.group, SpanMap())[key] - counted
+        self._excuse(key, missing & excused)
+        missing = missing - early - excused
         removed = missing & taken
         self._put("removed", key, removed | (gap & taken))
         self._excuse(key, removed)

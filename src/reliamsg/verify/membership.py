@@ -63,24 +63,22 @@ class Membership:
         moved = (self._now.epoch(stream, at[0], row.lsn), at[1])
         self._changes.setdefault((stream, row.group), []).append((row.lsn, added, moved))
 
-    def counted(self, enqueued: SpanMap) -> dict[str, SpanMap]:
-        """For each group, what of all that the chain enqueued it counts for."""
-        found: dict[str, SpanMap] = {}
+    def judge(self, enqueued: SpanMap) -> tuple[dict[str, SpanMap], dict[str, SpanMap]]:
+        """For each group, what of all that the chain enqueued it counts for, and what it was excused from."""
+        counted: dict[str, SpanMap] = {}
         for group, spans in self._by_boot.items():
-            found.setdefault(group, SpanMap()).merge(spans)
-        excluded: dict[str, SpanMap] = {}
+            counted.setdefault(group, SpanMap()).merge(spans)
+        excused: dict[str, SpanMap] = {}
         for (stream, group), changes in self._changes.items():
             changes.sort()
             for i, (_, added, at) in enumerate(changes):
                 until = changes[i + 1][2] if i + 1 < len(changes) else _FOREVER
-                into = (found if added else excluded).setdefault(group, SpanMap())
+                into = (counted if added else excused).setdefault(group, SpanMap())
                 _put_between(into, enqueued, stream, at, until)
-        return {
-            group: SpanMap({key: left for key in spans if (left := spans[key] - excluded[group][key])})
-            if group in excluded
-            else spans
-            for group, spans in found.items()
-        }
+        for group, spans in excused.items():
+            for key in counted.get(group, SpanMap()):
+                counted[group][key] = counted[group][key] - spans[key]
+        return counted, excused
 
 
 def _put_between(into: SpanMap, enqueued: SpanMap, stream: Stream, first: Position, until: Position) -> None:

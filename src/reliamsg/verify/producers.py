@@ -64,6 +64,8 @@ class ProducerFacts:
     """The same, of each chain."""
     counted: dict[str, SpanMap] = field(default_factory=dict)
     """For each group, what was enqueued while the producer named it."""
+    excused: dict[str, SpanMap] = field(default_factory=dict)
+    """For each group, what was enqueued when some journal said that it did not count any more."""
     consumed: dict[str, SpanMap] = field(default_factory=dict)
     """For each group, what the producer was told that it is done with."""
     held: SpanMap = field(default_factory=SpanMap)
@@ -223,7 +225,9 @@ class _Reader:
         facts.confirms.append(self.confirms)
         for (topic, group), named in self.membership.named.items():
             facts.groups.setdefault(topic, set()).update([group] if named else ())
-        counted = self.membership.counted(self.enqueued)
+        counted, excused = self.membership.judge(self.enqueued)
+        for group, spans in excused.items():
+            facts.excused.setdefault(group, SpanMap()).merge(spans)
         for group, spans in counted.items():
             facts.counted.setdefault(group, SpanMap()).merge(spans)
         for group, spans in self.consumed.items():
