@@ -188,7 +188,7 @@ def verdict_of(kind: str, name: str = "billing") -> dict[str, Any]:
         "messages": {
             "enqueued": 1000, "delivered": {name: 1000 - lost - pending, "archive": 1000}, "lost": lost,
             "declared_gaps": 0, "duplicates": duplicates, "out_of_order": 0, "phantom": 0, "pending": pending,
-            "late": 0, "before_join": 0,
+            "late": 0, "before_join": 0, "saved_by_repair": 12, "saved_by_second_site": 5,
         },
         "streams": 1,
         "sites": {name: {"confirmed": 1000, "received": 1900, "lost_after_confirm": 0, "saved_alone": 21}},

@@ -18,6 +18,8 @@ _COUNTS = (
     ("pending", "pending", "still on their way, as far as the journals say", "unknown"),
     ("late", "late", "arrived after their gap was closed, and not delivered", ""),
     ("before_join", "before join", "older than the group's first look at the stream", ""),
+    ("saved_by_repair", "saved by repair", "received only because their producer sent them again", ""),
+    ("saved_by_second_site", "saved by a second site", "lost by a site that had confirmed them", ""),
 )
 
 
