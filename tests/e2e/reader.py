@@ -1,6 +1,7 @@
 """A consumer in a process of its own: ``python -m tests.e2e.reader CONFIG``.
 
-Writes a line for each message that its handler is called with: the time, its number, and whether it was flagged.
+Writes a line for each message that its handler is called with: the time, its number, and whether it was flagged. Makes
+a file when it reads, or listens everywhere.
 """
 
 from __future__ import annotations
@@ -9,10 +10,19 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from reliamsg import Consumer, Message, Site
+
+
+def ready(consumer: Consumer) -> bool:
+    status = consumer.status()
+    if status.role == "standby":
+        return all(site.state == "listening" for site in status.sites.values())
+    return status.role == "active"
 
 
 def main(config: dict[str, Any]) -> None:
@@ -22,6 +32,13 @@ def main(config: dict[str, Any]) -> None:
         "billing", sites, topics=[config["topic"]], inbox=config["inbox"], **config["options"]
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+
+    def watch() -> None:
+        while not ready(consumer):
+            time.sleep(0.01)
+        Path(config["ready"]).touch()
+
+    threading.Thread(target=watch, daemon=True).start()
 
     def handle(message: Message) -> None:
         line = f"{time.monotonic()} {int(message.body)} {int(message.redelivered)}\n"

@@ -34,16 +34,22 @@ class Reader:
     ) -> None:
         self.out = directory / f"{name}.out"
         self.out.touch()
+        self.ready = directory / f"{name}.ready"
         inbox = directory / f"{options.pop('inbox', name)}.inbox.db"
         config = {
             "sites": [(site, url, {"backoff_min": 0.05, "backoff_max": 0.5}) for site, url in sites],
-            "topic": topic, "inbox": str(inbox), "out": str(self.out), "delay": 0.001,
+            "topic": topic, "inbox": str(inbox), "out": str(self.out), "ready": str(self.ready), "delay": 0.001,
             "options": {"takeover_timeout": TIMEOUT, "gap_timeout": 60.0, **options},
         }  # fmt: skip
         self.errors = directory / f"{name}.err"
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.e2e.reader", json.dumps(config)], stderr=self.errors.open("wb")
         )
+
+    def wait_ready(self) -> Reader:
+        """It reads, or listens everywhere."""
+        wait_for(self.ready.exists, f"{self.ready.stem} is ready", 60)
+        return self
 
     def lines(self) -> list[tuple[float, int, bool]]:
         """Time, number, and flag of every message so far."""
@@ -148,8 +154,8 @@ def test_the_one_that_reads_is_killed(scene: Scene) -> None:
     first = scene.reader("first")
     scene.begin()
     wait_for(given(first, 50), "the first reads", 60)
-    second = scene.reader("second", standby=True)
-    wait_for(given(first, 400), "the first reads on", 60)
+    second = scene.reader("second", standby=True).wait_ready()
+    wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
     assert second.lines() == []
     killed = first.signal(signal.SIGKILL)
     wait_for(given(second, 100), "the second has taken over", 60)
@@ -162,8 +168,8 @@ def test_the_one_that_reads_is_stopped_and_goes_on(scene: Scene) -> None:
     first = scene.reader("first")
     scene.begin()
     wait_for(given(first, 50), "the first reads", 60)
-    second = scene.reader("second", standby=True)
-    wait_for(given(first, 400), "the first reads on", 60)
+    second = scene.reader("second", standby=True).wait_ready()
+    wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
     stopped = first.signal(signal.SIGSTOP)
     if (
         len(scene.urls) == 1
@@ -185,8 +191,8 @@ def test_the_one_that_reads_is_closed(scene: Scene) -> None:
     first = scene.reader("first")
     scene.begin()
     wait_for(given(first, 50), "the first reads", 60)
-    second = scene.reader("second", standby=True)
-    wait_for(given(first, 400), "the first reads on", 60)
+    second = scene.reader("second", standby=True).wait_ready()
+    wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
     first.signal(signal.SIGTERM)
     wait_for(given(second, 100), "the second has taken over", 60)
     scene.finish()
@@ -200,8 +206,8 @@ def test_a_standby_with_the_same_inbox(scene: Scene) -> None:
     first = scene.reader("first", inbox="shared")
     scene.begin()
     wait_for(given(first, 50), "the first reads", 60)
-    second = scene.reader("second", inbox="shared", standby=True)
-    wait_for(given(first, 400), "the first reads on", 60)
+    second = scene.reader("second", inbox="shared", standby=True).wait_ready()
+    wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
     assert second.lines() == []
     first.signal(signal.SIGKILL)
     wait_for(given(second, 100), "the second has taken over", 60)
