@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 from collections.abc import Callable
 
@@ -143,7 +145,7 @@ def test_a_substitute_that_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     node = Node()
     with scripted(node) as broker, receiving(site(broker.url, mqtt_version="3.1.1")) as (_, got):
         wait_for(lambda: got.up, "connected")
-        node.peers[SUBSTITUTE].sock.shutdown(2)
+        node.peers[SUBSTITUTE].sock.shutdown(socket.SHUT_RDWR)
         wait_for(lambda: len(got.up) == 2, "connected again")
         assert got.up[1][1] is None
         node.back.set()
@@ -161,6 +163,8 @@ def test_closing_leaves_no_connection_behind(moment: str) -> None:
         try:
             node(peer)
         finally:
+            with contextlib.suppress(OSError):
+                peer.sock.shutdown(socket.SHUT_WR)
             peer.wait_for_close()
             played.append(peer)
 
