@@ -91,6 +91,10 @@ class Group:
         self.rules = Rules(**{"gap_timeout": 5.0, "skip_gaps": True, "seed": 7, **rules})  # type: ignore[arg-type]
         self.now = now
         self.got: list[Position] = []
+        self.flagged: set[Position] = set()
+        """What of it was flagged as redelivered."""
+        self.slow = 0
+        """The application acknowledges so many messages at a time; 0: each run."""
         self.asked: list[tuple[float, Ask]] = []
         self.notes: list[Note] = []
         self.gaps: list[Gap] = []
@@ -152,16 +156,28 @@ class Group:
             found = self.core.offer(state, self.now, 1) if state is not None and self.reading else None
             if found is not None and state is not None:
                 self.core.take(state, found, found.last, self.now)
-                self.got += [(found.epoch, n) for n in range(found.first, found.last + 1)]
-                self.core.acknowledge(self.stream, found.epoch, found.first, found.last, self.now)
+                places = [(found.epoch, n) for n in range(found.first, found.last + 1)]
+                self.got += places
+                self.flagged.update(places if found.redelivered else ())
+                if state.unacknowledged >= self.slow:
+                    self.acknowledge()
             elif not self.core.urgent:
                 break
             else:
                 self.commit()
+        if state is not None and not self.slow:
+            self.acknowledge()
         self.commit()
         if state is not None and state.gap is not None:
             self.gaps.append(state.gap)
             state.gap = None
+
+    def acknowledge(self) -> None:
+        """The application is done with all that it was given."""
+        state = self.core.streams.get(self.stream)
+        for known in [] if state is None else list(state.entered):
+            if known.position < known.cursor:
+                self.core.acknowledge(self.stream, known.epoch, known.position, known.cursor - 1, self.now)
 
     def commit(self) -> None:
         core = self.core

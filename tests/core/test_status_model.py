@@ -190,6 +190,48 @@ def test_what_is_known_of_a_producer_that_is_gone_is_handed_out_or_declared(
     assert not set(group.got) & declared(group)
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.sampled_from([0, 7, 40]), st.booleans(), ACTIONS)
+def test_an_inbox_that_takes_over_hands_out_the_rest_and_flags_what_may_come_again(
+    seed: int, slow: int, met_before: bool, actions: list[str]
+) -> None:
+    world = World(random.Random(seed), 0.1)
+    first, teller = world.group, world.teller
+    first.slow = slow
+    world.publish()
+    second = Group(gap_timeout=30.0, repair_timeout=300.0, seed=seed)
+    if met_before:  # it was the active one once
+        world.group = second
+        world.run(2.0)
+        first.now = second.now
+        told = second.core.report(second.stream)
+        first.core.adopt(first.stream, told.entered, told.position, told.high_water, first.now)
+        world.group = first
+    for action in actions:
+        if action == "publish":
+            world.publish()
+        elif action == "restart":
+            world.restart()
+        elif action == "reconnect":
+            first.acknowledge()
+        world.run(world.chance.choice([0.1, 0.5, 2.0]))
+    told = first.core.report(first.stream)
+    second.now = first.now
+    handed_out_before = set(second.got)
+    second.got.clear()
+    if told.position > (0, 1):
+        second.core.adopt(second.stream, told.entered, told.position, told.high_water, second.now)
+    world.group = second
+    world.run(30.0)
+    world.control.loss = 0.0
+    world.run(30.0)
+    assert second.got == sorted(set(second.got))
+    assert handed_out_before | set(first.got) | set(second.got) == set(everything(teller))
+    assert set(first.got) & set(second.got) <= second.flagged
+    assert declared(first) | declared(second) == set()
+    assert second.core.report(second.stream).missing == ()
+
+
 class Twins:
     """Two owners of copies of one outbox, both alive. Each batch reaches the group over one site at least."""
 

@@ -225,9 +225,9 @@ class ConsumerCore:
         self, stream: Stream, entered: tuple[int, int], position: tuple[int, int], high_water: int, now: float
     ) -> bool:
         """Go on where another inbox of the group stopped: with the report that it sent last. What may have been
-        handed out by it is flagged. A stream that is known here and is behind goes on there,
-        and forgets what it holds from before: look at all of it again. False where it is not behind, where another
-        incarnation is known here, or there is no room."""
+        handed out by it is flagged. A stream that is known here and is behind goes on there, and forgets what it
+        holds from before: look at all of it again. False where it is not behind (it stays where it is, and what may
+        have been handed out is flagged), where another incarnation is known here, or there is no room."""
         state = self.streams.get(stream)
         if state is None:
             if len(self.streams) >= self.rules.max_streams:

@@ -102,7 +102,10 @@ def adopt(
     core: ConsumerCore, state: StreamState, entered: tuple[int, int], position: Position, high_water: int
 ) -> bool:
     """Start where another inbox of the group stopped; see :meth:`ConsumerCore.adopt`."""
-    if position[0] < 1 or (state.current is not None and position <= state.position):
+    if position[0] < 1:
+        return False
+    if state.current is not None and position <= state.position:
+        _flag_entered(core, state, Adopted(position, entered, high_water))
         return False
     known = state.live.get(position[0])
     if known is not None and position[0] == entered[0] and known.incarnation != entered[1]:
@@ -115,6 +118,14 @@ def adopt(
     if known is not None:
         _take_over(core, state, known)
     return True
+
+
+def _flag_entered(core: ConsumerCore, state: StreamState, adopted: Adopted) -> None:
+    """The other inbox had settled no more than this one, but may have handed out more."""
+    state.adopted = adopted
+    for known in state.entered:
+        adopted.flag(known)
+    core.mark(state, urgent=True)
 
 
 def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) -> None:
@@ -157,8 +168,6 @@ def _take_over(core: ConsumerCore, state: StreamState, known: Reorder) -> None:
     assert adopted is not None  # it is what is taken over
     first = adopted.position[1] if known.epoch == adopted.position[0] else 1
     known.place_at(first)
-    if known.epoch < adopted.entered[0]:
-        known.redelivered_below = MAX_SEQ  # any of it may have been handed out
     _begin(core, state, known, first, "took_over")
 
 

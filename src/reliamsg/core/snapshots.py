@@ -25,6 +25,8 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
             high = max(known.cursor, known.redelivered_below) if entered else 0
         elif entered and known.more_to_come and known.cursor + state.reserve // 2 > high:
             high = known.cursor + state.reserve
+        if entered:
+            high = max(high, known.redelivered_below)
         epochs.append(EpochChange(known, known.position, high, list(known.settled), known.last, entered))
     if state.current is not None:
         # As many again as went in the time of one commit, several times over.
@@ -62,7 +64,7 @@ def is_committed(change: StreamChange) -> bool:
     before = state.committed
     _note_position(change)
     state.declared.extend(change.declared)
-    return bool(change.declared) or state.committed[:2] != before[:2]
+    return bool(change.declared) or state.committed != before
 
 
 def _note_position(change: StreamChange) -> None:

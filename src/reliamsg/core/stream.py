@@ -15,6 +15,7 @@ from reliamsg.core.heard import Heard
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.message import Gap, Stream
+from reliamsg.wire.limits import MAX_SEQ
 
 __all__ = [
     "MAX_EPOCHS_AHEAD",
@@ -80,6 +81,8 @@ class Adopted:
 
     def flag(self, known: Reorder) -> None:
         """Numbers of an epoch that the other inbox may have handed out count as handed out before."""
+        if self.position[0] <= known.epoch < self.entered[0]:
+            known.redelivered_below = MAX_SEQ  # it had gone through all of it
         if (known.epoch, known.incarnation) == self.entered:
             known.redelivered_below = max(known.redelivered_below, self.high_water)
 
