@@ -1,7 +1,8 @@
 """The consuming application of the runs, in a process of its own: ``python -m tests.runs.consumer CONFIG``.
 
 Every message goes to a log of its own, fsynced before the handler returns, and so before it is acknowledged.
-`delay` is what a message costs, in seconds, until the file `hurry` exists. Ends on SIGTERM.
+`delay` is what a message costs, in seconds, until the file `hurry` exists. Makes the file `ready` when it is; ends on
+SIGTERM then.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ def main(config: dict[str, Any]) -> None:
         journal=JournalExport(config["journal"], interval=1.0),
         probe=probe,
         on_late=log.late,
+        on_error=lambda error: print(repr(error), file=sys.stderr, flush=True),
         **config.get("options", {}),
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
+    if "ready" in config:
+        Path(config["ready"]).touch()
     delay, hurry = config.get("delay", 0.0), Path(config.get("hurry", "/nonexistent"))
 
     def handle(messages: list[Message]) -> None:

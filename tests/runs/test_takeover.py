@@ -1,0 +1,119 @@
+"""A standby consumer takes over from one that is killed, and from one that is stopped and later goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from reliamsg.lab import Mosquitto, RabbitNode
+from reliamsg.verify import AppRecord, read_applog
+from tests.runs.harness import App, Run, SiteSpec, run_in, wait_for
+from tests.runs.paths import IMPATIENT
+
+T = TypeVar("T")
+
+FULL = pytest.mark.full
+TAKEOVER_S = 4.0
+
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param("rabbitmq", marks=FULL), pytest.param("mosquitto", marks=FULL), "both"]
+)
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_takeover(
+    fault: signal.Signals, kind: str, tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique: str,
+    size: Callable[[T, T], T],
+) -> None:  # fmt: skip
+    """Each has an inbox of its own. Never two are active, and nothing is lost."""
+    brokers = {"rabbitmq": [rabbit.url], "mosquitto": [shared_mosquitto.url]}
+    urls = brokers.get(kind) or [rabbit.url, shared_mosquitto.url]
+    sites: list[SiteSpec] = [(f"dc{n}", url, IMPATIENT) for n, url in enumerate(urls, 1)]
+    more = size(500, 10_000)
+    enough, ended = tmp_path / "enough", tmp_path / "ended"
+    with run_in(tmp_path / "run") as run:
+        first, second = (
+            reader(run, name, sites, unique, standby=name == "second") for name in ("first", "second")
+        )
+        by_first, by_second = run.delivered(first), run.delivered(second)
+        producer = run.producer(
+            "till", sites, unique, [unique], 1_000_000_000, rate=300, chunk=10, linger=True,
+            enough=str(enough), ended=str(ended), options={"release": "consumed"},
+        )  # fmt: skip
+        begin(first)
+        producer.start()
+        wait_for(lambda: by_first() >= 100, 60, f"the first is at work; {first.errors()}")
+        begin(second)
+        before = by_first()
+        wait_for(lambda: by_first() >= before + 500, 60, f"the first is still at work; {first.errors()}")
+        assert by_second() == 0, "both were active"
+        assert first.process is not None
+        os.kill(first.process.pid, fault)
+        wait_for(lambda: by_second() >= 200, 60, f"the second takes over; {second.errors()}")
+        stopped_at = by_first()
+        if fault == signal.SIGSTOP:
+            os.kill(first.process.pid, signal.SIGCONT)
+        wait_for(
+            lambda: by_second() >= 200 + more, 60 + more / 300, f"the second is at work; {second.errors()}"
+        )
+        enough.touch()
+        wait_for(ended.exists, 60, f"publishing ends; {producer.errors()}")
+        given = run.accepted(producer)()
+        wait_for(lambda: by_first() + by_second() >= given, 90, f"as many come; {second.errors()}")
+        wait_for(lambda: missing(run, producer, first, second) == set(), 90, f"all comes; {second.errors()}")
+        if fault == signal.SIGKILL:
+            first.kill()
+            # A journal is sound once its file has been opened again: to wait now, since the other reads.
+            begin(first, options={**first.config["options"], "standby": True})
+            first.stop()
+            assert by_first() == stopped_at, "both were active"
+        else:
+            wait_for(lambda: not first.running, 60, f"the first ends; {first.errors()}")
+            assert "GroupBusy" in first.errors(), first.errors()
+            # What a worker was already handling when it was stopped is finished; nothing more is handed out.
+            assert by_first() - stopped_at <= first.config["workers"], "both were active"
+        producer.stop(60)
+        second.stop()
+        never_two(first, second)
+        report = run.check()
+    counts = report.as_dict()["messages"]
+    print(f"{by_first()} by the first, {by_second()} by the second; {report.text()}")
+    for what in ("lost", "declared_gaps", "out_of_order", "phantom"):
+        assert counts[what] == 0, report.text()
+
+
+def reader(run: Run, name: str, sites: list[SiteSpec], group: str, *, standby: bool) -> App:
+    return run.consumer(
+        group, sites, [group], batch=1, workers=4,
+        inbox=str(run.directory / f"{name}.inbox.db"), log=str(run.directory / f"{name}.sub.ndjson"),
+        options={"standby": standby, "takeover_timeout": TAKEOVER_S},
+    )  # fmt: skip
+
+
+def begin(app: App, **changes: Any) -> None:
+    """Start a consumer, and wait until it is open."""
+    ready = app.directory / f"{app.log.stem}-ready-{app.starts}"
+    app.start(ready=str(ready), **changes)
+    wait_for(ready.exists, 60, f"{app.log.stem} opens its inbox; {app.errors()}")
+
+
+def deliveries(app: App) -> list[AppRecord]:
+    return [record for record in read_applog(app.log).records if record.op == "delivered"]
+
+
+def missing(run: Run, producer: App, *readers: App) -> set[tuple[int | None, int | None]]:
+    """What was accepted and neither was given."""
+    published = read_applog(producer.log).records
+    accepted = {(r.epoch, r.seq) for r in published if r.op == "publish" and r.outcome == "ok"}
+    return accepted - {(r.epoch, r.seq) for app in readers for r in deliveries(app)}
+
+
+def never_two(first: App, second: App) -> None:
+    """What both were given is flagged, and goes back no further than the first's last hand-outs."""
+    given = {(r.epoch, r.seq) for r in deliveries(first)}
+    again = [r for r in deliveries(second) if (r.epoch, r.seq) in given]
+    assert all(r.redelivered for r in again), "handed out by both, and not flagged"
