@@ -165,7 +165,7 @@ class Group:
                 break
             else:
                 self.commit()
-        if state is not None and not self.slow:
+        if state is not None and self.reading and not self.slow:
             self.acknowledge()
         self.commit()
         if state is not None and state.gap is not None:

@@ -326,6 +326,20 @@ def test_statuses_that_come_in_quick_succession_all_count() -> None:
     assert group.got == all_of(teller)
 
 
+def test_what_one_owner_says_does_not_take_the_place_of_what_another_said() -> None:
+    teller, group = pair(10)
+    group.receive(teller, 10, 1, 10)
+    before = [teller.status(), teller.status(), teller.status()]
+    teller.publish(10)
+    teller.open(20)
+    group.hear(replace(before[0], chain=((10, 70, 1, 12),)))
+    group.hear(teller.status())
+    group.hear(replace(before[1], chain=((10, 70, 1, 13),)))
+    group.hear(replace(before[2], chain=((10, 70, 1, 14),)))
+    group.wait(2.0, teller)
+    assert group.got == all_of(teller)
+
+
 def test_data_outweighs_a_status_that_names_another_incarnation() -> None:
     teller, group = pair(10)
     group.receive(teller, 10, 1, 10)
@@ -561,7 +575,7 @@ def test_what_is_remembered_of_long_chains_is_bounded() -> None:
     heard = group.state.heard
     assert heard is not None
     assert len(heard.owners) <= MAX_OWNERS
-    assert len(heard.waiting) <= 2
+    assert len(heard.waiting) <= 2 * MAX_OWNERS
     assert all(
         len(owner.latest.chain) <= MAX_KEPT and not owner.latest.removed for owner in heard.owners.values()
     )

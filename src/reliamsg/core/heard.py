@@ -101,7 +101,7 @@ class Heard:
         self.owners: dict[tuple[int, int], Owner] = {}
         """By epoch and incarnation."""
         self.waiting: list[tuple[float, Announced]] = []
-        """What takes effect at a time to come: the oldest, and the newest since."""
+        """What takes effect at a time to come: of each owner the oldest, and the newest since."""
 
     def take(self, announced: Announced, now: float, cut: bool) -> bool:
         """Note who said what; False where that is older than what is known. It takes no effect here."""
@@ -119,15 +119,19 @@ class Heard:
         return True
 
     def put_off(self, announced: Announced, until: float) -> None:
-        """Have what was said take effect at `until`. Of several statuses only the oldest and the newest wait: what the
-        one left out said, the newest says as well. One status may come in several parts."""
-        if self.waiting:
-            at, latest = self.waiting[-1]
+        """Have what was said take effect at `until`. Of each owner's statuses only the oldest and the newest wait: what
+        the one left out said, the newest says as well. One status may come in several parts."""
+        key = (announced.epoch, announced.incarnation)
+        own = [i for i, (_, other) in enumerate(self.waiting) if (other.epoch, other.incarnation) == key]
+        if own:
+            at, latest = self.waiting[own[-1]]
             if replace(latest, removed=announced.removed) == announced:
                 removed = dict.fromkeys((*latest.removed, *announced.removed))
-                self.waiting[-1] = at, replace(latest, removed=tuple(removed)[:MAX_REMOVED])
+                self.waiting[own[-1]] = at, replace(latest, removed=tuple(removed)[:MAX_REMOVED])
                 return
-        if len(self.waiting) >= 2:
+        if len(own) >= 2:
+            del self.waiting[own[-1]]
+        elif len(self.waiting) >= 2 * MAX_OWNERS:
             self.waiting.pop()
         self.waiting.append((until, announced))
 
