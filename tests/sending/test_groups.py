@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer
-from reliamsg.errors import ConfigError, ConfirmTimeout, OutboxFull, ProducerFenced
+from reliamsg.errors import ConfigError, ConfirmTimeout, OutboxFull, OutboxIndeterminate, ProducerFenced
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Binding
@@ -94,7 +94,7 @@ def test_groups_come_and_go(make: Make, network: MemoryNetwork, path: Path, tmp_
     with pytest.raises(ConfigError):
         producer.add_group("orders", "a:b")
     producer.close()
-    assert [row.group for row in journal(path, "group_added")] == ["g", "h"]
+    assert [row.group for row in journal(path, "group_added")] == ["h"]
     assert [row.group for row in journal(path, "group_removed")] == ["h"]
 
 
@@ -172,3 +172,29 @@ def test_killed_at_the_gate(path: Path, point: str) -> None:
     (row,) = journal(path, "renumbered")
     assert row.detail is not None
     assert [r.epoch for r in journal(path, "confirmed")] == [row.detail["epoch"]]
+
+
+def test_an_order_that_breaks_the_file_stops_the_producer(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one whose caller gets the error: nothing may be written after it."""
+    errors: list[BaseException] = []
+    producer = make(on_error=errors.append)
+    happened: list[str] = []
+
+    def broken(*_: object) -> None:
+        happened.append("failed")
+        raise OutboxIndeterminate("an fsync failed")
+
+    monkeypatch.setattr(producer._engine._outbox, "name_groups", broken)
+    monkeypatch.setattr(producer._engine._outbox, "progress", lambda *_: happened.append("stored"))
+    with pytest.raises(OutboxIndeterminate):
+        producer.add_group("orders", "h")
+    wait_for(lambda: errors)
+    assert [type(error) for error in errors] == [OutboxIndeterminate]
+    with pytest.raises(OutboxIndeterminate):
+        producer.publish("orders", b"x")
+    with pytest.raises(OutboxIndeterminate):
+        producer.add_group("orders", "h")
+    assert producer.close(0.0).nothing
+    assert happened[-1] == "failed"

@@ -225,13 +225,18 @@ class Engine:
     def step(self) -> float | None:
         """Do what is to be done; returns when (by `clock`) there will be more, None for only when woken."""
         now = self.clock()
-        if self.fatal is not None:
+        if self.fatal is None:
+            failure = self.orders.carry_out()
+            if failure is not None:
+                self.die(failure)
+        if self.fatal is None:
+            self._commit()
+        if self.fatal is None:
+            self._read_pages()
+        if self.fatal is not None:  # nothing is written any more: the file may be why
             self.intake.fail(self.fatal)
             self.orders.refuse(self.fatal)
             return None
-        self.orders.carry_out()
-        self._commit()
-        self._read_pages()
         with self.lock:
             overdue, published = self.core.overdue(now)
             self.outcomes.published(published, recount=True)
@@ -247,7 +252,8 @@ class Engine:
             if self.membership.moved:
                 self.membership.walk()
             self.control.step(now)
-            self.housekeeping.run(now)
+            if self.fatal is None:
+                self.housekeeping.run(now)
         except ReliamsgError as error:
             self._failed(error)
         return self._deadline(now, self._export(now))

@@ -125,7 +125,8 @@ class Membership:
         since = (self._outbox.epoch, page.row.next_seq)
         member = Member(since, since)
         self._name(page.row.stream, group, member)
-        entries.append(self._entry("group_added", page.row.stream, group, since))
+        if not self._outbox.fresh:  # else that it was opened with them says it
+            entries.append(self._entry("group_added", page.row.stream, group, since))
         return member
 
     def _drop(self, stream: Stream, group: str, entries: list[Entry]) -> None:

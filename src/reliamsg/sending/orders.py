@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from reliamsg.errors import ConfigError, FatalError
+
 __all__ = ["Orders"]
 
 T = TypeVar("T")
@@ -32,14 +34,17 @@ class Orders:
         self._wake()
         return future.result()
 
-    def carry_out(self) -> None:
-        """Make all calls that wait."""
+    def carry_out(self) -> FatalError | None:
+        """Make all calls that wait, up to one after which there must be no other: returns why."""
         while self._waiting:
             call, future = self._waiting.popleft()
             try:
                 future.set_result(call())
             except BaseException as error:  # noqa: BLE001 - it is raised where the call was given
                 future.set_exception(error)
+                if isinstance(error, FatalError) and not isinstance(error, ConfigError):
+                    return error
+        return None
 
     def refuse(self, error: BaseException) -> None:
         """Nothing more is carried out: whoever waits gets `error`."""

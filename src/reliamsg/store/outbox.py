@@ -60,6 +60,8 @@ class Outbox:
             self.incarnation = int.from_bytes(os.urandom(8), "big")
             with self._db.transaction() as connection:
                 stored = int(self._meta(connection, "epoch", "0"))
+                self.fresh = stored == 0
+                """Whether nobody has owned this file before."""
                 self.epoch = max(stored + 1, wall_us // 1000)
                 self._put_meta(connection, "epoch", str(self.epoch))
                 self._put_meta(connection, "incarnation", f"{self.incarnation:016x}")
