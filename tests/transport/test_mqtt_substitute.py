@@ -18,7 +18,7 @@ from tests.transport.mqtt_scripted import Peer, scripted
 from tests.transport.mqtt_tools import receiving, site
 from tests.transport.tools import Receiving, running
 
-SESSION, SUBSTITUTE = client_id("billing"), substitute_id("billing")
+SESSION, SUBSTITUTE, OTHER = client_id("billing"), substitute_id("billing", 1), substitute_id("billing", 2)
 DATA = b"\0\x06orders"
 
 
@@ -28,6 +28,7 @@ class Node:
     def __init__(self, mqtt: int = 4) -> None:
         self.back = threading.Event()
         self.refuse_all = False
+        self.refused: set[str] = set()
         self.connects: list[tuple[str, bool]] = []
         """Client ids, and whether their session was not to be kept."""
         self.mqtt = mqtt
@@ -43,7 +44,7 @@ class Node:
         session = b"\1" if name == SESSION else b"\0"
         peer.send(0x20, session + b"\0" + (b"\0" if body[6] == 5 else b""))
         body = peer.expect(8)
-        if self.refuse_all or (name == SESSION and not self.back.is_set()):
+        if self.refuse_all or name in self.refused or (name == SESSION and not self.back.is_set()):
             return
         v5 = self.mqtt == 5
         peer.send(0x90, body[:2] + (b"\0" if v5 else b"") + b"\1")
@@ -138,6 +139,15 @@ def test_a_broker_that_gives_out_nothing_at_all() -> None:
         node.refuse_all = False
         wait_for(lambda: got.up, "connected")
         assert got.up[0][1] is True, "the session comes first"
+
+
+def test_a_substitute_that_is_held_back_too() -> None:
+    """Its node may go away like that of the session."""
+    node = Node()
+    node.refused = {SUBSTITUTE}
+    with scripted(node) as broker, receiving(site(broker.url, mqtt_version="3.1.1")) as (_, got):
+        wait_for(lambda: got.up, "connected")
+        assert [name for name, _ in node.connects] == [SESSION] * 3 + [SUBSTITUTE, SESSION, OTHER]
 
 
 @pytest.mark.usefixtures("quick")

@@ -181,7 +181,7 @@ class ControlChannel:
         self._queue = ""
         self._binding = False
         self._backlog.close()
-        if code == ACCESS_REFUSED and self._then is None:
+        if code == ACCESS_REFUSED and self._tells and self._then is None:
             # Most likely over what was told. Listening must not end each time.
             self._owner.silent_until = time.monotonic() + SILENT_SECONDS
         self._say(f"the broker closed their channel: {code} {reason}")

@@ -268,7 +268,8 @@ class MqttReceiver(_MqttSession[ReceiverEvents]):
             raise ConfigError("a receiver reads for exactly one group")
         group = groups.pop()
         super().__init__(site, events, f"reliamsg-recv-{site.name}", client_id(group), site.prefetch)
-        self._substitute = Substitute(site, self._connector.without_session(substitute_id(group)))
+        others = [self._connector.without_session(substitute_id(group, number)) for number in (1, 2)]
+        self._substitute = Substitute(site, others)
         self._substituting = False
         """Whether the connection is one without the session."""
         self._refused = False
@@ -323,6 +324,7 @@ class MqttReceiver(_MqttSession[ReceiverEvents]):
                 if isinstance(other, Link):
                     self._substituting = True
                     return other
+                substitute.refused_too()
         return link
 
     def _subscribed(

@@ -6,14 +6,15 @@ Instead of waiting for the node, the group reads under another client id with a 
 published from now on, and control frames, which have what was missed repaired. What waits in the session comes
 when the session does.
 
-That client id, too, is made from the group alone, so that there is at most one who reads with it.
+That client id, too, is made from the group alone, so that another inbox of the group shows: it takes the
+connection over. There are two such ids, since a broker may come to hold one of them back like the session.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from reliamsg.config import Endpoint, Site
 from reliamsg.transport.mqtt_connect import Connector
@@ -34,9 +35,10 @@ LOOK_SECONDS = (5.0, 60.0)
 class Substitute:
     """When to read without the session, and when no longer. I/O thread only."""
 
-    def __init__(self, site: Site, connector: Connector) -> None:
-        """`connector` connects under the other client id."""
-        self.connector = connector
+    def __init__(self, site: Site, connectors: Sequence[Connector]) -> None:
+        """`connectors` connect under the other client ids."""
+        self._connectors = connectors
+        self._current = 0
         self._site = site
         self._refusals = 0
         self._wait = LOOK_SECONDS[0]
@@ -44,6 +46,15 @@ class Substitute:
         self._reason = ""
         self._turn = 0
         self._said = False
+
+    @property
+    def connector(self) -> Connector:
+        """That by which the site is read without the session, the next time."""
+        return self._connectors[self._current]
+
+    def refused_too(self) -> None:
+        """The broker did not give out this either."""
+        self._current = (self._current + 1) % len(self._connectors)
 
     @property
     def due(self) -> bool:

@@ -64,9 +64,9 @@ def client_id(group: str) -> str:
     return f"reliamsg:{group}"
 
 
-def substitute_id(group: str) -> str:
-    """The MQTT client id that a group reads with while its session can't be had."""
-    return f"reliamsg:{group}:substitute"
+def substitute_id(group: str, number: int) -> str:
+    """An MQTT client id that a group reads with while its session can't be had."""
+    return f"reliamsg:{group}:substitute{number}"
 
 
 # -- control addresses ----------------------------------------------------------------------------------------
