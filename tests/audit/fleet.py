@@ -198,6 +198,15 @@ def _producer(rng: random.Random, name: str, topics: list[str], groups: list[str
                     writer.add("published", first, last + (rng.random() < 0.1), **place)
             for _ in range(rng.choice((0, 0, 1))):
                 first = rng.randint(1, 9)
+                if rng.random() < 0.3:
+                    old, new = rng.randint(1, 2), rng.randint(2, 4)
+                    writer.rows.append(
+                        replace(
+                            writer.add("renumbered", 1, last, old, stream=stream).rows.pop(),
+                            detail={"epoch": new},
+                        )
+                    )
+                    continue
                 kind = rng.choice(("removed", "renumbered", "confirmed", "published", "enqueued"))
                 writer.add(
                     kind, first, first + rng.randint(0, 3), rng.randint(1, 2), stream=stream, site="dc1"

@@ -30,7 +30,7 @@ _RANGED = frozenset(
     {
         "enqueued", "confirmed", "published", "removed", "received", "duplicate", "buffered", "delivered",
         "redelivered", "acknowledged", "declared", "before_join", "late", "dead_lettered", "replayed", "joined",
-        "gap_opened",
+        "gap_opened", "consumed", "released", "repaired",
     }
 )  # fmt: skip
 
@@ -107,6 +107,8 @@ class _Run:
         self.named = [group for group in self.groups if rng.random() < 0.8]
         """The others may begin anywhere."""
         self.numbers: dict[Stream, list[Number]] = {}
+        self.boots: dict[str, list[int]] = {}
+        """Each producer's boots, by incarnation."""
         self.unsent: set[tuple[Stream, int, int]] = set()
         """Removed, or not published: no group gets it."""
 
@@ -125,18 +127,14 @@ class _Run:
         tips: dict[Stream, Prev] = {}
         boots: list[list[Entry]] = []
         epoch, incarnation = EPOCH, rng.getrandbits(63) | 1
-        confirm = rng.choice(("all", "any"))
+        confirm, release = rng.choice(("all", "any")), rng.choice(("confirmed", "consumed"))
         for number in range(rng.randint(1, 3)):
             new = number == 0 or rng.random() < 0.5
             if number and new:
                 epoch, incarnation = epoch + 10, rng.getrandbits(63) | 1
             named = dict.fromkeys(self.topics, self.named)
-            boot = [
-                Entry(
-                    "opened",
-                    detail={"groups": named, "sites": self.sites, "confirm": confirm, "version": "1"},
-                )
-            ]
+            detail = {"groups": named, "sites": self.sites, "confirm": confirm, "release": release}
+            boot = [Entry("opened", epoch=epoch, incarnation=incarnation, detail=detail)]
             boot += [Entry("connected", site=site) for site in self.sites]
             for topic in self.topics:
                 stream = Stream(name, topic)
@@ -148,10 +146,35 @@ class _Run:
                 last = self._publish(boot, stream, epoch, incarnation, last, confirm)
                 if before is None or last > (before.last if before.epoch == epoch else 0):
                     tips[stream] = Prev(epoch, incarnation, last)
+                if not self.clean:
+                    self._membership(boot, stream, epoch, last)
             boots.append(boot)
+        self._consumed(boots[-1], [Stream(name, topic) for topic in self.topics])
+        self.boots[name] = [boot[0].incarnation for boot in boots]
         if self.clean or rng.random() < 0.9:
             boots[-1].append(Entry("closed", detail={"pending": 0}))
         return boots
+
+    def _membership(self, boot: list[Entry], stream: Stream, epoch: int, last: int) -> None:
+        """Groups are added and removed."""
+        rng = self.rng
+        for _ in range(rng.choice((0, 0, 1, 2))):
+            at = rng.randint(1, last + 1)
+            since = (stream, epoch, 0, at, at)
+            group = rng.choice(self.groups)
+            if rng.random() < 0.5:
+                boot.append(Entry("group_added", *since, group=group))
+            else:
+                position = [epoch, at + rng.randint(0, 3)]
+                boot.append(Entry("group_removed", *since, group=group, detail={"position": position}))
+
+    def _consumed(self, boot: list[Entry], streams: list[Stream]) -> None:
+        """What groups told to be done with, and some of it left the outbox then."""
+        for stream in streams:
+            for place in _ranges(stream, self.numbers.get(stream, [])):
+                boot += [Entry("consumed", *place, group=group) for group in self.named]
+                if self.rng.random() < 0.5:
+                    boot.append(Entry("released", *place))
 
     def _publish(
         self, boot: list[Entry], stream: Stream, epoch: int, incarnation: int, last: int, confirm: str
@@ -232,7 +255,10 @@ class _Group:
             if ends:
                 for stream in self.owed:
                     self._acknowledge(stream, everything=True)
-                self.entries += [Entry("drained", site=site, detail={"count": 1}) for site in self.run.sites]
+                self.entries += [
+                    Entry("drained", site=site, detail={"count": 1, "heard": self._heard()})
+                    for site in self.run.sites
+                ]
                 self.entries.append(Entry("closed"))
             found.append(self.entries)
         return found
@@ -257,6 +283,12 @@ class _Group:
             if not to_the_end and rng.random() < 0.15:
                 return
 
+    def _heard(self) -> dict[str, tuple[int, str]]:
+        return {
+            name: (self.rng.randint(1, 60), f"{self.rng.choice(boots):016x}")
+            for name, boots in self.run.boots.items()
+        }
+
     def _join(self, stream: Stream, numbers: list[Number]) -> None:
         self.begun.add(stream)
         if self.latest:
@@ -277,7 +309,8 @@ class _Group:
                 self._put("late", stream, lost)
         for place in _ranges(stream, numbers):
             first, *others = rng.sample(self.run.sites, len(self.run.sites))
-            self.entries.append(Entry("received", *place, site=first, group=self.name))
+            how = "repair" if rng.random() < 0.1 else ""
+            self.entries.append(Entry("received", *place, site=first, group=self.name, reason=how))
             if rng.random() < 0.3:
                 self.entries.append(Entry("buffered", *place, site=first, group=self.name))
             self.entries += [
