@@ -76,22 +76,19 @@ class Group:
         """As SIGSTOP does. Its connections stay."""
         self.stopped.add(bench)
         for site in bench.engine.sites.values():
-            link = site.links.link
-            if link is not None:
+            for link in site.links.all:
                 self.network._transports.remove(link)  # type: ignore[arg-type]
 
     def go_on(self, bench: Bench) -> None:
         self.stopped.discard(bench)
         for site in bench.engine.sites.values():
-            link = site.links.link
-            if link is not None:
+            for link in site.links.all:
                 self.network._transports.append(link)  # type: ignore[arg-type]
 
     def kill(self, bench: Bench) -> None:
         self.members.remove(bench)
         for site in bench.engine.sites.values():
-            link = site.links.link
-            if link is not None:
+            for link in [*site.links.all, *site.links.given_up]:
                 link.kill()  # type: ignore[union-attr]
         self.network.run_pending()
         bench.inbox.close()

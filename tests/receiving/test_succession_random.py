@@ -11,7 +11,7 @@ import pytest
 from reliamsg.errors import GroupBusy
 from tests.receiving.test_succession import KINDS, Group
 
-ROUNDS = 25
+ROUNDS = 20
 
 
 class World(Group):
@@ -49,9 +49,9 @@ class World(Group):
 
     def disconnect(self, bench: object) -> None:
         for site in bench.engine.sites.values():  # type: ignore[attr-defined]
-            link = site.links.link
-            if link is not None and link._connection is not None:
-                self.network[site.name].drop(link._connection, "no heartbeat")
+            for link in site.links.all:
+                if link._connection is not None:
+                    self.network[site.name].drop(link._connection, "no heartbeat")
 
     def bury(self) -> None:
         """Those that gave up end."""

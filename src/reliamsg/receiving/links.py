@@ -165,6 +165,11 @@ class Links:
         return self.listener if self.listener is not None else self._site.transport
 
     @property
+    def all(self) -> list[Link]:
+        """Every connection that there is."""
+        return [link for link in (self.listener, self._site.transport) if link is not None]
+
+    @property
     def open(self) -> Link | None:
         """One that is connected."""
         up = self.hears_aside or self._site.state in ("connected", "listening")
@@ -202,7 +207,7 @@ class Links:
         site, link = self._site, self.link
         if link is not None:
             site.disconnected(reason)
-            self.given_up += [each for each in (self.listener, site.transport) if each is not None]
+            self.given_up += self.all
             self.reading = self.listening = self.listener = site.transport = None
             self.hears_aside = False
         return link

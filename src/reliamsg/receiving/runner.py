@@ -99,10 +99,10 @@ class Runner:
             # First what the application acknowledged, so that the brokers still hear of it.
             engine.flush(shared.clock())
             engine.say_goodbye(shared.clock())
+            engine.succession.close_given_up()
             for site in engine.sites.values():
                 site.closing = True
-                link = site.links.link
-                if link is not None:
+                for link in site.links.all:
                     link.close(max(0.5, deadline - time.monotonic()))
                 site.state = "closed"
             engine.flush(shared.clock(), closing=True)
