@@ -251,7 +251,8 @@ def test_of_three_standbys_one_takes_over(group: Group) -> None:
 
 
 def test_all_sites_are_away_for_long(group: Group) -> None:
-    """Whoever reads can't prove it meanwhile; nobody takes over, since nobody hears anything."""
+    """Whoever reads can't prove it meanwhile; nobody takes over, since nobody hears anything. Afterwards one of
+    them does: the first where a lock tells it at once that it may."""
     first = group.join()
     group.settle(0.5)
     second = group.join(standby=True)
@@ -264,9 +265,11 @@ def test_all_sites_are_away_for_long(group: Group) -> None:
     assert group.readers() == []
     for broker in group.network.brokers.values():
         broker.up()
-    group.settle(6.0)
-    assert group.readers() == [first]
-    assert phase(second) == "waiting"
+    group.settle(10.0)
+    assert len(group.readers()) == 1
+    if group.network["dc1"].protocol == group.network["dc2"].protocol == "amqp":
+        assert group.readers() == [first]
+        assert phase(second) == "waiting"
 
 
 def test_one_site_is_away_for_long(group: Group) -> None:

@@ -42,7 +42,8 @@ class World(Group):
             self.kill(rng.choice(running))
         elif what == "join" and len(self.members) < 4:
             self.serial += 1
-            self.join(standby=rng.random() < 0.8, name=f"x{self.serial}")
+            # One that is no standby would not wait for another that is stopped and may go on.
+            self.join(standby=True, name=f"x{self.serial}")
         self.bury()
 
     serial = 0

@@ -15,7 +15,8 @@ answers at once. A standby starts by waiting; anybody else who finds another inb
 (:class:`~reliamsg.errors.GroupBusy`) when it still reads after ``takeover_timeout``.
 
 An inbox that reads and has no proof of that for half of ``takeover_timeout`` hands out nothing. At sites without
-locks it lets go of its session, so as not to take it back from whoever reads by now, and probes as at the start.
+locks it lets go of its session, so as not to take it back from whoever reads by now, and waits like a standby (or, if
+it never heard of another inbox, probes as at the start).
 """
 
 from __future__ import annotations
@@ -208,8 +209,7 @@ class Succession:
             self._trust_the_deaf(now)
         lapsed = lease.lapsed(now) and now >= self._read_since + lease.lasts
         if lease.demanding and any(site.transport is None for site in self._others):
-            self._after_waiting = False
-            self._probe(now)  # another took a session at the same time
+            self._find_out(now)  # another took a session at the same time
             return
         rival = lease.rival(now)
         yields = rival is not None and (lapsed or rival.beacon.rank < lease.own_rank)
@@ -231,6 +231,14 @@ class Succession:
             self._give_up(site)
         if lost and len(lost) == len(self._others) and not self._shared.membership.holding:
             log.warning("group %s: it is not known any more whether this inbox reads", self._shared.group)
+            self._find_out(now)
+
+    def _find_out(self, now: float) -> None:
+        """Another inbox may read by now; if it was stopped it does not answer, and may go on for as long as its lease.
+        Where no other was ever heard there is none to wait for."""
+        if self._standby or self._lease.others:
+            self._wait(now)
+        else:
             self._after_waiting = False
             self._probe(now)
 
@@ -241,8 +249,6 @@ class Succession:
             log.info("group %s: waiting for another inbox to end", shared.group)
         self.phase, self._since = "waiting", now
         shared.standing_by = True
-        if self._contested_since is None:
-            self._contested_since = now
         self._try_at = now + self._lease.every
         for site in self._all:
             if site.links.listener is None:
@@ -254,9 +260,12 @@ class Succession:
         """Take over, once nobody reads any more."""
         lease, timeout = self._lease, self._lease.takeover_timeout
         rival = lease.rival(now)
-        contested = self._contested_since
-        if rival is not None:
-            if not self._standby and contested is not None and now - contested >= timeout:
+        if rival is None:
+            self._contested_since = None
+        else:
+            if self._contested_since is None:
+                self._contested_since = now
+            if not self._standby and now - self._contested_since >= timeout:
                 self._shared.fail(
                     GroupBusy(
                         f"another consumer reads for group {self._shared.group!r} (inbox {rival.beacon.inbox!r}):"
@@ -265,8 +274,9 @@ class Succession:
                 )
             return
         echoes = [site.echoes_since for site in self._all if site.echoes_since is not None]
-        # Without control frames nothing is heard, and locks alone must do, where there are any.
-        listening = min(echoes, default=self._since if self._locking else float("inf"))
+        # Where control frames do not pass nothing is heard, and locks alone must do, if there are any.
+        deaf = [site.connected_at for site in self._locking if site.state == "listening"]
+        listening = min(echoes or deaf, default=float("inf"))
         turn = lease.rank(now) * lease.lasts
         quiet_since = max(listening, lease.silent_since())
         if lease.freed_at is not None and lease.freed_at > lease.silent_since():
