@@ -59,6 +59,8 @@ class ProducerFacts:
     removed: SpanMap = field(default_factory=SpanMap)
     moved: SpanMap = field(default_factory=SpanMap)
     """What numbers were called that have another epoch now."""
+    renamed: dict[Key, int] = field(default_factory=dict)
+    """Which epoch that is, by the one that they had."""
     confirmed: dict[str, SpanMap] = field(default_factory=dict)
     confirms: list[Confirms] = field(default_factory=list)
     """The same, of each chain."""
@@ -74,6 +76,12 @@ class ProducerFacts:
     """For each topic, the groups that are named, or were and have got something."""
     contested: set[Key] = field(default_factory=set)
     """Where a sequence number was used twice: contents can't be compared there."""
+
+    def epoch_now(self, stream: Stream, epoch: int, seq: int) -> int:
+        """The epoch that a message has, which was told to have this one when it was published."""
+        while seq in self.moved[stream, epoch] and self.renamed.get((stream, epoch), epoch) > epoch:
+            epoch = self.renamed[stream, epoch]
+        return epoch
 
 
 def gather_producer(
@@ -217,6 +225,7 @@ class _Reader:
         self.facts.moved.put(key_of(row), row.first, row.last)
         new = (row.detail or {}).get("epoch")
         if isinstance(new, int):
+            self.facts.renamed[key_of(row)] = new
             self._advance(stream_of(row), new, row.incarnation, row.last)
 
     def _settle(self, keeps: bool) -> None:
