@@ -231,7 +231,13 @@ class RabbitCluster:
         def whole() -> bool:
             up = [node for node in self.nodes if node.alive]
             everybody = {node.number for node in up}
-            return all(node.members() == everybody and not node.parted_from() for node in up)
+            for node in up:
+                members, parted = node.members(), node.parted_from()
+                if members != everybody or parted:
+                    raise LabError(
+                        f"node {node.number} runs with {members or 'nobody'}, parted from {parted or 'none'}"
+                    )
+            return True
 
         self._wait(whole, timeout, "all nodes that are up run together")
 
