@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from reliamsg.lab import RabbitCluster
+from reliamsg.lab import LabError, RabbitCluster
 from reliamsg.wire.address import group_queue
 from tests.runs.controls import Control, control
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
@@ -156,7 +156,14 @@ def cut(cluster: RabbitCluster, seconds: float, plain: Control | None = None) ->
     if cluster.mode == "ignore":
         cluster.node(3).stop()
         cluster.node(3).start()
-    cluster.wait_whole()
+    try:
+        cluster.wait_whole(60)
+    except LabError as error:
+        # Autoheal on a busy machine was once seen to wait for ever; an operator would restart the node that lost.
+        print(f"node 3 is restarted: {error}")
+        cluster.node(3).stop()
+        cluster.node(3).start()
+        cluster.wait_whole()
     print(f"whole again after {time.monotonic() - since:.1f} s")
 
 
@@ -188,8 +195,6 @@ def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: 
 
 
 def mirrored(cluster: RabbitCluster, queue: str) -> bool:
-    from reliamsg.lab import LabError
-
     with contextlib.suppress(LabError):
         return cluster.mirrors(queue) == 2
     return False

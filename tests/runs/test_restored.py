@@ -1,0 +1,159 @@
+"""An outbox that was put back from a copy, or that two processes have a copy of."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from reliamsg.lab import RabbitNode
+from reliamsg.store.outbox_view import inspect_outbox
+from tests.runs.harness import App, Run, SiteSpec, run_in, wait_for
+
+T = TypeVar("T")
+Size = Callable[[T, T], T]
+
+DAY_S = 86_400.0
+
+
+def publish(run: Run, app: App, last: int, **changes: Any) -> None:
+    """Have the producer publish what follows up to number `last`, see it consumed, and stop."""
+    ended = run.directory / f"ended-{app.starts}"
+    app.start(last=last, ended=str(ended), **changes)
+    wait_for(ended.exists, 120, f"publishing ends; {app.errors()}")
+    app.stop(120)
+
+
+@pytest.mark.parametrize("shift", [0.0, -DAY_S], ids=["true-clock", "a-day-behind"])
+def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size[int]) -> None:
+    """Stop, copy the file, publish more, stop, put the copy back, publish others: all of it comes once."""
+    more = size(200, 1_000)
+    sites: list[SiteSpec] = [("dc1", rabbit.url, {"backoff_max": 1.0})]
+    with run_in(tmp_path / "run") as run:
+        consumer = run.consumer(unique, sites, [unique], options={"gap_timeout": 5.0}).start()
+        producer = run.producer(
+            "till", sites, unique, [unique], 0, chunk=20, linger=True, options={"release": "consumed"}
+        )
+        outbox, copy = Path(producer.config["outbox"]), run.directory / "copy"
+        delivered = run.delivered(consumer)
+        publish(run, producer, 100)
+        wait_for(lambda: delivered() >= 100, 60, f"the first hundred come; {consumer.errors()}")
+        copy_outbox(outbox, copy)
+        publish(run, producer, 100 + more)
+        wait_for(
+            lambda: delivered() >= 100 + more,
+            60,
+            f"what was published after the copy comes; {consumer.errors()}",
+        )
+        restore_outbox(copy, outbox)
+        if shift:
+            producer.module, producer.config["application"] = "tests.runs.shifted", producer.module
+            producer.config["shift"] = shift
+        publish(run, producer, 100 + 2 * more)
+        wait_for(
+            lambda: delivered() >= 100 + 2 * more, 90, f"what followed the copy comes; {consumer.errors()}"
+        )
+        consumer.stop()
+        assert run.outcome(consumer)["till"] == list(range(1, 100 + 2 * more + 1))
+        epochs = sorted({row.epoch for row in run.rows(producer) if row.kind == "enqueued"})
+        renumbered = [row for row in run.rows(producer) if row.kind == "renumbered"]
+        rows = run.rows(consumer)
+        shutil.rmtree(copy)
+        report = run.check()
+    messages = report.as_dict()["messages"]
+    print(
+        f"epochs {epochs}; renumbered {len(renumbered)}; {report.verdict}: {messages}; {consumer.errors()[-500:]}"
+    )
+    for kind in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom"):
+        assert messages[kind] == 0, report.text()
+    assert bool(renumbered) == bool(shift)
+    assert "two histories" in consumer.errors(), "the fork was not reported"
+    forks = [row for row in rows if row.kind == "conflict"]
+    assert forks, "the fork was not journalled"
+
+
+def copy_outbox(outbox: Path, copy: Path) -> None:
+    """Copy a database that nobody has open, with whatever belongs to it."""
+    copy.mkdir()
+    for file in outbox.parent.glob(f"{outbox.name}*"):
+        shutil.copy2(file, copy / file.name)
+
+
+def restore_outbox(copy: Path, outbox: Path) -> None:
+    """Put the copy in the database's place."""
+    for file in outbox.parent.glob(f"{outbox.name}*"):
+        file.unlink()
+    for file in copy.iterdir():
+        shutil.copy2(file, outbox.parent / file.name)
+
+
+def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size[int]) -> None:
+    """Two processes publish from copies of one outbox: the lower one is fenced, and every message is accounted for."""
+    rate = 100
+    sites: list[SiteSpec] = [("dc1", rabbit.url, {"backoff_max": 1.0})]
+    with run_in(tmp_path / "run") as run:
+        consumer = run.consumer(
+            unique, sites, [unique], options={"gap_timeout": 5.0, "on_gap": "skip"}
+        ).start()
+        one = run.producer(
+            "till",
+            sites,
+            unique,
+            [unique],
+            0,
+            chunk=5,
+            rate=rate,
+            linger=True,
+            options={"release": "consumed"},
+        )
+        delivered = run.delivered(consumer)
+        publish(run, one, 100)
+        wait_for(lambda: delivered() >= 100, 60, f"the first hundred come; {consumer.errors()}")
+        twin = run.directory / "twin"
+        copy_outbox(Path(one.config["outbox"]), twin)
+        two = run.producer(
+            "till", sites, unique, [unique], 1_000_000 + size(1_000, 5_000), chunk=5, rate=rate, linger=True,
+            first=1_000_001, options={"release": "consumed"},
+            outbox=str(twin / Path(one.config["outbox"]).name), log=str(run.directory / "twin.pub.ndjson"),
+            ended=str(tmp_path / "two-ended"),
+        )  # fmt: skip
+        one.start(last=100_000)
+        accepted = run.accepted(one)
+        wait_for(lambda: accepted() >= 300, 60, f"the first of both is at work; {one.errors()}")
+        two.start()
+        wait_for(lambda: not one.running, 60, f"the lower of both is fenced; {one.errors()} {two.errors()}")
+        assert "ProducerFenced" in one.errors(), one.errors()
+        wait_for(Path(two.config["ended"]).exists, 120, f"the other goes on; {two.errors()}")
+        lasts = (accepted(), run.accepted(two)())
+        wait_for(lambda: consumed(two), 120, f"all that it holds is consumed; {consumer.errors()}")
+        two.stop(120)
+        # What the fenced one has accepted and not sent is in its outbox, and goes out once the other has stopped.
+        again = run.directory / "again"
+        one.start(last=0, ended=str(again))
+        wait_for(again.exists, 60, f"the first opens its outbox again; {one.errors()[-500:]}")
+        wait_for(
+            lambda: accounted(run, consumer) >= sum(lasts), 90, f"all is accounted for; {one.errors()[-500:]}"
+        )
+        one.stop(120)
+        consumer.stop()
+        report = run.check()
+    messages = report.as_dict()["messages"]
+    print(f"accepted {lasts}; {report.text()}")
+    for kind in ("lost", "duplicates", "out_of_order", "phantom"):
+        assert messages[kind] == 0, report.text()
+    assert messages["delivered"][unique] + messages["declared_gaps"] >= sum(lasts), report.text()
+
+
+def consumed(app: App) -> bool:
+    """Whether an outbox holds nothing that a group has not acknowledged."""
+    return all(member.behind == 0 for member in inspect_outbox(app.config["outbox"]).members)
+
+
+def accounted(run: Run, consumer: App) -> int:
+    """How many messages were delivered, or declared as gaps."""
+    return sum(
+        row.last - row.first + 1 for row in run.rows(consumer) if row.kind in ("delivered", "declared")
+    )
