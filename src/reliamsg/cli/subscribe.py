@@ -59,6 +59,9 @@ _CLOSE_SECONDS = 10.0
     "--on-gap", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
     help="When they did not come: stop, or say so and go on after the gap.",
 )  # fmt: skip
+@click.option(
+    "--standby", is_flag=True, help="While another consumer reads for the group, wait; take over when it ends."
+)
 @journal_option
 @keys_option
 @json_option
@@ -73,6 +76,7 @@ def sub(
     begin: Literal["earliest", "latest"],
     gap_timeout: float,
     on_gap: Literal["stop", "skip"],
+    standby: bool,
     journal: str | None,
     keys: KeyRing | None,
     as_json: bool,
@@ -101,6 +105,7 @@ def sub(
             begin=begin,
             gap_timeout=gap_timeout,
             on_gap="raise" if on_gap == "stop" else _report_gap,
+            standby=standby,
             journal=journal,
             keys=keys,
         )
