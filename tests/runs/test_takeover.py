@@ -82,8 +82,10 @@ def test_takeover(
         report = run.check()
     counts = report.as_dict()["messages"]
     print(f"{by_first()} by the first, {by_second()} by the second; {report.text()}")
-    for what in ("lost", "declared_gaps", "out_of_order", "phantom"):
+    for what in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom"):
         assert counts[what] == 0, report.text()
+    # What the first acknowledged after its last word to the second comes again, flagged, and is acknowledged again.
+    assert {finding.kind for finding in report.findings} <= {"acknowledged_twice"}, report.text()
 
 
 def reader(run: Run, name: str, sites: list[SiteSpec], group: str, *, standby: bool) -> App:
