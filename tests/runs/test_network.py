@@ -223,7 +223,10 @@ def test_one_site_down_for_the_whole_run(tmp_path: Path, paths: Paths, unique: s
 def test_only_the_delayed_site_has_a_message(
     on_gap: str, tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str
 ) -> None:
-    """A gap that the other site fills too late for gap_timeout: filled in place while nobody passed it, else late."""
+    """A gap that the other site fills too late for gap_timeout: filled in place while nobody passed it, else late.
+
+    The consumer asks its producer for nothing and does not wait for it, so that only the sites can fill the gap.
+    """
     sites = {
         way: [
             Site(name, url, **{**options, "heartbeat": 10.0}) for name, url, options in paths.sites(proxies)
@@ -236,6 +239,7 @@ def test_only_the_delayed_site_has_a_message(
         return Consumer(
             unique, sites["in"], topics=[unique], inbox=tmp_path / "inbox.db", gap_timeout=0.5,
             on_gap=on_gap, on_late=lambda message: late.append(message.body),  # type: ignore[arg-type]
+            nak_delay=3_600.0, repair_timeout=0.001,
         )  # fmt: skip
 
     with Producer("till", sites["out"], outbox=tmp_path / "outbox.db", groups={unique: [unique]}) as producer:
