@@ -1,0 +1,49 @@
+"""A cluster as the lab runs it: formed, cut, healed, with a node killed and back. Small runs are in tests/runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pika
+import pytest
+
+from reliamsg.lab import LabError, RabbitCluster, wait_until
+from tests.lab.test_rabbitmq import channel_to
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_a_cluster_is_cut_healed_and_loses_a_node(tmp_path: Path) -> None:
+    with RabbitCluster(tmp_path / "cluster", mode="pause_minority", mirrored=True) as cluster:
+        assert all(node.members() == {1, 2, 3} for node in cluster.nodes)
+        with channel_to(cluster.url(3)) as channel:
+            channel.queue_declare("plain", durable=True)
+            channel.basic_publish("", "plain", b"kept", pika.BasicProperties(delivery_mode=2))
+        wait_until(lambda: cluster.mirrors("plain") == 2, 60, "the queue has mirrors", poll=0.5)
+        with pytest.raises(LabError, match="no queue"):
+            cluster.mirrors("other")
+
+        cluster.isolate(3)
+        cluster.wait_paused(3)
+        cluster.wait_cut(3)
+        assert cluster.node(1).members() == {1, 2}
+        assert cluster.node(3).members() == set()
+        cluster.heal()
+        cluster.wait_whole()
+
+        cluster.node(3).kill()
+        cluster.wait_whole()
+        with channel_to(cluster.url(1)) as channel:
+            assert channel.basic_get("plain", auto_ack=True)[2] == b"kept"
+        cluster.start(3)
+        cluster.wait_whole()
+        with pytest.raises(LabError, match="rabbitmq_mqtt"):
+            cluster.mqtt_url()
+        network = cluster.network
+    assert not any(node.alive for node in cluster.nodes)
+    assert not Path(f"/run/netns/{network.namespace(1)}").exists()
+
+
+def test_unknown_partition_mode(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match="autoheal"):
+        RabbitCluster(tmp_path, mode="hope")  # type: ignore[arg-type]
