@@ -1,8 +1,8 @@
 """Real brokers on this machine, and the faults that they are put through.
 
 All brokers are used in the same way (:class:`Broker`): each has a directory and a port of its own, which it
-keeps when it is started again; leaving its ``with`` block ends it, and so does the end of this process. :class:`RabbitCluster` has several in
-network namespaces (as root), :class:`HaProxy` balances connections to several.
+keeps when it is started again; leaving its ``with`` block ends it, and so does the end of this process.
+:class:`RabbitCluster` has several in network namespaces (as root), :class:`HaProxy` balances connections.
 """
 
 from reliamsg.lab.broker import Broker, TlsFiles
