@@ -14,6 +14,7 @@ from reliamsg.audit import (
     consumption,
     contents,
     evidence,
+    forks,
     groups,
     latency,
     membership,
@@ -35,7 +36,7 @@ Place = tuple[str, str, str, str, str, int, str]
 """Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites; what there is not is empty or 0."""
 EVIDENCE = frozenset({"missing", "broken", "unclosed"})
 """What segments and expectations show, before any row is judged."""
-_DOUBLE = re.compile(r"(\S+) has incarnations")
+_DOUBLE = re.compile(r"(\S+) (?:has incarnations|was fenced)")
 
 
 @dataclass
@@ -53,7 +54,7 @@ class Outcome:
 
     def verdict(self) -> str:
         """By the job's own table of kinds."""
-        severities = {KINDS[kind][0] for kind in self.kinds()}
+        severities = {KINDS[kind][0] for kind in self.kinds()} - {"remark"}
         return next((severity for severity in PRECEDENCE if severity in severities), "complete")
 
 
@@ -97,7 +98,7 @@ def of_report(report: Report, *, evidence: bool = False) -> Outcome:
 
 
 def _producer(text: str | None) -> str:
-    """Of an epoch with two histories only the text says whose it is."""
+    """Of an epoch with two histories, and of a fence, only the text says whose it is."""
     named = _DOUBLE.search(text or "")
     return named[1] if named else ""
 
@@ -135,7 +136,8 @@ def by_spark(
         ]
     ).localCheckpoint()
     found: dict[Place, Spans] = {}
-    findings = others.unionByName(accounts.unverified(pieces, contents.verified(stretches), others))
+    unverified = accounts.unverified(pieces, contents.verified(stretches), others)
+    findings = union([others, unverified, forks.forks(rows)])
     for row in findings.collect():
         if KINDS[row.kind][0] == "lost":
             continue  # told better by accounts.losses

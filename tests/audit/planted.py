@@ -302,7 +302,11 @@ PLANTS: dict[str, Plant] = {
         ),
         _found("phantom", E2, (21, 22)),
     ),
-    "enqueued_after_fence": _alone(_fenced, _found("enqueued_after_fence", E2, (11, 20), group="")),
+    "enqueued_after_fence": Plant(
+        _fenced,
+        frozenset({_found("enqueued_after_fence", E2, (11, 20), group=""), ("fork", "", "", "", E2, ())}),
+        "who is fenced has a twin",
+    ),
     "released_early": _alone(
         both(keeps, change("A", "consumed", E2, 1, last=15)), _found("released_early", E2, (16, 20))
     ),
@@ -359,4 +363,12 @@ PLANTS: dict[str, Plant] = {
     "missing": _alone(_no_producer, ("missing", "", "", "", 0, ())),
     "broken": _alone(_headless, ("broken", "", "", "", 0, ())),
     "unclosed": _alone(_unclosed, ("unclosed", "", "", "", 0, ())),
+    # What people want to know
+    "fork": _alone(
+        both(
+            add_after("g", "delivered", E2, 1, given("conflict", E2, 3, 4, site="dc1", reason="another incarnation")),
+            add_after("g", "delivered", E2, 11, given("conflict", E1, 0, 0, reason="it follows on another one")),
+        ),
+        _found("fork", E2, (3, 4)), _found("fork", E1),
+    ),
 }  # fmt: skip

@@ -141,10 +141,11 @@ def _restored() -> list[Chain]:
     start = [opened(E1), entered(E1), *published(E1, 1, 10)]
     prev = Prev(E1, INC[E1], 10)
     lower = replace(opened(E2), incarnation=INC[E2])
+    met = given("conflict", E9, 0, 0, INC[E2], reason="it follows on the first, not on the third")
     return [
         producer(start, [opened(E3), entered(E3, prev), *published(E3, 1, 8)]),
         again(producer(start, [lower, *renumbered_after(0)]), "00000000000000c0"),
-        group([reading(), *taken(E1, 1, 10), *taken(E3, 1, 8), *taken(E9, 1, 10, INC[E2])]),
+        group([reading(), *taken(E1, 1, 10), *taken(E3, 1, 8), met, *taken(E9, 1, 10, INC[E2])]),
     ]
 
 
@@ -247,17 +248,22 @@ def _found(
     return frozenset({(kind, epoch, ranges)})
 
 
+_MOVED = _found("fork", E2, (1, 5))
 _SAVED = {"saved_by_repair": 5, "saved_by_second_site": 5}
 
 SCENARIOS = {
-    "messages get another epoch": Scenario(_renumbered),
-    "one of them is lost": Scenario(lambda: _renumbered(9), "lost", _found("lost", E9, (10, 10)), {"lost": 1}),
-    "one of them is spoilt": Scenario(
-        lambda: _renumbered(shift=1), "violated", _found("corrupt", E9, (1, 10))
+    "messages get another epoch": Scenario(_renumbered, found=_MOVED),
+    "one of them is lost": Scenario(
+        lambda: _renumbered(9), "lost", _found("lost", E9, (10, 10)) | _MOVED, {"lost": 1}
     ),
-    "those of two epochs get others": Scenario(_two_epochs_renumbered),
-    "a restored outbox": Scenario(_restored),
-    "a fenced clone": Scenario(_fenced, "unknown", _found("pending", E2, (1, 4)), {"pending": 4}),
+    "one of them is spoilt": Scenario(
+        lambda: _renumbered(shift=1), "violated", _found("corrupt", E9, (1, 10)) | _MOVED
+    ),
+    "those of two epochs get others": Scenario(
+        _two_epochs_renumbered, found=_found("fork", E2, (1, 3)) | _found("fork", E3, (1, 4))
+    ),
+    "a restored outbox": Scenario(_restored, found=_MOVED | _found("fork", E9)),
+    "a fenced clone": Scenario(_fenced, "unknown", _found("pending", E2, (1, 4)) | _found("fork", E2), {"pending": 4}),
     "a group is added": Scenario(lambda: _added(6), counts={"before_join": 5}),
     "a group is added and begins later": Scenario(
         lambda: _added(8), "lost", _found("lost", E1, (6, 7)), {"before_join": 5, "lost": 2}

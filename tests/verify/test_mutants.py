@@ -340,7 +340,10 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
                             given("acknowledged", E1, 23, 30)))), {"removed"}, "lost"),
     "enqueued after a fence": (
         add_before("A", "enqueued", E2, 11, Entry("fenced", epoch=E2, incarnation=INC[E2])),
-        {"enqueued_after_fence"}, "violated"),
+        {"enqueued_after_fence", "fork"}, "violated"),
+    "two histories are met": (
+        add_after("g", "delivered", E2, 1, given("conflict", E2, 0, 0, reason="it follows on another one")),
+        {"fork"}, "complete"),
     # Evidence
     "no journal of the inbox before": (
         add_after("g", "joined", E1, 1, Entry("took_over", detail={"from": "other", "streams": 1})),

@@ -20,6 +20,7 @@ from reliamsg.audit import (
     consumption,
     contents,
     evidence,
+    forks,
     groups,
     latency,
     membership,
@@ -111,7 +112,8 @@ def audit(
             ]
         )
     )
-    findings = _keep(others.unionByName(accounts.unverified(pieces, contents.verified(stretches), others)))
+    unverified = accounts.unverified(pieces, contents.verified(stretches), others)
+    findings = _keep(union([others, unverified, forks.forks(rows)]))
     proven = _keep(sites.lost(rows, of_chains, counted))
     by_site, by_hop = _keep(sites.counts(rows, proven)), _keep(latency.quantiles(rows))
     saved = sites.saved(rows, proven)

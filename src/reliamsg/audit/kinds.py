@@ -10,9 +10,9 @@ from typing import Literal
 
 __all__ = ["KINDS", "PRECEDENCE", "Severity"]
 
-Severity = Literal["violated", "lost", "unknown"]
-PRECEDENCE: tuple[Severity, ...] = ("violated", "lost", "unknown")
-"""Worst first; the verdict is the worst there is, else ``complete``."""
+Severity = Literal["violated", "lost", "unknown", "remark"]
+PRECEDENCE: tuple[Severity, ...] = ("violated", "lost", "unknown", "remark")
+"""Worst first; the verdict is the worst there is, else ``complete``, from which a remark takes nothing."""
 
 KINDS: dict[str, tuple[Severity, str]] = {
     # What a group was given
@@ -59,4 +59,6 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "missing": ("unknown", "evidence is missing"),
     "broken": ("unknown", "evidence is damaged"),
     "unclosed": ("unknown", "a journal ends without being closed"),
+    # What people want to know, and no verdict rests on
+    "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }

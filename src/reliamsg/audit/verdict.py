@@ -19,8 +19,8 @@ _EVIDENCE = ("missing", "broken", "unclosed")
 
 
 def worst(kinds: Iterable[str]) -> str:
-    """The verdict: proven violations first, then losses, then what is not known."""
-    severities = {KINDS[kind][0] for kind in kinds}
+    """The verdict: proven violations first, then losses, then what is not known; remarks count for nothing."""
+    severities = {KINDS[kind][0] for kind in kinds} - {"remark"}
     return next((severity for severity in PRECEDENCE if severity in severities), "complete")
 
 

@@ -17,6 +17,7 @@ from reliamsg.store.journal import JournalRow
 from reliamsg.verify.applications import Applications, check_applications, gather_applications
 from reliamsg.verify.applog import ApplicationLog, read_applog
 from reliamsg.verify.contents import compare_contents
+from reliamsg.verify.forks import find_forks
 from reliamsg.verify.groups import GroupFacts, gather_group
 from reliamsg.verify.journals import Chain, collect, mark_abandoned, merge_copies
 from reliamsg.verify.latency import summarize
@@ -120,6 +121,7 @@ def check(
     report.latency = summarize(row for chain in chains for row in chain.rows)
     _add_applications(report, apps, clients, excused, expect)
     _check_unverified(report, clients, apps, compared, contested)
+    report.findings += find_forks(chains)
     report.streams = len(_streams(clients, apps))
     report.seconds = time.perf_counter() - started
     return report

@@ -12,9 +12,9 @@ from reliamsg.verify.spans import ENDLESS
 __all__ = ["KINDS", "Counts", "Finding", "Report", "Severity", "SiteCounts", "Verdict", "worst"]
 
 Verdict = Literal["complete", "violated", "lost", "unknown"]
-Severity = Literal["violated", "lost", "unknown"]
+Severity = Literal["violated", "lost", "unknown", "remark"]
 
-_PRECEDENCE: tuple[Severity, ...] = ("violated", "lost", "unknown")
+_PRECEDENCE: tuple[Verdict, ...] = ("violated", "lost", "unknown")
 
 KINDS: dict[str, tuple[Severity, str]] = {
     # What a group was given
@@ -66,6 +66,8 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "missing": ("unknown", "evidence is missing"),
     "broken": ("unknown", "evidence is damaged"),
     "unclosed": ("unknown", "a journal ends without being closed"),
+    # What people want to know, and no verdict rests on
+    "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }
 """Every kind of finding: how bad it is, and what it means."""
 
@@ -131,7 +133,7 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
-    """The verdict: proven violations first, then losses, then what is not known."""
+    """The verdict: proven violations first, then losses, then what is not known; remarks count for nothing."""
     severities = {finding.severity for finding in findings}
     for severity in _PRECEDENCE:
         if severity in severities:
