@@ -9,6 +9,7 @@ import json
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +42,7 @@ class Journal:
     boots: int = 0
     lsn: int = 0
 
-    def boot(self, **detail: object) -> Journal:
+    def boot(self, **detail: Any) -> Journal:
         self.boots += 1
         return self.add("opened", 0, 0, **detail)
 
@@ -390,7 +391,7 @@ def test_where_streams_began_and_how_far_they_got(spark: SparkSession, crowd: li
                 min(handed, default=None),
                 set(facts.leaps.get(stream, ())),
             )
-    nothing = (None, None, None, set())
+    nothing: tuple[None, None, None, set[object]] = (None, None, None, set())
     wrong = {key for key in bounds | wanted if bounds.get(key, nothing) != wanted.get(key, nothing)}
     assert wrong == set()
     began = {key: at[0] for key, at in bounds.items() if at[0] is not None}

@@ -91,7 +91,7 @@ class TestData:
         assert found["start_us"] == START
         assert found["bins"] == 6 * per_minute + 1
 
-        def by_minute(series: list[float]) -> list[float]:
+        def by_minute(series: list[float]) -> list[Any]:
             minutes = [series[i : i + per_minute] for i in range(0, len(series), per_minute)]
             return [pytest.approx(sum(minute), abs=0.2) for minute in minutes]
 
@@ -159,7 +159,7 @@ class TestData:
         assert [sum(each) for each in found["delivered"].values()] == [pytest.approx(10, abs=0.2)] * 6
 
     def test_no_rows(self, sums: Callable[..., dict[str, Any]]) -> None:
-        verdict = {"messages": {"delivered": {}}, "sites": {}}
+        verdict: dict[str, Any] = {"messages": {"delivered": {}}, "sites": {}}
         assert sums([], verdict=verdict) == {"kinds": [], "latency": {}, "confirmed": {}}
 
 
