@@ -60,7 +60,9 @@ _CLOSE_SECONDS = 10.0
     help="When they did not come: stop, or say so and go on after the gap.",
 )  # fmt: skip
 @click.option(
-    "--standby", is_flag=True, help="While another consumer reads for the group, wait; take over when it ends."
+    "--standby",
+    is_flag=True,
+    help="While another consumer reads for the group, wait; take over when it ends.",
 )
 @journal_option
 @keys_option

@@ -388,7 +388,12 @@ class SiteReceiver:
     def _undecodable(self, frame: Frame) -> None:
         envelope = frame.envelope
         self.shared.core.undecodable(
-            envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last, self.shared.clock()
+            envelope.stream,
+            envelope.epoch,
+            envelope.incarnation,
+            envelope.seq,
+            envelope.last,
+            self.shared.clock(),
         )
 
     def _quarantine(self, delivery: Delivery, reason: str) -> None:
