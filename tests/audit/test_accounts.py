@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from reliamsg.audit import accounts, contents, groups, latency, membership, producers, sites
+from reliamsg.audit import accounts, contents, forks, groups, latency, membership, producers, sites
 from reliamsg.audit.ranges import LAST
 from reliamsg.audit.schema import FINDINGS, union
 from reliamsg.verify import Expect, Report, check
@@ -127,7 +127,8 @@ def judge(
             groups.findings(rows, known, gap_timeout=None, tolerance=1.0),
         ]
     ).localCheckpoint()
-    found = others.unionByName(accounts.unverified(pieces, contents.verified(stretches), others))
+    uncompared = accounts.unverified(pieces, contents.verified(stretches), others)
+    found = union([others, uncompared, forks.forks(rows)])
     assert [(f.name, f.dataType) for f in found.schema.fields] == [
         (f.name, f.dataType) for f in FINDINGS.fields
     ]
@@ -173,7 +174,7 @@ def test_findings_are_those_of_the_plain_checker(run: Run, all_fleets: list[list
     assert kinds == {
         "seq_reused", "seq_skipped", "old_epoch", "wrong_prev", "confirmed_unknown", "published_unconfirmed",
         "two_incarnations", "corrupt", "pending", "undelivered", "unacknowledged", "never_joined", "unproven",
-        "phantom", "phantom_gap", "lost", "declared_gap", "removed", "unverified",
+        "phantom", "phantom_gap", "lost", "declared_gap", "removed", "unverified", "fork",
     }  # fmt: skip
     differ = {place for place in plain.keys() | by_spark.keys() if plain.get(place) != by_spark.get(place)}
     assert not differ, [(place, plain.get(place), by_spark.get(place)) for place in sorted(differ)[:10]]
