@@ -60,7 +60,7 @@ class Journal:
         """A row of one second later; `lsn` counts on whatever becomes of the row."""
         self.lsn += 1
         self.wall_us += SECOND_US
-        bare = kind in ("opened", "closed")
+        bare = kind in ("opened", "closed", "took_over")
         self.rows.append(
             JournalRow(
                 self.lsn, f"{self.boots:016x}", kind, self.wall_us, self.wall_us, self.wall_us,
@@ -246,6 +246,22 @@ def planted_in_several() -> dict[str, tuple[list[Journal], list[tuple[str, int, 
             two.add("redelivered", 1, 5).add("acknowledged", 2, 3),
         ],
         [("acknowledged_twice", 2, 3)],
+    )
+    one, two = pair()
+    cases["acknowledged before and after another took over"] = (
+        [
+            one.add("delivered", 1, 5).add("acknowledged", 1, 5),
+            two.add("took_over", 0).add("redelivered", 4, 5).add("acknowledged", 4, 5).add("delivered", 6, 6),
+        ],
+        [],
+    )
+    one, two = pair()
+    cases["acknowledged before and after another took over, and not flagged"] = (
+        [
+            one.add("delivered", 1, 5).add("acknowledged", 1, 5),
+            two.add("took_over", 0).add("redelivered", 4, 4).add("delivered", 5, 5).add("acknowledged", 4, 5),
+        ],
+        [("acknowledged_twice", 5, 5), ("duplicate", 5, 5)],
     )
     one, two = pair()
     cases["a hole that another chain fills"] = (

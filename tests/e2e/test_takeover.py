@@ -111,7 +111,7 @@ class Scene:
         self.world.close()
 
 
-@pytest.fixture(params=["mqtt", "mixed"])
+@pytest.fixture(params=["mqtt", pytest.param("mixed", marks=pytest.mark.full)])
 def scene(
     request: pytest.FixtureRequest,
     tmp_path: Path,

@@ -71,7 +71,7 @@ def test_producer_without_sites_says_what_is_open(
     assert errors.startswith(b"not confirmed by all sites yet: ")
 
 
-@pytest.mark.parametrize("lab", ["mosquitto", "mixed"])
+@pytest.mark.parametrize("lab", ["mosquitto", pytest.param("mixed", marks=pytest.mark.full)])
 def test_resume_test_in_the_lab(start: Callable[..., subprocess.Popen[bytes]], lab: str) -> None:
     plain, ours = output_of(start("resume_test.py", "--lab", lab), timeout=200).splitlines()
     assert plain.endswith(": A"), "the fault did not matter: the plain client lost nothing"

@@ -114,7 +114,7 @@ def test_many_restarts(
     tmp_path: Path, paths: Paths, unique: str, size: Size[int], seeded: random.Random
 ) -> None:
     """The producer is killed again and again while nobody reads and sites come and go; then the consumer is."""
-    starts = size(8, 40)
+    starts = size(5, 40)
     messages = 300 * starts
     with run_in(tmp_path / "run") as run:
         t = traffic(run, paths, unique, messages, producing={"rate": 3_000, "chunk": 20})
@@ -133,7 +133,7 @@ def test_many_restarts(
         t.producer.start()
         waiting = t.under_way
         assert waiting > 300, "nothing waited for the consumer"
-        for _ in range(size(5, 20)):
+        for _ in range(size(3, 20)):
             t.consumer.start(delay=0.0003)
             t.flows(seeded.randrange(1, 200))
             t.consumer.kill()

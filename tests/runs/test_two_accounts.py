@@ -24,7 +24,9 @@ TOPIC = "accounts"
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("wiped", [False, True], ids=["kept", "wiped"])
+@pytest.mark.parametrize(
+    "wiped", [pytest.param(False, marks=pytest.mark.full, id="kept"), pytest.param(True, id="wiped")]
+)
 def test_two_accounts(
     wiped: bool, tmp_path: Path, make_rabbit: Callable[..., RabbitNode], size: Callable[[T, T], T]
 ) -> None:

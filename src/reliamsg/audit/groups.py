@@ -72,8 +72,13 @@ def _messages(kind: str, name: str) -> Column:
 def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame:
     found = [*_given(), *_told(), *_acknowledged()]
     each = F.explode(F.filter(F.array(*found), lambda one: one.isNotNull()))
+    took_over = rows.where((F.col("role") == "group") & (F.col("kind") == "took_over"))
+    successors = took_over.select("chain").distinct().withColumn("took_over", F.lit(True))
+    known = chains.join(F.broadcast(successors), ["chain"], how="left").select(
+        *chains.columns, F.coalesce("took_over", F.lit(False)).alias("succeeds")
+    )
     wrong = (
-        histories(order, chains)
+        histories(order, known)
         .where(F.coalesce(*found).isNotNull())  # so that an array is made for few rows only
         .select("grp", *EPOCH, each.alias("found"))
         .select("found.kind", "grp", *EPOCH, "found.first", "found.last")

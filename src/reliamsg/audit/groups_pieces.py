@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from reliamsg.audit.groups_order import ACKNOWLEDGED, DEAD, HANDED, REPLAYED, SKIPPED
-from reliamsg.audit.ranges import EPOCH
+from reliamsg.audit.ranges import EPOCH, LAST
 
 __all__ = ["histories"]
 
@@ -18,7 +18,7 @@ _HOLE = "hole"
 """The kind of what a row left out: a mark of its own beside the row's."""
 _KEY = ("grp", *EPOCH)
 _MARK = (
-    "chain", "rank", "broken", "sound", "boot_lsn", "lsn", "kind",
+    "chain", "rank", "broken", "succeeds", "sound", "boot_lsn", "lsn", "kind",
     "row_first", "start", "begin", "next_boot", "next_pass",
 )  # fmt: skip
 _WHOLE = (Window.unboundedPreceding, Window.unboundedFollowing)
@@ -37,7 +37,8 @@ def histories(rows: DataFrame, chains: DataFrame) -> DataFrame:
     `previous_next_boot` and `previous_next_pass`, those of the row before that handed it.
 
     In all chains: `handed_rank`, the lowest rank of one that handed it; `told`: it was handed, skipped or
-    dead-lettered; `settled`: handed or dead-lettered; `acknowledged_apart`: acknowledged by more than one chain.
+    dead-lettered; `settled`: handed or dead-lettered; `acknowledged_apart`: acknowledged by more than one chain, and to
+    none that had taken over was it given first as something that may have been given before.
     """
     return _with_others(_pairs(_marks(rows, chains)))
 
@@ -46,8 +47,9 @@ def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
     """Rows and holes alike, as `mark_first` to `mark_last`, with what is known of their chains."""
     group = Window.partitionBy("client").rowsBetween(*_WHOLE)
     of_groups = chains.where(F.col("role") == "group").select(
-        F.col("client").alias("grp"), "chain", "rank", "broken", (~F.max("broken").over(group)).alias("sound")
-    )
+        F.col("client").alias("grp"), "chain", "rank", "broken", "succeeds",
+        (~F.max("broken").over(group)).alias("sound"),
+    )  # fmt: skip
     own = F.struct("kind", "first", "last")
     hole = F.struct(
         F.lit(_HOLE).alias("kind"), F.col("hole_first").alias("first"), F.col("hole_last").alias("last")
@@ -56,7 +58,7 @@ def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
     return (
         rows.join(F.broadcast(of_groups), ["grp", "chain"], how="inner")
         .select(
-            *_KEY, "chain", "rank", "broken", "sound", "boot_lsn", "lsn", F.explode(marks).alias("mark"),
+            *_KEY, "chain", "rank", "broken", "succeeds", "sound", "boot_lsn", "lsn", F.explode(marks).alias("mark"),
             F.col("first").alias("row_first"), "start", "begin", "next_boot", "next_pass",
         )
         .select(
@@ -109,6 +111,9 @@ def _with_others(pairs: DataFrame) -> DataFrame:
         "hole": kind == _HOLE,
     }
     handed, acknowledged = labels["handed"], labels["acknowledged"]
+    flagged = F.col("succeeds") & F.coalesce(
+        F.col("first_handed") < F.coalesce("first_delivered", F.lit(LAST)), F.lit(False)
+    )
     settled = handed | labels["dead"]
     piece = (*_KEY, "cut")
     # The order of these three lets one sort serve them all.
@@ -143,6 +148,7 @@ def _with_others(pairs: DataFrame) -> DataFrame:
             F.min(F.when(handed, F.col("rank"))).over(anywhere).alias("handed_rank"),
             F.max(settled | labels["skipped"]).over(anywhere).alias("told"),
             F.max(settled).over(anywhere).alias("settled"),
+            F.max(flagged).over(anywhere).alias("flagged"),
             *(
                 least_or_most(F.when(acknowledged, F.col("rank"))).over(anywhere).alias(name)
                 for name, least_or_most in (("acknowledged_low", F.min), ("acknowledged_high", F.max))
@@ -150,10 +156,10 @@ def _with_others(pairs: DataFrame) -> DataFrame:
         )
         .withColumns(
             {
-                "acknowledged_apart": F.col("acknowledged_low") < F.col("acknowledged_high"),
+                "acknowledged_apart": (F.col("acknowledged_low") < F.col("acknowledged_high")) & ~F.col("flagged"),
                 "acknowledged_elsewhere": (F.col("acknowledged_low") != F.col("rank"))
                 | (F.col("acknowledged_high") != F.col("rank")),
             }
         )
-        .drop("began", "previous_boot", "previous_pass")
+        .drop("began", "previous_boot", "previous_pass", "flagged")
     )  # fmt: skip

@@ -183,6 +183,10 @@ class _Reader:
         """Acknowledged more than once in this chain."""
         self.passed = SpanMap()
         """Owed, and passed over."""
+        self.succeeds = any(row.kind == "took_over" for row in chain.rows)
+        """Whether it went on where another inbox had stopped."""
+        self.flagged = SpanMap()
+        """Where it did: first given here as something that may have been given before."""
         self.latest = True
         self.before = SpanMap()
         """Handed out by chains read before this one."""
@@ -289,6 +293,9 @@ class _Reader:
         skipped = _at(state.skipped, row.epoch).within(row.first, row.last)
         for piece in skipped - _at(state.handed, row.epoch):
             self._find("delivered_after_gap", row, *piece)
+        if self.succeeds:
+            for piece in _at(state.handed, row.epoch).lacking(row.first, row.last):
+                self.flagged.put(key, *piece)
         self._hand(row, state, self._ahead(row, state))
 
     def _skipped(self, row: JournalRow, state: _StreamState) -> None:
@@ -429,13 +436,19 @@ def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:
 
 
 def _check_acknowledged(facts: GroupFacts, findings: list[Finding], readers: list[_Reader]) -> None:
-    """Acknowledged at most once, and only what was given."""
+    """Acknowledged at most once, and only what was given.
+
+    What an inbox acknowledged just before another took over, that one can't know: it is flagged, and no fault.
+    """
     everything = SpanMap()
     twice = SpanMap()
+    flagged = SpanMap()
+    for reader in readers:
+        flagged.merge(reader.flagged)
     for reader in readers:
         twice.merge(reader.again)
         for key, spans in reader.acknowledged.items():
-            for first, last in everything[key] & spans:
+            for first, last in (everything[key] & spans) - flagged[key]:
                 twice.put(key, first, last)
         everything.merge(reader.acknowledged)
     facts.acknowledged = everything
