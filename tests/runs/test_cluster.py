@@ -174,10 +174,9 @@ def assert_it_mattered(plain: Control) -> None:
         assert sum(plain.lost(number) for number in plain.publishers) > 0, "the cluster lost nothing"
 
 
+@full
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "cluster", [MODES[0], *(pytest.param(mode, marks=full) for mode in MODES[1:])], indirect=True
-)
+@pytest.mark.parametrize("cluster", MODES, indirect=True)
 def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: Size[Any]) -> None:
     """Cut 2 | 1 in the middle of traffic on both sides, and healed."""
     messages, rate, seconds = size((6_000, 400, 8.0), (60_000, 1_000, 25.0))
