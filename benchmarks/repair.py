@@ -45,11 +45,12 @@ class Child:
 
     def __init__(self, module: str, config: dict[str, Any]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(config)],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+        self.tell(**config)  # not an argument: ten thousand topics are too long for one
 
     def ask(self, **order: Any) -> dict[str, Any]:
         self.tell(**order)

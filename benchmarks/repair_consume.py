@@ -1,7 +1,8 @@
 """The consuming child of ``benchmarks/repair.py``: reads until its standard input ends.
 
-Answers each line of it, a JSON object with `topic`, `count` and `timeout`, once so many messages of that topic were
-handed out since it started (a count of 0: at once): what was handed out, when, and what was used and sent.
+The first line of it is its configuration. Each other one is a JSON object with `topic`, `count` and `timeout`, and is
+answered once so many messages of that topic were handed out since it started (a count of 0: at once): what was handed
+out, when, and what was used and sent.
 """
 
 from __future__ import annotations
@@ -83,4 +84,4 @@ def main(config: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.loads(sys.stdin.readline()))

@@ -1,4 +1,5 @@
-"""The publishing child of ``benchmarks/repair.py``: does what it is told on standard input, one JSON object a line.
+"""The publishing child of ``benchmarks/repair.py``: does what it is told on standard input, one JSON
+object a line, the first of which is its configuration.
 
 ``publish``: `count` messages of `size` bytes to `topics` in turn, at `rate` per second (0: as fast as it goes), and
 waits until all are confirmed. ``sleep``: `seconds`. Each answers with one line: seconds, and what was used and sent
@@ -66,4 +67,4 @@ def say(counts: CountedTransports, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.loads(sys.stdin.readline()))
