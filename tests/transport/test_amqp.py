@@ -462,7 +462,7 @@ def test_headers_that_break_the_decoder_arrive_as_damaged(
 def test_a_message_too_large_to_take_in_arrives_without_its_body(
     site: Site, binding: Binding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliamsg.transport.amqp_link.MAX_FRAME_BYTES", 200_000)
+    monkeypatch.setattr("reliamsg.transport.amqp_connection.MAX_FRAME_BYTES", 200_000)
     with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (_, got):
         sent.queue += [message(1, binding.topic, b"z" * 200_001), message(2, binding.topic)]
         sender.wake()

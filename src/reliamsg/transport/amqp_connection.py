@@ -1,0 +1,267 @@
+"""pika's connection with a bounded decoder: the only module that knows pika.
+
+pika is used for what it is good at: connecting, TLS, the handshake, heartbeats, declaring. What it decodes
+is bounded here, what it would log is kept from logs, and publishing bypasses its encoder.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pika
+import pika.exceptions
+from pika import frame as pika_frame
+from pika import spec
+from pika.adapters.select_connection import IOLoop, SelectConnection
+
+from reliamsg.config import Credentials, Endpoint, Site
+from reliamsg.transport.amqp_codec import (
+    BASIC_ACK,
+    BASIC_NACK,
+    CONFIRM,
+    CONTENT_HEAD,
+    FRAME_HEAD,
+    FRAME_OVERHEAD,
+    HEADER,
+    METHOD,
+    text,
+)
+from reliamsg.transport.amqp_topology import Refused
+from reliamsg.transport.session import Ended
+from reliamsg.wire.limits import MAX_FRAME_BYTES
+
+__all__ = ["Connection", "IOLoop", "Owner", "parameters", "refusal", "why_ended"]
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 65_536
+"""Read from the socket at once; pika's 4,096 make large messages slow."""
+
+
+if TYPE_CHECKING:
+
+    class _Pika(SelectConnection):
+        """The inner parts of pika that are relied on below and that its type stubs leave out."""
+
+        bytes_received: int
+        _frame_buffer: bytes
+        _transport: Any
+
+        def _proto_connection_made(self, transport: Any) -> None: ...
+        def _on_connection_close_from_broker(self, method_frame: Any) -> None: ...
+        def _process_frame(self, frame_value: Any) -> None: ...
+        def _terminate_stream(self, error: Exception | None) -> None: ...
+
+else:
+    _Pika = SelectConnection
+
+
+class Owner(Protocol):
+    """Whom a connection tells what comes of it. Everything is called on the thread that runs its loop."""
+
+    on_input: Callable[[], None]
+    on_confirm: Callable[[int, bool, bool], None]
+    on_blocked: Callable[[str | None], None]
+
+    def opened(self, version: object, ready: Callable[[], None]) -> None:
+        """The handshake is done; `version` is the server's."""
+
+    def over(self, error: BaseException, refused: tuple[int, str] | None) -> None:
+        """The connection, or the attempt, is over; `refused` is the broker's ``connection.close``."""
+
+    def drop(self, ended: Ended) -> None:
+        """What came in can't be dealt with: end the connection at once."""
+
+
+class Connection(_Pika):
+    """pika's connection with a bounded decoder and shortcuts for what comes in masses."""
+
+    def __init__(
+        self, owner: Owner, loop: IOLoop, parameters: pika.ConnectionParameters, ready: Callable[[], None]
+    ) -> None:
+        self._owner = owner
+        self._refused: tuple[int, str] | None = None
+        self._skip: dict[int, int] = {}
+        """Bytes still to come, by channel, of messages that are too large to be taken in."""
+        super().__init__(
+            parameters,
+            on_open_callback=lambda _: owner.opened(_server_version(self), ready),
+            on_open_error_callback=lambda _, error: owner.over(_error(error), self._refused),
+            on_close_callback=lambda _, error: owner.over(error, self._refused),
+            custom_ioloop=loop,
+        )
+        self.add_on_connection_blocked_callback(
+            lambda _, frame: owner.on_blocked(text(frame.method.reason) or "blocked")
+        )
+        self.add_on_connection_unblocked_callback(lambda *_: owner.on_blocked(None))
+
+    @property
+    def transport(self) -> Any:
+        return self._transport
+
+    def abort(self) -> None:
+        """End the connection or the attempt without a goodbye; ``over`` follows through the loop."""
+        if not self.is_closed:
+            self._terminate_stream(pika.exceptions.StreamLostError("aborted"))
+
+    def release(self) -> None:
+        """Close the socket if pika did not come to it."""
+        sock = getattr(self._transport, "_sock", None)
+        if sock is not None:
+            sock.close()
+
+    def _proto_connection_made(self, transport: Any) -> None:
+        transport._MAX_RECV_BYTES = RECEIVE_BYTES
+        super()._proto_connection_made(transport)
+
+    def _on_connection_close_from_broker(self, method_frame: Any) -> None:
+        # Kept, since pika reports a refused login and a connection lost during the login alike.
+        self._refused = (method_frame.method.reply_code, text(method_frame.method.reply_text))
+        super()._on_connection_close_from_broker(method_frame)
+
+    def _on_data_available(self, data_in: bytes) -> None:
+        try:
+            self._take(data_in)
+        except Exception as error:
+            log.exception("the AMQP connection failed on what it received")
+            self._owner.drop(Ended(f"internal error: {type(error).__name__}"))
+
+    def _take(self, data: bytes) -> None:
+        # Every byte counts as a sign of life, not only whole frames: a large one may take long on a slow line.
+        self.bytes_received += len(data)
+        buffer = self._frame_buffer + data if self._frame_buffer else data
+        start, size = 0, len(buffer)
+        while size - start >= FRAME_OVERHEAD:
+            kind, channel, length = FRAME_HEAD.unpack_from(buffer, start)
+            if length > MAX_FRAME_BYTES:
+                raise ValueError("a frame over the limit")
+            end = start + FRAME_OVERHEAD + length
+            if end > size:
+                break
+            self._frame(kind, channel, buffer[start:end])
+            start = end
+        self._frame_buffer = buffer[start:]
+        self._owner.on_input()
+
+    def _frame(self, kind: int, channel: int, data: bytes) -> None:
+        if kind == METHOD and len(data) == FRAME_OVERHEAD + CONFIRM.size:
+            method, tag, bits = CONFIRM.unpack_from(data, FRAME_HEAD.size)
+            if method in (BASIC_ACK, BASIC_NACK):
+                self._owner.on_confirm(tag, bool(bits & 1), method == BASIC_ACK)
+                return
+        skip = self._skip.get(channel)
+        if skip is not None and kind not in (METHOD, HEADER):
+            left = skip - (len(data) - FRAME_OVERHEAD)
+            if left > 0:
+                self._skip[channel] = left
+            else:
+                del self._skip[channel]
+            return
+        frame = self._header(channel, data) if kind == HEADER else pika_frame.decode_frame(data)[1]
+        if frame is not None:
+            self._process_frame(frame)
+
+    def _header(self, channel: int, data: bytes) -> Any:
+        """Decode a message's header; what can't be read, or is too large, becomes a damaged message.
+
+        The decoder raises on some headers that brokers pass on. Left alone that would end the connection, the
+        message would be delivered again, and the next consumer would end the same way.
+        """
+        try:
+            frame: Any = pika_frame.decode_frame(data)[1]
+        except Exception as error:  # noqa: BLE001 - whatever a made-up header provokes in the decoder
+            size = CONTENT_HEAD.unpack_from(data, FRAME_HEAD.size)[2]
+            frame = pika_frame.Header(channel, size, spec.BasicProperties())
+            frame.properties.damaged = f"unreadable headers ({type(error).__name__})"
+        if frame.body_size > MAX_FRAME_BYTES:
+            self._skip[channel] = frame.body_size
+            properties: Any = spec.BasicProperties()
+            properties.damaged = f"a body of {frame.body_size} bytes, the limit is {MAX_FRAME_BYTES}"
+            frame = pika_frame.Header(channel, 0, properties)
+        return frame
+
+
+def _server_version(connection: Any) -> object:
+    return (connection.server_properties or {}).get("version", "")
+
+
+def _error(error: object) -> BaseException:
+    return error if isinstance(error, BaseException) else RuntimeError(str(error))
+
+
+def parameters(
+    site: Site, endpoint: Endpoint, login: Credentials | None, name: str
+) -> pika.ConnectionParameters:
+    """How to connect to one endpoint of a site."""
+    context = site.tls_context()
+    options: dict[str, Any] = {}
+    if login is not None:
+        options["credentials"] = pika.PlainCredentials(*login)
+    if context is not None:
+        options["ssl_options"] = pika.SSLOptions(context, server_hostname=endpoint.host)
+    return pika.ConnectionParameters(
+        host=endpoint.host,
+        port=endpoint.port,
+        virtual_host=site.vhost,
+        heartbeat=max(1, round(site.heartbeat)),
+        # Later than the link's own deadline, which covers all of an attempt and says so in its own words.
+        socket_timeout=site.connect_timeout + 1.0,
+        stack_timeout=site.connect_timeout + 1.0,
+        connection_attempts=1,
+        # A blocked connection is a state that is reported, not a failure.
+        blocked_connection_timeout=None,
+        client_properties={"connection_name": name, "product": "reliamsg"},
+        **options,
+    )
+
+
+def why_ended(error: BaseException, refused: tuple[int, str] | None) -> Ended:
+    """Say in a line, without anything that may hold a secret, why a connection or attempt ended."""
+    if refused is not None:
+        code, reason = refused
+        # 403: the login itself. 530: the virtual host is closed to this user (or does not exist).
+        login = code == 403 or (code == 530 and "refused" in reason)
+        return Ended(f"the broker closed the connection: {code} {reason}", credentials=login)
+    cause = _root(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return Ended(f"TLS: the certificate is not trusted: {cause.verify_message}")
+    if isinstance(cause, ssl.SSLError):
+        return Ended(f"TLS: {cause.reason or type(cause).__name__}")
+    if isinstance(cause, pika.exceptions.AMQPHeartbeatTimeout):
+        return Ended("no heartbeat from the broker")
+    if isinstance(cause, pika.exceptions.AuthenticationError):
+        return Ended("the broker offers no way to log in with a user name and password", credentials=True)
+    if isinstance(cause, OSError):
+        return Ended(cause.strerror or str(cause) or type(cause).__name__)
+    if isinstance(
+        cause,
+        pika.exceptions.StreamLostError
+        | pika.exceptions.IncompatibleProtocolError
+        | pika.exceptions.ProbableAuthenticationError
+        | pika.exceptions.ProbableAccessDeniedError,
+    ):
+        return Ended("the connection was lost")
+    return Ended(type(cause).__name__)
+
+
+def _root(error: BaseException) -> BaseException:
+    """The first cause inside pika's nested exceptions."""
+    for _ in range(10):
+        inner = getattr(error, "exceptions", None)
+        following = inner[-1] if inner else getattr(error, "exception", None)
+        if following is None and error.args and isinstance(error.args[0], BaseException):
+            following = error.args[0]
+        if not isinstance(following, BaseException):
+            break
+        error = following
+    return error
+
+
+def refusal(reason: Exception) -> Refused | None:
+    """What the broker said if it was the broker that closed a channel."""
+    if not isinstance(reason, pika.exceptions.ChannelClosedByBroker):
+        return None
+    return Refused(reason.reply_code, text(reason.reply_text))

@@ -1,0 +1,210 @@
+"""Reading an MQTT site for a group. Everything happens on the site's I/O thread."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from reliamsg.config import Credentials, Endpoint, Site
+from reliamsg.errors import ConfigError
+from reliamsg.transport.base import (
+    Binding,
+    Delivery,
+    ReceiverEvents,
+    Token,
+)
+from reliamsg.transport.mqtt_connect import Connector
+from reliamsg.transport.mqtt_link import Link
+from reliamsg.transport.mqtt_packets import AckLedger
+from reliamsg.transport.mqtt_session import MqttSession
+from reliamsg.transport.mqtt_subscribing import most_held, subscribe, topics_of
+from reliamsg.transport.mqtt_substitute import Substitute
+from reliamsg.transport.session import Ended
+from reliamsg.wire.address import client_id, is_control, substitute_id
+
+__all__ = ["MqttReceiver"]
+
+
+class MqttReceiver(MqttSession[ReceiverEvents]):
+    """Reads one MQTT site for one group; see :class:`~reliamsg.transport.base.ReceiverTransport`.
+
+    The client id is made from the group alone, so a second consumer of the group takes the session over and
+    the first one is disconnected: both then see their connection end again and again, and ``disconnected``
+    gives the broker's reason where it has one (MQTT 5: "Session taken over").
+
+    Subscriptions of the session that this consumer does not name stay as they are, and their messages arrive.
+
+    While a broker does not give the session out, the site is read without it; ``connected`` says None then.
+    """
+
+    def __init__(self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents) -> None:
+        groups = {binding.group for binding in bindings}
+        if len(groups) != 1:
+            raise ConfigError("a receiver reads for exactly one group")
+        group = groups.pop()
+        super().__init__(site, events, f"reliamsg-recv-{site.name}", client_id(group), site.prefetch)
+        others = [self._connector.without_session(substitute_id(group, number)) for number in (1, 2)]
+        self._substitute = Substitute(site, others)
+        self._substituting = False
+        """Whether the connection is one without the session."""
+        self._refused = False
+        """Whether the broker was reached the last time, and did not give out what was asked for."""
+        self._found: tuple[Link, Endpoint] | None = None
+        """The session, asked for while it was replaced, and not read yet."""
+        self._topics = topics_of(bindings)
+        self._acknowledged: deque[Sequence[Token]] = deque()
+        self._generation = 0
+        self._ledger = AckLedger()
+
+    def acknowledge(self, tokens: Sequence[Token]) -> None:
+        """The messages are safe here; the broker is told in the order in which it sent them."""
+        self._acknowledged.append(tokens)
+        self._waker.wake()
+
+    def close(self, timeout: float) -> None:
+        """Disconnect cleanly and end the I/O thread, within `timeout` seconds."""
+        super().close(timeout)
+        if self._found is not None and not self._thread.is_alive():
+            self._found[0].close()
+
+    def attempt(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Ended:
+        """Part of :class:`SiteSession`."""
+        self._drop = None
+        found, self._found = self._found, None
+        self._substituting = False
+        link: Link | Ended
+        if found is not None:
+            link, endpoint = found
+        else:
+            link = self._open(endpoint, login, deadline)
+        if isinstance(link, Ended):
+            return link
+        if self._substituting:
+            self._substitute.began()
+        else:
+            self._substitute.over()
+        return self._hold(link, endpoint)
+
+    def _open(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Link | Ended:
+        """Connect and subscribe, with the session or, where the broker does not give it out, without it."""
+        substitute = self._substitute
+        now = time.monotonic()
+        link = self._subscribed(
+            self._connector, endpoint, login, (now + deadline) / 2 if substitute.due else deadline
+        )
+        if isinstance(link, Ended) and self._refused:
+            substitute.refused(link.reason)
+            if substitute.due:
+                other = self._subscribed(substitute.connector, endpoint, login, deadline)
+                if isinstance(other, Link):
+                    self._substituting = True
+                    return other
+                substitute.refused_too()
+        return link
+
+    def _subscribed(
+        self, connector: Connector, endpoint: Endpoint, login: Credentials | None, deadline: float
+    ) -> Link | Ended:
+        link = connector.open(endpoint, login, deadline)
+        self._refused = connector.turned_away
+        if isinstance(link, Ended):
+            return link
+        # What waits in the session may come ahead of the SUBACK, and more of it than fits.
+        wrong = subscribe(link, self._topics, deadline, self.stopping.is_set, self._most)
+        if wrong is None:
+            return link
+        self._refused = True
+        link.close()
+        return Ended(wrong)
+
+    def _look(self) -> bool:
+        """Whether the session was asked for, while the site is read without it, and can be read again."""
+
+        def session(endpoint: Endpoint, until: float) -> Link | Ended:
+            try:
+                login = self.site.login()
+            except Exception as error:  # noqa: BLE001 - the application's callable may raise anything
+                return Ended(type(error).__name__, credentials=True)
+            return self._subscribed(self._connector, endpoint, login, until)
+
+        self._found = self._substitute.look(session)
+        return self._found is not None
+
+    def _leave_substitute(self, link: Link) -> Ended:
+        """Take what waits in it still: what is published from now on comes through the group's own session."""
+        end = time.monotonic() + self.site.heartbeat / 2
+        link.unsubscribe(self._topics)
+        busy = alive = True
+        while alive and (busy or len(self._ledger)) and time.monotonic() < end and not self.stopping.is_set():
+            alive = link.turn(0.5, self._most - len(self._ledger))
+            busy = bool(link.arrived)
+            self._hand_over(link)
+            self._pass_on(link)
+        link.disconnect(time.monotonic() + 0.5)
+        return Ended("the group's session can be read again")
+
+    @property
+    def _most(self) -> int:
+        return most_held(self.site)
+
+    def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
+        self._generation += 1
+        self._ledger = AckLedger()
+        self._control.begin(link)
+        self.up = True
+        self.events.connected(str(endpoint), None if self._substituting else link.session_present)
+        alive = True
+        while alive:
+            self._hand_over(link)
+            self._pass_on(link)
+            self._control.work(link)
+            if self.stopping.is_set():
+                self._control.leave(link)
+                link.disconnect(self._goodbye_by)
+                return Ended("closed")
+            if self._drop is not None or link.refusal is not None:
+                return Ended(self._drop or link.refusal or "")
+            if self._substituting and self._substitute.look_due and self._look():
+                return self._leave_substitute(link)
+            alive = link.turn(1.0, self._most - len(self._ledger))
+        self._hand_over(link)
+        return Ended(link.reason)
+
+    def _hand_over(self, link: Link) -> None:
+        arrived, link.arrived = link.arrived, []
+        if not arrived:
+            return
+        deliveries = []
+        for publish in arrived:
+            control = is_control(publish.topic)
+            number = self._ledger.received(publish.mid)
+            if control or not publish.qos:
+                self._ledger.acknowledge(number)
+            if control:
+                self._control.hear(publish)
+                continue
+            deliveries.append(
+                Delivery(
+                    (self._generation, number),
+                    publish.topic,
+                    publish.body,
+                    publish.content_type,
+                    publish.headers,
+                    publish.dup,
+                    publish.retain,
+                    publish.damaged,
+                )
+            )
+        if deliveries:
+            self.events.received(deliveries)
+
+    def _pass_on(self, link: Link) -> None:
+        """Send the acknowledgements that are due."""
+        while self._acknowledged:
+            for token in self._acknowledged.popleft():
+                if isinstance(token, tuple) and token[0] == self._generation:
+                    self._ledger.acknowledge(token[1])
+        for mid in self._ledger.release():
+            if mid:
+                link.acknowledge(mid)

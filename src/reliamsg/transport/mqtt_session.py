@@ -1,0 +1,73 @@
+"""What both directions of an MQTT site share: being woken, dropping a connection on demand, saying goodbye."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from reliamsg.config import Credentials, Endpoint, Site
+from reliamsg.transport.mqtt_connect import Connector
+from reliamsg.transport.mqtt_control import MqttControl
+from reliamsg.transport.mqtt_link import Link
+from reliamsg.transport.network import Waker
+from reliamsg.transport.session import E, Ended, SiteSession
+
+__all__ = ["MqttSession"]
+
+
+class MqttSession(SiteSession[E]):
+    """What both directions share: being woken, dropping a connection on demand, saying goodbye."""
+
+    def __init__(self, site: Site, events: E, thread: str, name: str, prefetch: int | None) -> None:
+        # Its events are E itself; mypy tries each of the two that E stands for.
+        super().__init__(site, events, thread)  # type: ignore[arg-type]
+        self._waker = Waker()
+        self._connector = Connector(site, name, self._waker, self.stopping.is_set, prefetch=prefetch)
+        self._control = MqttControl(site, self._waker, self._heard)
+        self._drop: str | None = None
+        self._goodbye_by = 0.0
+
+    def interrupt(self) -> None:
+        """Part of :class:`SiteSession`."""
+        self._waker.wake()
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        """Replace the control addresses whose frames are heard."""
+        self._control.listen(addresses)
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Publish a control frame, or drop it."""
+        return self._control.tell(address, body)
+
+    def reconnect(self, reason: str) -> None:
+        """Drop the connection and connect again; nothing where there is none."""
+        if self.up:
+            self._drop = reason
+            self._waker.wake()
+
+    def close(self, timeout: float) -> None:
+        """Disconnect cleanly and end the I/O thread, within `timeout` seconds."""
+        if not self.stopping.is_set():
+            self._goodbye_by = time.monotonic() + timeout * 0.8
+        super().close(timeout)
+        if not self._thread.is_alive():
+            self._waker.close()
+
+    def attempt(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Ended:
+        """Part of :class:`SiteSession`."""
+        self._drop = None
+        link = self._connector.open(endpoint, login, deadline)
+        return link if isinstance(link, Ended) else self._hold(link, endpoint)
+
+    def _hold(self, link: Link, endpoint: Endpoint) -> Ended:
+        try:
+            return self._serve(link, endpoint)
+        finally:
+            self._control.end(link, broken=self._drop is None and not self.stopping.is_set())
+            link.close()
+
+    def _heard(self, address: str, body: bytes) -> None:
+        self.events.heard(address, body)  # whose they are may change
+
+    def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
+        raise NotImplementedError

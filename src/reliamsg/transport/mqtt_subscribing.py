@@ -1,0 +1,41 @@
+"""Subscribing for a group, and waiting for the broker's answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from reliamsg.config import Site
+from reliamsg.transport.base import Binding
+from reliamsg.transport.mqtt_link import Link
+from reliamsg.wire.address import topic_address
+
+__all__ = ["most_held", "subscribe", "topics_of"]
+
+_HELD_PER_PREFETCH = 4
+
+
+def subscribe(
+    link: Link, topics: Sequence[str], deadline: float, stopping: Callable[[], bool], most: int
+) -> str | None:
+    """Subscribe, and wait for the answer or for `most` messages; returns what is wrong, if anything is."""
+    link.subscribe(topics)
+    while not link.subscribed and len(link.arrived) < most:
+        left = deadline - time.monotonic()
+        if stopping():
+            return "closed"
+        if left <= 0:
+            return "the broker did not answer the subscription in time"
+        if not link.turn(left, most - len(link.arrived)) and not link.subscribed:
+            return f"while subscribing: {link.reason}"
+    return link.refusal
+
+
+def topics_of(bindings: Sequence[Binding]) -> list[str]:
+    """The addresses to subscribe to."""
+    return sorted({topic_address(binding.topic, binding.partition) for binding in bindings})
+
+
+def most_held(site: Site) -> int:
+    """Messages that are not acknowledged, at which reading pauses at brokers without a limit of their own."""
+    return site.prefetch * _HELD_PER_PREFETCH
