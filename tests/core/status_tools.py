@@ -260,8 +260,8 @@ class Disk:
         self.held = [s for s in self.held if s[0] in self.epochs and s[2] >= self.epochs[s[0]].position]
         self.gap = None
         if change.gap is not None:
-            (epoch, first, last), elapsed = change.gap
-            self.gap = GapRow(self.stream, epoch, first, last, elapsed)
+            (epoch, first, last), elapsed, waited = change.gap
+            self.gap = GapRow(self.stream, epoch, first, last, elapsed, waited)
 
     def load(self) -> StreamState | None:
         if not self.known:

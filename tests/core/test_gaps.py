@@ -35,11 +35,11 @@ def test_a_clock_that_runs_backwards_counts_nothing() -> None:
 
 def test_another_gap_starts_at_zero_and_the_same_goes_on() -> None:
     clock = GapClock()
-    clock.restore((1, 5, 9), 3.0)
+    clock.restore((1, 5, 9), 3.0, 2.0)
     assert clock.aim((1, 5, 9)) is None
-    assert clock.elapsed == 3.0
+    assert (clock.elapsed, clock.waited) == (3.0, 2.0)
     assert clock.aim((1, 7, 9)) == (1, 5, 9)
-    assert clock.elapsed == 0.0
+    assert (clock.elapsed, clock.waited) == (0.0, 0.0)
     assert clock.aim(None) == (1, 7, 9)
 
 

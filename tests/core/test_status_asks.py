@@ -249,6 +249,21 @@ def test_the_clock_waits_for_repair_timeout_at_most() -> None:
     assert 24.0 <= group.now - start <= 27.5
 
 
+def test_what_was_waited_before_crashes_counts() -> None:
+    teller, group = gapped(30, 11, 20, gap_timeout=5.0, repair_timeout=20.0)
+    start, crashes = group.now, 0
+    while not group.told("declared"):
+        group.hear(teller.status())
+        group.wait(1.0)
+        if group.now >= start + 6.0 * (crashes + 1):
+            group.crash()
+            crashes += 1
+        assert group.now < start + 100.0
+    assert crashes >= 4
+    # Of each crash at most what came since the last commit, and the time until the producer was heard again.
+    assert 24.0 <= group.now - start <= 27.5 + 2.0 * crashes
+
+
 def test_the_clock_does_not_wait_for_what_is_no_longer_held() -> None:
     teller, group = gapped(30, 11, 20, gap_timeout=5.0)
     teller.release(10, 20)

@@ -169,6 +169,27 @@ def test_a_consumer_that_crashes_in_the_middle_of_a_repair(bench: Bench, produce
     assert seqs(bench.take()) == list(range(11, 41))
 
 
+def test_a_clock_that_waits_for_a_repair_goes_on_after_a_crash(tmp_path: Path) -> None:
+    """The producer says all the time that it holds what is missing, and does not send it."""
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=2.0, repair_timeout=10.0)
+    producer = FakeProducer(bench)
+    send(bench.network["dc1"], 1, 10)
+    send(bench.network["dc1"], 21, 30)
+    bench.settle()
+    bench.take()
+    for _ in range(8):
+        producer.status((1, 30))
+        bench.settle(1.0)
+    bench.reopen()
+    waited = 8.0
+    while (item := bench.engine.take(1, 10)) is None:
+        producer.status((1, 30))
+        bench.settle(1.0)
+        waited += 1.0
+    assert isinstance(item, GapItem)
+    assert 12.0 <= waited <= 16.0, "twelve seconds without a crash"
+
+
 def test_a_repair_that_is_damaged_or_for_another_topic_is_set_aside(
     bench: Bench, producer: FakeProducer
 ) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from reliamsg.errors import (
     StoreTooNew,
 )
 from reliamsg.message import Prev, Stream
-from reliamsg.store.database import Database
+from reliamsg.store.database import Database, migrations, statements
 from reliamsg.store.inbox import (
     Batch,
     DeadLetter,
@@ -72,7 +73,7 @@ def test_what_was_committed_is_there_again(tmp_path: Path) -> None:
         inbox,
         streams=[StreamRow(STREAM, (9, 3), history)],
         epochs=[epoch_row(20)],
-        gaps=[GapRow(STREAM, 10, 30, None, 1.5)],
+        gaps=[GapRow(STREAM, 10, 30, None, 1.5, 2.5)],
         attempts=[(STREAM, 10, 21, 2), (STREAM, 10, 3, 2)],
         held=[held(20, 29), held(40, 49)],
     )
@@ -83,7 +84,7 @@ def test_what_was_committed_is_there_again(tmp_path: Path) -> None:
     (saved,) = inbox.load()
     assert (saved.stream, saved.joined, saved.history) == (STREAM, (9, 3), history)
     assert saved.epochs == [epoch_row(20)]
-    assert saved.gap == GapRow(STREAM, 10, 30, None, 1.5)
+    assert saved.gap == GapRow(STREAM, 10, 30, None, 1.5, 2.5)
     assert saved.held == [(10, 20, 29), (10, 40, 49)]
     assert (10, 21, 2) in saved.attempts
     assert inbox.held_bytes == 200
@@ -180,6 +181,22 @@ def test_wrong_files_are_refused(tmp_path: Path, inbox: Inbox) -> None:
     with pytest.raises(StoreTooNew):
         Inbox(inbox.path, "billing")
     Inbox(tmp_path / "other.db", "billing").close()
+
+
+def test_a_file_of_the_first_version(tmp_path: Path) -> None:
+    path = tmp_path / "inbox.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        for statement in statements(migrations("inbox")[0]):
+            db.execute(statement)
+        db.execute("PRAGMA application_id = 0x524D4931")
+        db.execute("PRAGMA user_version = 1")
+        db.execute("INSERT INTO meta VALUES ('owner', 'billing')")
+        db.execute("INSERT INTO stream VALUES (1, 'p', 'orders', 0, NULL, NULL, '{}')")
+        db.execute("INSERT INTO gap VALUES (1, 10, 4, 6, 1.5)")
+    inbox = Inbox(path, "billing")
+    (saved,) = inbox.load()
+    assert saved.gap == GapRow(STREAM, 10, 4, 6, 1.5, 0.0)
+    inbox.close()
 
 
 def test_an_outside_lock_holder_delays_and_then_fails_a_commit(

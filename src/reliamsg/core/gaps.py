@@ -30,7 +30,7 @@ class GapClock:
         self.target: GapKey | None = None
         self.elapsed = 0.0
         self.saved = 0.0
-        """What a commit holds of `elapsed`."""
+        """What a commit holds of `elapsed` and `waited` together."""
         self.waited = 0.0
         """For how long it would have counted, but a producer said that it holds what is missing."""
         self.decided = False
@@ -49,10 +49,11 @@ class GapClock:
         self._at = None
         return before
 
-    def restore(self, target: GapKey, elapsed: float) -> None:
+    def restore(self, target: GapKey, elapsed: float, waited: float) -> None:
         """Go on where an earlier process stopped."""
         self.target = target
-        self.elapsed = self.saved = elapsed
+        self.elapsed, self.waited = elapsed, waited
+        self.saved = self.counted
         self.opened = True
 
     def tick(self, now: float, running: bool, waiting: bool = False) -> float:
@@ -67,9 +68,15 @@ class GapClock:
         self._at = now if running else None
         return self.elapsed
 
+    @property
+    def counted(self) -> float:
+        """All of the gap's time, whether it elapsed or was waited."""
+        return self.elapsed + self.waited
+
     def rewind(self) -> None:
-        """Start the same gap's time anew."""
-        self.elapsed = self.saved = 0.0
+        """Start the same gap's time anew. What was waited is not waited again."""
+        self.elapsed = 0.0
+        self.saved = self.waited
 
 
 class ClosedGaps:

@@ -35,7 +35,7 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
         state.reserved_at = state.current.cursor
     gap = None
     if state.clock.target is not None and state.current is not None:
-        gap = (state.clock.target, state.clock.elapsed)
+        gap = (state.clock.target, state.clock.elapsed, state.clock.waited)
     change = StreamChange(
         state,
         epochs,
@@ -60,7 +60,7 @@ def is_committed(change: StreamChange) -> bool:
         epoch.known.high_water = epoch.high_water
     _arm(change)
     if change.gap is not None and change.gap[0] == state.clock.target:
-        state.clock.saved = change.gap[1]
+        state.clock.saved = change.gap[1] + change.gap[2]
     before = state.committed
     _note_position(change)
     state.declared.extend(change.declared)

@@ -229,7 +229,8 @@ class StreamChange:
     epochs: list[EpochChange]
     finished: list[Reorder]
     """Of `epochs`, those that the commit must drop."""
-    gap: tuple[GapKey, float] | None
+    gap: tuple[GapKey, float, float] | None
+    """The one at the head; what elapsed of its time, and what was waited."""
     arming: dict[tuple[int, int], int]
     history: bool
     """Whether history, closed gaps or joining changed."""

@@ -50,7 +50,7 @@ def _tick_clock(core: ConsumerCore, state: StreamState, now: float, connected: b
     running = idle and connected
     waiting = running and clock.waited < core.rules.repair_timeout and _is_promised(state, now)
     elapsed = clock.tick(now, running, waiting)
-    if running and not clock.opened and state.current is not None and elapsed + clock.waited > 0:
+    if running and not clock.opened and state.current is not None and clock.counted > 0:
         clock.opened = True
         epoch, first, last = clock.target
         known = state.live.get(epoch)
@@ -59,7 +59,7 @@ def _tick_clock(core: ConsumerCore, state: StreamState, now: float, connected: b
         expire(core, state, now)
         if clock.target is None:
             return None
-    elif elapsed - clock.saved >= 1.0:
+    elif clock.counted - clock.saved >= 1.0:
         core.mark(state)
     left = core.rules.gap_timeout - clock.elapsed
     return now + min(max(left, 0.001), POLL_S)

@@ -353,8 +353,8 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             )  # fmt: skip
     batch.finished += [(stream, epoch) for epoch in finished]
     if change.gap is not None:
-        (epoch, first, last), elapsed = change.gap
-        batch.gaps.append(GapRow(stream, epoch, first, last, elapsed))
+        (epoch, first, last), elapsed, waited = change.gap
+        batch.gaps.append(GapRow(stream, epoch, first, last, elapsed, waited))
     else:
         batch.no_gap.append(stream)
     batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.arming.items()]

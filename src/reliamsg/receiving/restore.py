@@ -32,7 +32,8 @@ def restored(saved: SavedStream) -> StreamState:
         _hold(state, epoch, first, last)
     state.attempts = {(epoch, seq): count for epoch, seq, count in saved.attempts}
     if saved.gap is not None:
-        state.clock.restore((saved.gap.epoch, saved.gap.first, saved.gap.last), saved.gap.elapsed_s)
+        gap = saved.gap
+        state.clock.restore((gap.epoch, gap.first, gap.last), gap.elapsed_s, gap.waited_s)
     if not saved.stream.producer and state.current is not None:
         _void_missing(state.current)
     return state

@@ -73,6 +73,8 @@ class GapRow:
     first: int
     last: int | None
     elapsed_s: float
+    waited_s: float = 0.0
+    """While a producer said that it holds what is missing."""
 
 
 @dataclass(slots=True)
@@ -245,10 +247,13 @@ class Inbox:
                 (*joined, msgspec.json.encode(row.history).decode(), self._id(connection, row.stream)),
             )
         connection.executemany(
-            "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s) VALUES (?, ?, ?, ?, ?)"
+            "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s, waited_s) VALUES (?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (stream_id) DO UPDATE SET epoch = excluded.epoch, first = excluded.first,"
-            " last = excluded.last, elapsed_s = excluded.elapsed_s",
-            [(self._id(connection, g.stream), g.epoch, g.first, g.last, g.elapsed_s) for g in batch.gaps],
+            " last = excluded.last, elapsed_s = excluded.elapsed_s, waited_s = excluded.waited_s",
+            [
+                (self._id(connection, g.stream), g.epoch, g.first, g.last, g.elapsed_s, g.waited_s)
+                for g in batch.gaps
+            ],
         )
         connection.executemany(
             "DELETE FROM gap WHERE stream_id = ?", [(self._id(connection, s),) for s in batch.no_gap]
@@ -383,7 +388,7 @@ class Inbox:
             stream = Stream(producer, topic, part)
             self._ids[stream] = stream_id
             gap = connection.execute(
-                "SELECT epoch, first, last, elapsed_s FROM gap WHERE stream_id = ?", (stream_id,)
+                "SELECT epoch, first, last, elapsed_s, waited_s FROM gap WHERE stream_id = ?", (stream_id,)
             ).fetchone()
             yield SavedStream(
                 stream,
