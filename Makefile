@@ -1,6 +1,6 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo test test-full lint format types bench clean
+.PHONY: help setup demo chaos test test-full lint format types bench clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -15,6 +15,10 @@ setup:  ## Debian packages (as root) and the virtual environment; nothing twice
 
 demo: setup  ## Kill a site and a consumer, and see what is lost (nothing)
 	@$(BIN)/reliamsg demo
+
+chaos: setup  ## All scenarios of the chaos laboratory once, as root; reports and pictures in build/chaos
+	@rm -rf build/chaos
+	@$(BIN)/reliamsg chaos run all --json --dir build/chaos
 
 # First everything that runs side by side. The journals of the runs on real brokers are kept for the audit's tests, which
 # come last and one at a time: Spark takes all processors, and starves whatever runs beside it.

@@ -12,6 +12,7 @@ import click
 
 from reliamsg import __version__
 from reliamsg.cli.audit import audit
+from reliamsg.cli.chaos import chaos
 from reliamsg.cli.demo.command import demo
 from reliamsg.cli.group import group
 from reliamsg.cli.journal import journal
@@ -38,7 +39,7 @@ def root(verbose: int) -> None:
     _log_to_stderr(verbose)
 
 
-for _command in (pub, sub, group, outbox, journal, audit, demo):
+for _command in (pub, sub, group, outbox, journal, audit, demo, chaos):
     root.add_command(_command)
 
 

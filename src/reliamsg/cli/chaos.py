@@ -1,0 +1,161 @@
+"""``reliamsg chaos``: named faults at real brokers, each judged."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reliamsg.cli.options import SiteType, json_option, print_json
+from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
+from reliamsg.lab.process import LabError
+
+if TYPE_CHECKING:
+    from reliamsg.lab.chaos import Result, Scenario
+
+__all__ = ["chaos"]
+
+_DIRECTORY = "reliamsg-chaos"
+
+
+@click.group(epilog=EXIT_CODES_HELP)
+def chaos() -> None:
+    """Put real clients and real brokers through named faults, and see what becomes of every message.
+
+    A run is ok only when the promise held and the fault had something to hit. What a machine lacks (root, a broker) is
+    said, and never counts as ok.
+    """
+
+
+@chaos.command("list", epilog=EXIT_CODES_HELP)
+@json_option
+def list_scenarios(as_json: bool) -> None:
+    """Name all scenarios: number in the catalogue of faults, promises that are threatened, what they need."""
+    from reliamsg.lab.chaos import scenarios
+
+    for found in scenarios():
+        if as_json:
+            print_json(
+                {
+                    "scenario": found.name, "numbers": list(found.numbers), "promises": found.promises.split(),
+                    "needs": sorted(found.needs), "own_brokers": found.own_brokers,
+                    "messages": found.messages, "title": found.title,
+                }
+            )  # fmt: skip
+        else:
+            numbers = ",".join(map(str, found.numbers)) or "-"
+            needs = " ".join(sorted(found.needs))
+            click.echo(f"{numbers:>5}  {found.name:32} {found.promises:12} {needs:20} {found.title}")
+
+
+@chaos.command(epilog=EXIT_CODES_HELP)
+@click.argument("names", metavar="NAME|all...", nargs=-1, required=True)
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of all chance; a new one unless given.")
+@click.option(
+    "--messages", type=click.IntRange(min=100), metavar="N", help="Each scenario has its own unless given."
+)
+@click.option(
+    "--site", type=SiteType(), multiple=True, envvar="RELIAMSG_SITES",
+    help="A test site of yours, as NAME=URL, in place of brokers that are started here. Repeat it.",
+)  # fmt: skip
+@click.option(
+    "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), default=_DIRECTORY,
+    show_default=True, help="For reports and pictures, a directory for each run.",
+)  # fmt: skip
+@click.option("--keep", is_flag=True, help="Keep the clients' files of runs that are ok, too.")
+@json_option
+def run(
+    names: tuple[str, ...],
+    seed: int | None,
+    messages: int | None,
+    site: tuple[tuple[str, str], ...],
+    directory: Path,
+    keep: bool,
+    as_json: bool,
+) -> int:
+    """Run scenarios by their names, or all.
+
+    Says what was done when, what was at stake, what plain clients lost, and our verdict; a directory for each run gets
+    the report and a picture of it over time (timeline.svg). With --json each run is one line on standard output, and
+    of several the last line is about all.
+
+    Ends with 0 when all are ok, 1 when one is not, 2 when something that one needs is missing here.
+    """
+    from reliamsg.lab.chaos import run_scenario
+
+    chosen = _chosen(names)
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    results = []
+    for scenario in chosen:
+        if not as_json:
+            click.echo(f"{scenario.name}: {scenario.title} (seed {seed})")
+        result = run_scenario(
+            scenario, _place(directory, scenario.name, seed), seed, messages=messages, sites=site, keep=keep,
+            on_event=lambda text: click.echo(f"  {text}", err=True),
+        )  # fmt: skip
+        results.append(result)
+        if as_json:
+            print_json(result.as_dict())
+        else:
+            click.echo(result.text())
+    if len(results) > 1:
+        _say_all(results, seed, as_json)
+    return _status(results)
+
+
+def _chosen(names: tuple[str, ...]) -> list[Scenario]:
+    from reliamsg.lab.chaos import find, scenarios
+
+    if "all" in names:
+        return scenarios()
+    try:
+        return [find(name) for name in names]
+    except LabError as error:
+        raise Failure(Status.USAGE, str(error)) from None
+
+
+def _place(directory: Path, name: str, seed: int) -> Path:
+    """A directory that does not exist yet."""
+    place = directory.resolve() / f"{name}-{seed}"
+    number = 1
+    while place.exists():
+        number += 1
+        place = directory.resolve() / f"{name}-{seed}-{number}"
+    return place
+
+
+def _status(results: list[Result]) -> Status:
+    """The worst: not ok before missing."""
+    if any(not result.ok and not result.missing for result in results):
+        return Status.INCOMPLETE
+    return Status.UNKNOWN if any(result.missing for result in results) else Status.OK
+
+
+def _say_all(results: list[Result], seed: int, as_json: bool) -> None:
+    if as_json:
+        print_json(_total(results, seed))
+        return
+    good = sum(result.ok for result in results)
+    lacking = [result.scenario.name for result in results if result.missing]
+    wrong = [result.scenario.name for result in results if not result.ok and not result.missing]
+    click.echo(f"{good} of {len(results)} scenarios are ok")
+    for text, which in (("not ok", wrong), ("not run, something is missing", lacking)):
+        if which:
+            click.echo(f"{text}: {', '.join(which)}")
+
+
+def _total(results: list[Result], seed: int) -> dict[str, Any]:
+    """One line about all, in the form of each."""
+    each = [result.as_dict() for result in results]
+    controlled = [one["control"]["lost"] for one in each if one["control"]["lost"] is not None]
+    total: dict[str, Any] = {"scenario": "all", "seed": seed, "ok": all(one["ok"] for one in each)}
+    total["verdict"] = "ok" if total["ok"] else "missing" if _status(results) == Status.UNKNOWN else "not ok"
+    for name in ("messages", "lost", "duplicates", "out_of_order"):
+        total[name] = sum(one[name] for one in each)
+    total["control"] = {"lost": sum(controlled) if controlled else None}
+    total["seconds"] = round(sum(one["seconds"] for one in each), 1)
+    total["not_ok"] = [one["scenario"] for one in each if not one["ok"] and not one["missing"]]
+    total["missing"] = [one["scenario"] for one in each if one["missing"]]
+    return total

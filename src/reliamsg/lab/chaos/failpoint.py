@@ -1,0 +1,26 @@
+"""A probe that kills its own process, as SIGKILL would, the nth time that a named point is passed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+__all__ = ["Failpoint"]
+
+
+class Failpoint:
+    """Passed as ``probe=`` to a producer or consumer. Before it kills, it leaves a file as proof that it struck."""
+
+    def __init__(self, point: str, nth: int, mark: str) -> None:
+        self.point, self.left, self.mark = point, nth, mark
+        self._lock = threading.Lock()
+
+    def __call__(self, point: str) -> None:
+        if point != self.point:
+            return
+        with self._lock:
+            self.left -= 1
+            if self.left == 0:
+                os.close(os.open(self.mark, os.O_CREAT | os.O_WRONLY, 0o600))
+                os.kill(os.getpid(), signal.SIGKILL)

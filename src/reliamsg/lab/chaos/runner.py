@@ -1,0 +1,86 @@
+"""Running a scenario, and judging what it leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from reliamsg.errors import ReliamsgError
+from reliamsg.lab.chaos.context import Context
+from reliamsg.lab.chaos.result import Result
+from reliamsg.lab.chaos.scenario import Scenario, missing
+from reliamsg.lab.chaos.timeline import timeline
+from reliamsg.verify import Report, check_directory
+
+__all__ = ["run_scenario"]
+
+_MOST_FINDINGS = 10
+
+
+def run_scenario(
+    scenario: Scenario,
+    directory: Path,
+    seed: int,
+    *,
+    messages: int | None = None,
+    sites: Sequence[tuple[str, str]] = (),
+    keep: bool = False,
+    on_event: Callable[[str], object] = lambda text: None,
+) -> Result:
+    """Run `scenario` once in `directory`, which must be new or empty, and judge it.
+
+    `seed`: of all chance in it. `messages`: the scenario's own number unless given. `sites`: names and URLs of a
+    user's sites in place of brokers of our own. `keep`: keep the clients' files also when all is well; the report and
+    the picture stay anyway. Never raises for what goes wrong in the run: the result says it.
+    """
+    lacks = _missing(scenario, sites)
+    if lacks:
+        return Result(scenario, seed, verdict="missing", missing=lacks)
+    directory.mkdir(parents=True, exist_ok=True)
+    with Context(scenario, directory, seed, messages or scenario.messages, sites, on_event) as context:
+        try:
+            scenario.run(context)
+        except (ReliamsgError, OSError) as error:
+            context.result.problems.append(f"{type(error).__name__}: {error}")
+    result = context.result
+    result.files = str(directory)
+    _judge(result, check_directory(context.run.directory))
+    _write(result, directory)
+    if result.ok and not keep:
+        for name in ("run", "brokers", "control"):
+            shutil.rmtree(directory / name, ignore_errors=True)
+    return result
+
+
+def _missing(scenario: Scenario, sites: Sequence[tuple[str, str]]) -> list[str]:
+    if sites and scenario.own_brokers:
+        return ["brokers of its own: what it does to them is not done to a user's sites"]
+    return missing(scenario.needs - {"mosquitto", "rabbitmq"} if sites else scenario.needs)
+
+
+def _judge(result: Result, report: Report) -> None:
+    counts = report.messages
+    result.verdict = report.verdict
+    result.messages = counts.enqueued
+    result.lost = counts.lost
+    result.declared = counts.declared_gaps
+    result.duplicates = counts.duplicates
+    result.out_of_order = counts.out_of_order
+    if result.expected == ("complete",):
+        for kind in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending"):
+            if count := getattr(counts, kind):
+                result.problems.append(f"{count} messages {kind.replace('_', ' ')}")
+    if report.verdict not in result.expected:
+        result.findings = [
+            f"{found.severity}: {found}" for found in report.findings if found.severity != "remark"
+        ][:_MOST_FINDINGS]
+
+
+def _write(result: Result, directory: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (directory / "timeline.svg").write_text(timeline(result))
+        (directory / "report.txt").write_text(result.text() + "\n")
+        (directory / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")

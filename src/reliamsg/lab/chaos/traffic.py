@@ -1,0 +1,199 @@
+"""Traffic between a producer and a group over some sites, and the network between, with faults on demand: a proxy for
+each path from an application to a site."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reliamsg.config import Site
+from reliamsg.errors import ReliamsgError
+from reliamsg.lab.chaos.processes import App, Run, SiteSpec
+from reliamsg.lab.chaos.waiting import Unmet, wait_for
+from reliamsg.lab.process import LabError
+from reliamsg.lab.proxy import TcpProxy
+from reliamsg.store.journal import JournalRow
+from reliamsg.verify import read_applog
+
+__all__ = ["IMPATIENT", "Paths", "Traffic", "begin", "paths_to", "sum_of"]
+
+IMPATIENT: dict[str, Any] = {
+    "heartbeat": 1.0, "confirm_timeout": 2.0, "connect_timeout": 2.0, "backoff_min": 0.05, "backoff_max": 0.5,
+}  # fmt: skip
+"""Arguments of a Site that notice and mend within seconds what otherwise takes minutes."""
+_UNTIL_STOPPED = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Producer and consumer reach each site through a proxy of their own."""
+
+    producer: dict[str, TcpProxy]
+    consumer: dict[str, TcpProxy]
+    urls: dict[str, str]
+
+    def sites(self, proxies: Mapping[str, TcpProxy], **options: Any) -> list[SiteSpec]:
+        """The sites as seen through the proxies of one side."""
+        return [(name, proxies[name].url(url), {**IMPATIENT, **options}) for name, url in self.urls.items()]
+
+    def of(self, *sites: str) -> list[TcpProxy]:
+        """All paths to these sites, or to all."""
+        return [way[name] for name in sites or self.urls for way in (self.producer, self.consumer)]
+
+    def heal(self, *sites: str, reset: bool = False) -> None:
+        """End the faults of all paths to these sites, or to all; with `reset` connections are made anew."""
+        for proxy in self.of(*sites):
+            if reset:
+                proxy.reset()
+            proxy.heal()
+
+
+@contextlib.contextmanager
+def paths_to(sites: Iterable[SiteSpec]) -> Iterator[Paths]:
+    """Proxies before these sites."""
+    urls = {name: url for name, url, _ in sites}
+    with contextlib.ExitStack() as stack:
+
+        def ways() -> dict[str, TcpProxy]:
+            return {name: stack.enter_context(TcpProxy(*_address(name, url))) for name, url in urls.items()}
+
+        yield Paths(ways(), ways(), urls)
+
+
+def _address(name: str, url: str) -> tuple[str, int]:
+    site = Site(name, url)
+    if len(site.endpoints) != 1 or site.secure:
+        raise LabError(f"site {name}: a fault proxy can stand before one host, without TLS")
+    return site.endpoints[0].host, site.endpoints[0].port
+
+
+def sum_of(rows: Iterable[JournalRow]) -> int:
+    """How many messages these rows are about."""
+    return sum(row.last - row.first + 1 for row in rows)
+
+
+@dataclass
+class Traffic:
+    """A producer and a consumer at work."""
+
+    run: Run
+    producer: App
+    consumer: App
+    last: int
+    """The last number that the producer publishes; 0 where it is stopped before."""
+
+    def __post_init__(self) -> None:
+        self.accepted = self.run.accepted(self.producer)
+        self.delivered = self.run.delivered(self.consumer)
+
+    def flows(self, more: int, seconds: float = 30.0) -> None:
+        """Wait until `more` messages are handed out."""
+        before = self.delivered()
+        wait_for(
+            lambda: self.delivered() >= before + more,
+            lambda: (
+                f"{more} more messages come through (after {before} of {self.accepted()} accepted);"
+                f" {self.producer.errors()} {self.consumer.errors()}"
+            ),
+            seconds,
+        )
+
+    def accepts(self, more: int, seconds: float = 30.0) -> None:
+        """Wait until `more` messages are published: durable here, wherever the sites are."""
+        before = self.accepted()
+        wait_for(
+            lambda: self.accepted() >= before + more,
+            lambda: f"publishing goes on: {self.producer.errors()}",
+            seconds,
+        )
+
+    @property
+    def under_way(self) -> int:
+        """Messages that are published and not handed out."""
+        return self.accepted() - self.delivered()
+
+    def unconfirmed(self, site: str) -> int:
+        """Messages that `site` has not confirmed."""
+        return self.accepted() - sum_of(
+            row for row in self.rows(self.producer, "confirmed") if row.site == site
+        )
+
+    def catches_up(self, site: str, least: int = 500) -> None:
+        """Wait until `site` has confirmed all but `least`."""
+        wait_for(lambda: self.unconfirmed(site) < least, f"{site} catches up", 30)
+
+    def rows(self, app: App, *kinds: str) -> list[JournalRow]:
+        """What an application's journal says of some kinds."""
+        return [row for row in self.run.rows(app) if row.kind in kinds]
+
+    def drained(self, seconds: float = 30.0) -> None:
+        """All faults are over: everything must come, once, in order, within a bound; then both end cleanly.
+
+        A producer that was killed leaves numbers of which nobody knows: not accepted, and handed out or not.
+        """
+        to_publish = max(0, (self.last or 0) - self.accepted()) / (self.producer.config.get("rate") or 2_000)
+        self.producer.ended(seconds + 2 * to_publish)
+        wait_for(
+            lambda: self.delivered() >= self.accepted(),
+            lambda: f"everything drains, {self.accepted()} messages; {self.consumer.errors()}",
+            seconds,
+        )
+        wait_for(
+            self._all_handed_out, lambda: f"all that was accepted comes; {self.consumer.errors()}", seconds
+        )
+        self.consumer.stop()
+        numbers = self.handed_out()
+        if numbers != sorted(set(numbers)):
+            raise Unmet("the application was handed something twice, or out of order")
+        if self.producer.starts == 1 and self.last and numbers != list(range(1, self.last + 1)):
+            raise Unmet("the application was not handed every number once")
+
+    def _all_handed_out(self) -> bool:
+        known = read_applog(self.producer.log).records
+        accepted = {record.n for record in known if record.op == "publish" and record.outcome == "ok"}
+        return accepted <= set(self.handed_out())
+
+    def handed_out(self) -> list[int]:
+        """The numbers that the application was given, in order; what came again only once."""
+        return self.run.outcome(self.consumer)[self.producer.config["producer"]]
+
+    def begin(self) -> None:
+        """Start the consumer, and when it reads all sites the producer: from then on an MQTT site keeps messages."""
+        self.consumer.start()
+        self.reads()
+        self.producer.start()
+
+    def reads(self) -> None:
+        """Wait until the consumer has read every site of its own."""
+        wanted = {name for name, *_ in self.consumer.config["sites"]}
+
+        def reading() -> bool:
+            with contextlib.suppress(ReliamsgError):
+                return {row.site for row in self.rows(self.consumer, "connected")} >= wanted
+            return False
+
+        wait_for(reading, lambda: f"the consumer reads all sites: {self.consumer.errors()}")
+
+
+def begin(
+    run: Run,
+    topic: str,
+    producing: tuple[list[SiteSpec], Mapping[str, Any]],
+    consuming: tuple[list[SiteSpec], Mapping[str, Any]],
+    messages: int,
+    *,
+    module: Callable[[App], None] | None = None,
+    start: bool = True,
+) -> Traffic:
+    """Traffic of one producer and one group, both named after `topic`; each side's sites and configuration."""
+    consumer = run.consumer(topic, consuming[0], [topic], **consuming[1])
+    producer = run.producer(topic, producing[0], topic, [topic], messages or _UNTIL_STOPPED, **producing[1])
+    if module is not None:
+        module(producer)
+        module(consumer)
+    found = Traffic(run, producer, consumer, messages)
+    if start:
+        found.begin()
+    return found

@@ -1,0 +1,170 @@
+"""The chaos laboratory: what its command says, and a few quick scenarios. All of them are run by ``make chaos``."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from reliamsg.cli import main
+from reliamsg.cli.status import Status
+from reliamsg.lab import LabError, Mosquitto
+from reliamsg.lab.chaos import Result, Scenario, run_scenario, scenarios
+from reliamsg.lab.chaos.context import Context
+from reliamsg.lab.chaos.scenario import missing
+
+FORM = [
+    "scenario",
+    "seed",
+    "ok",
+    "verdict",
+    "messages",
+    "lost",
+    "duplicates",
+    "out_of_order",
+    "control",
+    "seconds",
+]
+
+
+def command(*arguments: str) -> int:
+    return main(["chaos", *arguments])
+
+
+def seed() -> int:
+    found = random.SystemRandom().randrange(2**32)
+    print(f"seed {found}")
+    return found
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_the_list_names_each_number_of_the_catalogue_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("list", "--json") == Status.OK
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    numbers = [number for one in found for number in one["numbers"]]
+    assert numbers == sorted(set(numbers))
+    assert {one["scenario"] for one in found} == {one.name for one in scenarios()}
+    assert command("list") == Status.OK
+    assert "producer-killed-before-send" in capsys.readouterr().out
+
+
+def test_a_scenario_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("run", "no-such-thing") == Status.USAGE
+    assert "no-such-thing" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_said_and_is_not_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacks = ["mosquitto is not installed; on Debian: apt-get install mosquitto"]
+    monkeypatch.setattr(
+        "reliamsg.lab.chaos.runner.missing", lambda needs: lacks if "mosquitto" in needs else []
+    )
+    assert command("run", "fork", "--json", "--dir", str(tmp_path)) == Status.UNKNOWN
+    found = last_line(capsys)
+    assert (found["ok"], found["verdict"], found["missing"]) == (False, "missing", lacks)
+    assert command("run", "fork", "--dir", str(tmp_path)) == Status.UNKNOWN
+    assert lacks[0] in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert missing(frozenset()) == []
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    assert missing(frozenset({"network", "root"})) == ["root"]
+
+    def none(name: str, package: str, *places: str) -> str:
+        raise LabError(f"{name} is not installed")
+
+    monkeypatch.setattr("reliamsg.lab.chaos.scenario.program", none)
+    assert missing(frozenset({"haproxy"})) == ["haproxy is not installed"]
+
+
+def test_a_run_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    number = seed()
+    arguments = ["--seed", str(number), "--messages", "200", "--dir", str(tmp_path), "--json"]
+    assert command("run", "fork", *arguments) == Status.OK
+    found = last_line(capsys)
+    assert list(found)[: len(FORM)] == FORM
+    assert (found["scenario"], found["seed"], found["ok"], found["verdict"]) == (
+        "fork",
+        number,
+        True,
+        "complete",
+    )
+    assert (found["messages"], found["lost"], found["duplicates"], found["out_of_order"]) == (200, 0, 0, 0)
+    place = tmp_path / f"fork-{number}"
+    assert sorted(path.name for path in place.iterdir()) == ["report.txt", "result.json", "timeline.svg"]
+    assert json.loads((place / "result.json").read_text()) == found
+    assert ElementTree.parse(place / "timeline.svg").getroot().tag.endswith("svg")
+
+
+def test_a_users_sites(
+    tmp_path: Path, shared_mosquitto: Mosquitto, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [
+        "--messages",
+        "500",
+        "--dir",
+        str(tmp_path),
+        "--json",
+        "--site",
+        f"dc1={shared_mosquitto.url}",
+    ]
+    assert command("run", "two-processes", *arguments) == Status.OK
+    assert last_line(capsys)["messages"] == 500
+
+
+def made_up(run: Any, **changes: Any) -> Scenario:
+    given: dict[str, Any] = {
+        "numbers": (), "promises": "P1", "messages": 100, "needs": frozenset(), "own_brokers": False,
+    }  # fmt: skip
+    return Scenario("made-up", "For a test", run, **{**given, **changes})
+
+
+def attempt(tmp_path: Path, run: Any, **changes: Any) -> Result:
+    return run_scenario(made_up(run, **changes), tmp_path / "place", 1)
+
+
+def test_a_run_in_which_nothing_was_at_stake_proves_nothing(tmp_path: Path) -> None:
+    result = attempt(tmp_path, lambda context: None)
+    assert not result.ok
+    assert "proves nothing" in result.text()
+
+
+def test_what_is_expected_and_does_not_hold(tmp_path: Path) -> None:
+    def run(context: Context) -> None:
+        context.stake(1, "messages")
+        context.verdicts("complete", "unknown")
+        context.expect(False, "the moon is green")
+
+    result = attempt(tmp_path, run)
+    assert not result.ok
+    assert "the moon is green" in result.text()
+
+
+def test_an_error_in_a_run_is_a_problem_and_not_an_exception(tmp_path: Path) -> None:
+    def run(context: Context) -> None:
+        context.event("about to <fail> & fall")
+        raise LabError("it fell")
+
+    result = attempt(tmp_path, run)
+    assert not result.ok
+    assert "it fell" in result.text()
+    picture = (tmp_path / "place" / "timeline.svg").read_text()
+    assert "about to &lt;fail&gt; &amp; fall" in picture
+
+
+def test_what_would_hurt_a_users_brokers_is_refused(tmp_path: Path) -> None:
+    scenario = made_up(lambda context: None, own_brokers=True)
+    result = run_scenario(scenario, tmp_path / "place", 1, sites=[("dc1", "mqtt://127.0.0.1:1")])
+    assert result.missing
+    assert not result.ok
