@@ -135,7 +135,8 @@ def test_one_module_imports_each_broker_client(client: str, module: str) -> None
     importers = {
         name_of(path)
         for path in modules()
-        if part_of(path).split("/")[0] != "lab" and any(name.split(".")[0] == client for _, name in imports_of(path))
+        if part_of(path).split("/")[0] != "lab"
+        and any(name.split(".")[0] == client for _, name in imports_of(path))
     }
     assert len(importers) <= 1
     assert all(importer.startswith(module) for importer in importers)
