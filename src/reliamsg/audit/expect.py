@@ -59,7 +59,7 @@ def _take_file(path: str, producers: list[str], groups: dict[str, list[str]]) ->
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--expect {path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"--expect {path}: not JSON: {error}") from None
     if not isinstance(found, dict) or not found.keys() <= {"producers", "groups"}:
         raise ConfigError(f'--expect {path}: an object with "producers" and "groups" is expected')

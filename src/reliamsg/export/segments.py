@@ -39,7 +39,7 @@ def make_segment(path: str | os.PathLike[str], role: Role, client: str, cut: Cut
         if [rows[0].lsn, rows[-1].lsn, len(rows)] != [cut.first_lsn, cut.last_lsn, cut.rows]:
             raise IndexError
         return encode(role, client, rows, cut.parent)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, ValueError) as error:
         raise StoreCorrupt(f"{os.fspath(path)}: the journal can't be read: {error}") from error
     except IndexError:
         raise StoreCorrupt(

@@ -75,7 +75,10 @@ def open_target(target: str | os.PathLike[str]) -> Target:
         return DirectoryTarget(Path(text))
     protocol = re.split(r"::|://", text, maxsplit=1)[0]
     if protocol in ("file", "local") and "::" not in text:
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            raise ConfigError(f"{shown_target(target)}: not a URL: {error}") from None
         return DirectoryTarget(Path(unquote(parts.netloc + parts.path)))
     try:
         import fsspec  # type: ignore[import-untyped]

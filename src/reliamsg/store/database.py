@@ -32,7 +32,7 @@ from reliamsg.errors import (
     StoreTooNew,
 )
 
-__all__ = ["PAGE_BYTES", "Database", "Kind", "open_readonly"]
+__all__ = ["PAGE_BYTES", "Database", "Kind", "open_readonly", "reading"]
 
 Kind = Literal["outbox", "inbox"]
 
@@ -54,6 +54,9 @@ _NOT_WRITTEN = {
 # it could not write (https://wiki.postgresql.org/wiki/Fsync_Errors).
 _UNKNOWN = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+# What a changed byte that SQLite does not notice does to whoever reads it: a text where a number should be, no JSON, a
+# row that refers to none, a number too large.
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 BUSY_TIMEOUT_MS = 5_000
 
@@ -119,7 +122,7 @@ class Database:
         SQLite's errors come out as this library's: ``…WriteError`` (nothing was stored, try again later),
         ``…Indeterminate`` (stop) or :class:`StoreCorrupt`.
         """
-        with self.translated():
+        with self._sqlite_translated():
             if adding:
                 self._check_room(adding)
             connection = self.connection
@@ -174,7 +177,18 @@ class Database:
 
     @contextlib.contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn SQLite's errors into this library's."""
+        """For a block that reads the file and makes something of it: SQLite's errors come out as this library's, and
+        what is stored and makes no sense as :class:`StoreCorrupt`."""
+        try:
+            with self._sqlite_translated():
+                yield
+        except ReliamsgError:
+            raise
+        except _UNREADABLE as error:
+            raise StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}") from error
+
+    @contextlib.contextmanager
+    def _sqlite_translated(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -328,6 +342,22 @@ def open_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
         connection.close()
         raise StoreCorrupt(f"{real}: not an outbox or inbox")
     return connection
+
+
+@contextlib.contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """For a block that makes something of a file that :func:`open_readonly` opened: raises :class:`StoreCorrupt` where
+    it is damaged. What may work later stays SQLite's error."""
+    try:
+        yield
+    except ReliamsgError:
+        raise
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _NOT_WRITTEN:
+            raise
+        raise StoreCorrupt(f"{path}: not a usable outbox or inbox: {error}") from error
+    except _UNREADABLE as error:
+        raise StoreCorrupt(f"{path}: not a usable outbox or inbox: {error}") from error
 
 
 def _look(how: str, path: Path) -> tuple[sqlite3.Connection, int]:

@@ -190,7 +190,7 @@ class Exported:
 def read_cut(path: str | os.PathLike[str], cut: Cut) -> list[JournalRow]:
     """The rows of a cut, through a connection of its own, which only reads.
 
-    Raises :class:`StoreCorrupt` when the file can't be read, and ``sqlite3.Error``.
+    Raises :class:`StoreCorrupt` when the file can't be opened, ``sqlite3.Error`` and ValueError when it is damaged.
     """
     with contextlib.closing(open_readonly(path)) as connection:
         return list(_up_to(read_journal(connection, cut.first_lsn - 1), cut.last_lsn))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from reliamsg.message import Stream
-from reliamsg.store.database import open_readonly
+from reliamsg.store.database import open_readonly, reading
 from reliamsg.store.inbox import DeadLetter, GapRow
 
 __all__ = ["InboxInfo", "StreamInfo", "inspect_inbox", "read_dead_letters"]
@@ -37,13 +38,10 @@ def read_dead_letters(
 ) -> list[DeadLetter]:
     """Dead letters of an inbox, oldest first, as of its last commit; only the one with id `number` if given.
 
-    Works while the inbox's owner runs. Raises :class:`StoreCorrupt` when it is no inbox.
+    Works while the inbox's owner runs. Raises :class:`StoreCorrupt` when it is no inbox, or a damaged one.
     """
-    connection = open_readonly(path)
-    try:
+    with reading(path), contextlib.closing(open_readonly(path)) as connection:
         return _dead_letters(connection, number, limit)
-    finally:
-        connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +75,9 @@ class InboxInfo:
 def inspect_inbox(path: str | os.PathLike[str]) -> InboxInfo:
     """Look into an inbox, also while its owner runs. Changes nothing.
 
-    Raises :class:`StoreCorrupt` when it is none.
+    Raises :class:`StoreCorrupt` when it is none, or a damaged one.
     """
-    connection = open_readonly(path)
-    try:
+    with reading(path), contextlib.closing(open_readonly(path)) as connection:
         meta = dict(connection.execute("SELECT name, value FROM meta").fetchall())
         streams = [
             _stream_info(connection, stream_id, Stream(*names))
@@ -101,8 +98,6 @@ def inspect_inbox(path: str | os.PathLike[str]) -> InboxInfo:
             connection.execute("SELECT count(*) FROM dead_letter").fetchone()[0],
             connection.execute("SELECT count(*) FROM quarantine").fetchone()[0],
         )
-    finally:
-        connection.close()
 
 
 def _stream_info(connection: sqlite3.Connection, stream_id: int, stream: Stream) -> StreamInfo:

@@ -49,11 +49,15 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from reliamsg.message import Stream
 
 __all__ = ["ORDERED", "Entry", "Journal", "JournalRow", "read_journal"]
+
+_Parsed = TypeVar("_Parsed")
 
 ORDERED = frozenset(
     {"delivered", "redelivered", "declared", "before_join", "late", "dead_lettered", "replayed"}
@@ -274,7 +278,8 @@ class JournalRow:
 
 
 def read_journal(connection: sqlite3.Connection, after_lsn: int = 0) -> Iterator[JournalRow]:
-    """Every row above `after_lsn`, in order."""
+    """Every row above `after_lsn`, in order. Raises ValueError at one that is not as it was written, and
+    ``sqlite3.Error``."""
     rows = connection.execute(
         "SELECT lsn, boot, kind, wall_us, wall_last_us, mono_us, producer, topic, part, epoch,"
         " incarnation, first, last, site, grp, reason, digest, latency, detail FROM journal WHERE lsn > ? ORDER BY lsn",
@@ -282,13 +287,27 @@ def read_journal(connection: sqlite3.Connection, after_lsn: int = 0) -> Iterator
     )
     for row in rows:
         *head, incarnation, first, last, site, group, reason, digest, latency, detail = row
+        # SQLite checks types when it writes. A damaged page may hold others.
+        if tuple(map(type, row[:16])) != _TYPES:
+            raise ValueError("a row is damaged")
         yield JournalRow(
             *head,  # lsn to epoch, as selected
             int(incarnation, 16), first, last, site, group, reason,
             None if digest is None else int(digest, 16),
-            None if latency is None else {int(bucket): count for bucket, count in json.loads(latency).items()},
-            None if detail is None else json.loads(detail),
+            None if latency is None else _parsed(latency, dict[int, int]),
+            None if detail is None else _parsed(detail, dict[str, Any]),
         )  # type: ignore[call-arg]  # fmt: skip
+
+
+_TYPES = (int, str, str, int, int, int, str, str, int, int, str, int, int, str, str, str)
+"""Of the columns from `lsn` to `reason`, as :func:`read_journal` selects them."""
+
+
+def _parsed(text: str, kind: type[_Parsed]) -> _Parsed:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (RecursionError, TypeError):
+        raise ValueError("a row is damaged") from None
 
 
 def _dump(value: Mapping[Any, Any] | None) -> str | None:

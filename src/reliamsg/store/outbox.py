@@ -58,7 +58,7 @@ class Outbox:
             self.journal = Journal(boot)
             self.exported = Exported(self._db, self.journal)
             self.incarnation = int.from_bytes(os.urandom(8), "big")
-            with self._db.transaction() as connection:
+            with self._db.translated(), self._db.transaction() as connection:
                 stored = int(self._meta(connection, "epoch", "0"))
                 self.fresh = stored == 0
                 """Whether nobody has owned this file before."""
@@ -444,9 +444,12 @@ class Outbox:
         return Row(number, stream_id, stream, epoch, int(incarnation, 16), seq, count, size, wall_us, frame)
 
     def _checked(self, row: Row) -> Row:
-        """`row`, if its frame is what was stored: a damaged one must not be sent."""
+        """`row`, if it and its frame are what was stored: a damaged one must not be sent."""
         try:
-            sound = open_frame(row.frame).intact()
+            frame = open_frame(row.frame)
+            envelope = frame.envelope
+            named = (envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.count)
+            sound = frame.intact() and named == (row.stream, row.epoch, row.incarnation, row.seq, row.count)
         except FrameError:
             sound = False
         if not sound:

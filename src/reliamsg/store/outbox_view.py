@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from reliamsg.errors import StoreMismatch
 from reliamsg.message import Stream
-from reliamsg.store.database import open_readonly
+from reliamsg.store.database import open_readonly, reading
 from reliamsg.store.members import Position
 from reliamsg.store.outbox import Row
 
@@ -58,8 +58,11 @@ class OutboxInfo:
 
 
 def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
-    """Look at an outbox without touching it, also while its owner runs."""
-    with contextlib.closing(_readonly(path)) as db:
+    """Look at an outbox without touching it, also while its owner runs.
+
+    Raises :class:`StoreCorrupt` when it is none, or a damaged one, and :class:`StoreMismatch` for an inbox.
+    """
+    with reading(path), contextlib.closing(_readonly(path)) as db:
         meta = dict(db.execute("SELECT name, value FROM meta").fetchall())
         batches, messages, size, oldest = db.execute(
             "SELECT count(*), coalesce(sum(count), 0), coalesce(sum(size), 0), min(wall_us) FROM batch"
@@ -122,34 +125,29 @@ def _groups(meta: dict[str, str], members: list[MemberInfo]) -> dict[str, list[s
 
 
 def list_batches(path: str | os.PathLike[str], limit: int) -> list[Row]:
-    """The oldest batches of an outbox, without their frames, also while its owner runs."""
-    with contextlib.closing(_readonly(path)) as db:
+    """The oldest batches of an outbox, without their frames, also while its owner runs. Raises as
+    :func:`inspect_outbox` does."""
+    with reading(path), contextlib.closing(_readonly(path)) as db:
         owner = db.execute("SELECT value FROM meta WHERE name = 'owner'").fetchone()[0]
         found = db.execute(
             "SELECT b.id, b.stream_id, s.topic, s.part, b.epoch, b.incarnation, b.seq, b.count, b.size, b.wall_us"
             " FROM batch b JOIN stream s ON s.id = b.stream_id ORDER BY b.id LIMIT ?",
             (limit,),
-        ).fetchall()
-    return [
-        Row(
-            number,
-            stream_id,
-            Stream(owner, topic, part),
-            epoch,
-            int(incarnation, 16),
-            seq,
-            count,
-            size,
-            wall,
-            b"",
         )
-        for number, stream_id, topic, part, epoch, incarnation, seq, count, size, wall in found
-    ]
+        return [
+            Row(
+                number, stream_id, Stream(owner, topic, part), epoch, int(incarnation, 16), seq, count, size, wall, b""
+            )
+            for number, stream_id, topic, part, epoch, incarnation, seq, count, size, wall in found
+        ]  # fmt: skip
 
 
 def _readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:
     connection = open_readonly(path)
-    if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0] != 1:
+    try:
+        if connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'batch'").fetchone()[0] != 1:
+            raise StoreMismatch(f"{path}: this is an inbox, not an outbox")
+    except BaseException:
         connection.close()
-        raise StoreMismatch(f"{path}: this is an inbox, not an outbox")
+        raise
     return connection

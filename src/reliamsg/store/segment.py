@@ -42,6 +42,8 @@ VERSION = 1
 """The version of this form. A reader refuses a higher one."""
 Role = Literal["producer", "group"]
 _MAX_LSN_DIGITS = 19  # of 2**63
+_UNREADABLE = (ValueError, RecursionError)
+"""What JSON that is none, is no UTF-8 or nests too deep makes its decoder raise."""
 _NAME = re.compile(r"(?P<boot>[0-9a-f]{16})-(?P<first>[0-9]{19})-(?P<digest>[0-9a-f]{64})\.ndjson")
 
 
@@ -147,7 +149,7 @@ def digest_of(data: bytes) -> str:
 def _header(line: bytes) -> Header:
     try:
         found = msgspec.json.decode(line)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         raise SegmentError("not a journal segment: its first line is no header") from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise SegmentError("not a journal segment: its first line is no header")
@@ -197,7 +199,7 @@ def row_from_json(line: bytes) -> JournalRow:
             None if found.latency is None else {int(bucket): count for bucket, count in found.latency.items()},
             found.detail,
         )  # fmt: skip
-    except (msgspec.MsgspecError, ValueError) as error:
+    except _UNREADABLE as error:
         raise SegmentError(f"a row can't be read: {error}") from None
 
 

@@ -207,7 +207,7 @@ def read_applog(path: str | os.PathLike[str]) -> ApplicationLog:
             continue
         try:
             record = decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (ValueError, RecursionError):  # no JSON, no UTF-8, or nested too deep
             if torn is not None:
                 log.damaged.append(torn)
             torn = number

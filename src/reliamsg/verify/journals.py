@@ -7,7 +7,7 @@ it still holds. It is sound when no row is missing (`lsn` counts without a hole 
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import sqlite3
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from reliamsg.errors import JournalTargetError, StoreCorrupt
 from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
-from reliamsg.store.database import open_readonly
+from reliamsg.store.database import open_readonly, reading
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import SegmentError
 from reliamsg.verify.lineage import Piece, lines, misfits, rows_of
@@ -228,10 +228,9 @@ class _Client:
 
 
 def _read_file(path: str | os.PathLike[str]) -> _File:
-    connection = open_readonly(path)
     rows: list[JournalRow] = []
     broken: list[str] = []
-    try:
+    with reading(path), contextlib.closing(open_readonly(path)) as connection:
         # One transaction: a running owner's rows leave together with the note that they have.
         connection.execute("BEGIN")
         role = _ROLE[connection.execute("PRAGMA application_id").fetchone()[0]]
@@ -240,12 +239,10 @@ def _read_file(path: str | os.PathLike[str]) -> _File:
             # Row by row, so that damage in the middle leaves what comes before it.
             for row in read_journal(connection):
                 rows.append(row)
-        except (sqlite3.Error, ValueError, TypeError, json.JSONDecodeError) as error:
+        except (sqlite3.Error, ValueError) as error:
             broken.append(f"it can't be read beyond row {rows[-1].lsn if rows else 0}: {error}")
-    except sqlite3.Error as error:
-        raise StoreCorrupt(f"{path}: not a usable outbox or inbox: {error}") from None
-    finally:
-        connection.close()
+    if not all(isinstance(value, str) for value in meta.values()):
+        raise StoreCorrupt(f"{path}: not a usable outbox or inbox: what it says of itself is damaged")
     try:
         first = int(meta.get("journal_exported_lsn", "0")) + 1
     except ValueError:

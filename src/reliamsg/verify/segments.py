@@ -54,7 +54,7 @@ def claims_to_be_segment(path: str, head: bytes) -> bool:
         return True
     try:
         found = msgspec.json.decode(head.split(b"\n", 1)[0])
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (ValueError, RecursionError):  # no JSON, no UTF-8, or nested too deep
         return False
     return isinstance(found, dict) and found.get("format") == FORMAT
 

@@ -1,0 +1,306 @@
+"""Every decoder that meets the network: functions of bytes, and how each may say no.
+
+Those that meet files are in :mod:`tests.fuzz.files`. Where a checksum stands before a decoder there is a second target
+behind it, whose input is put into a frame that is otherwise right: fuzzing does not find checksums.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from functools import cache
+from typing import Any
+
+import msgspec
+from pika import frame as pika_frame
+
+from reliamsg.config import MAX_HEADER_BYTES, MAX_NAME_BYTES
+from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
+from reliamsg.transport.amqp_codec import (
+    FRAME_END,
+    FRAME_HEAD,
+    HEADER,
+    MAX_RECEIVED_HEADERS,
+    readable_headers,
+)
+from reliamsg.transport.amqp_link import MAX_FRAME_BYTES, _Connection
+from reliamsg.transport.base import Delivery
+from reliamsg.transport.mqtt_packets import MalformedPublish, decode_publish
+from reliamsg.wire import control, data
+from reliamsg.wire.address import parse_address, topic_address
+from reliamsg.wire.control import Status, encode_state, encode_status, open_control
+from reliamsg.wire.data import CONTENT_TYPE, Frame, FrameError, Records, encode, open_frame, split
+from reliamsg.wire.limits import MAX_PARTITION
+from reliamsg.wire.plain import _checksum, decode_plain, encode_plain
+from tests.fuzz import seeds
+from tests.fuzz.target import Target
+
+__all__ = ["NETWORK"]
+
+TOPICS = {("orders", 3), ("t", 0)}
+LIMIT = 1 << 20
+
+
+# -- batches --------------------------------------------------------------------------------------------------
+
+
+def open_batch(raw: bytes) -> None:
+    """A data frame, and all that is done with one that is sound."""
+    check_batch(open_frame(raw, LIMIT))
+    found = examine_repair(raw, TOPICS, LIMIT)
+    assert isinstance(found, (Frame, Rejected))
+
+
+def check_batch(frame: Frame) -> None:
+    """What holds of every frame that was opened: it may be unreadable, and else can be sent again in any form."""
+    envelope = frame.envelope
+    assert 1 <= envelope.seq <= envelope.last
+    assert len(envelope.producer.encode()) <= MAX_NAME_BYTES
+    records = frame.records()
+    assert len(records.bodies) == envelope.count
+    again = [open_frame(part) for part in split(frame, 300)]
+    assert [body for part in again for body in part.records().bodies] == records.bodies
+    for message in encode_plain(frame):
+        found = decode_plain(message.body, message.headers)
+        assert found.records().bodies == [message.body]
+
+
+def open_envelope(packed: bytes) -> None:
+    """An envelope whose length and checksum are right."""
+    open_batch(sealed(packed))
+
+
+def sealed(packed: bytes, body: bytes = b"") -> bytes:
+    head = struct.pack(">4sHI", data.MAGIC, len(packed) & 0xFFFF, zlib.crc32(packed))
+    return head + packed + body
+
+
+def open_body(raw: bytes) -> None:
+    """A batch's body in an envelope that says the right things of it. The first byte is the number of messages and
+    whether they are compressed, the next two the size before."""
+    if len(raw) < 3:
+        return
+    count, body = raw[0] & 0x7F or 1, raw[3:]
+    flags = data.FLAG_ZSTD if raw[0] & 0x80 else 0
+    size = int.from_bytes(raw[1:3], "big") if flags else len(body)
+    envelope = data.Envelope(
+        data.BODY_VERSION, flags, "p", "t", 0, 7, 9, 1, count, None, 5, 6, len(body), zlib.crc32(body), size
+    )
+    open_batch(sealed(msgspec.msgpack.encode(envelope), body))
+
+
+# -- the plain form -------------------------------------------------------------------------------------------
+
+
+def parse_lines(raw: bytes) -> tuple[dict[str, str], bytes]:
+    """Headers and body of a message, from the form that :func:`tests.fuzz.seeds.as_lines` gives them."""
+    head, _, body = raw.partition(b"\n\n")
+    lines = head.decode(errors="replace").split("\n")
+    return {line.partition("=")[0]: line.partition("=")[2] for line in lines}, body
+
+
+def open_plain(raw: bytes) -> None:
+    """A message in the plain form; where its checksum is wrong, also with the right one."""
+    headers, body = parse_lines(raw)
+    try:
+        frame = decode_plain(body, headers, LIMIT)
+    except FrameError as error:
+        if error.reason != "corrupt":
+            raise
+        own = {name: value for name, value in headers.items() if not name.startswith("rm-")}
+        frame = decode_plain(body, headers | {"rm-sum": _checksum(headers, own, body)}, LIMIT)
+    check_batch(frame)
+
+
+# -- what a consumer takes from a broker ----------------------------------------------------------------------
+
+
+def deliver(raw: bytes) -> None:
+    """A delivery as a transport hands it on: headers and body, at a topic's address."""
+    headers, body = parse_lines(raw)
+    content_type = CONTENT_TYPE if body[:3] == data.MAGIC[:3] else None
+    for ring in (None, seeds.RING):
+        found = examine(Delivery(0, "orders~3", body, content_type, headers), TOPICS, LIMIT, ring)
+        assert isinstance(found, (Frame, Rejected, Unsequenced))
+        if ring is not None and isinstance(found, Frame):
+            assert says(found) in genuine(), "something was believed that nobody signed"
+
+
+def says(frame: Frame) -> object:
+    """What a frame says, whatever bytes it comes in, and whoever signed it."""
+    envelope, records = frame.envelope, frame.records()
+    return envelope.stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.prev, records
+
+
+@cache
+def _genuine() -> list[object]:
+    batches = [open_frame(frame) for frame in seeds.frames(seeds.RING)]
+    single = [decode_plain(body, headers) for headers, body in map(parse_lines, seeds.plain(seeds.RING))]
+    return [says(frame) for frame in (*batches, *single)]
+
+
+def genuine() -> list[object]:
+    """What was signed: all that may ever be believed."""
+    return _genuine()
+
+
+def delivered_seeds() -> list[bytes]:
+    batches = [seeds.as_lines({"a": "b"}, frame) for frame in (*seeds.frames(), *seeds.frames(seeds.RING))]
+    return [*batches, *seeds.plain(), *seeds.plain(seeds.RING)]
+
+
+# -- control frames -------------------------------------------------------------------------------------------
+
+
+def open_control_frame(raw: bytes) -> None:
+    """A control frame at each of the addresses that the genuine ones are for, with and without keys."""
+    for address in addresses():
+        try:
+            found = open_control(raw, address)
+        except FrameError:
+            pass
+        else:
+            check_control(found)
+        try:
+            signed: object = open_control(raw, address, seeds.RING)
+        except FrameError:
+            continue
+        assert signed in (*seeds.statuses(), *seeds.states()), "something was believed that nobody signed"
+
+
+def open_control_body(raw: bytes) -> None:
+    """The body of a control frame, behind a byte for its kind, at the address that it names itself."""
+    if not raw:
+        return
+    kind, body = raw[0], raw[1:]
+    frame = struct.pack(">4sBHI", control.MAGIC, kind, len(body) & 0xFFFF, zlib.crc32(body, kind)) + body
+    try:
+        fields = msgspec.msgpack.decode(body)
+    except (ValueError, msgspec.MsgspecError, RecursionError):
+        fields = None
+    named = [field for field in fields if isinstance(field, str)] if isinstance(fields, list) else []
+    for address in [*named, "orders"]:
+        try:
+            found = open_control(frame, address)
+        except FrameError:
+            continue
+        check_control(found)
+
+
+def check_control(found: control.Status | control.State) -> None:
+    """What was told can be told on: it is encoded, and is the same again."""
+    frames = encode_status(found) if isinstance(found, Status) else encode_state(found)
+    assert [open_control(frame, found.to) for frame in frames] == [found]
+
+
+@cache
+def addresses() -> list[str]:
+    return sorted({each.to for each in (*seeds.statuses(), *seeds.states())})
+
+
+def read_address(raw: bytes) -> None:
+    """The address that something came in at."""
+    address = raw.decode(errors="surrogateescape")
+    found = parse_address(address)
+    if found is not None:
+        assert 0 <= found[1] <= MAX_PARTITION
+        assert topic_address(*found) == address
+
+
+# -- AMQP and MQTT --------------------------------------------------------------------------------------------
+
+
+class Owner:
+    """In place of a link: what a connection tells it."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+
+    def on_input(self) -> None: ...
+
+    def on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
+        assert 0 <= tag < 2**64
+
+    def drop(self, why: object) -> None:
+        self.dropped += 1
+
+
+class Connection(_Connection):
+    """The connection's decoders, without a connection."""
+
+    def __init__(self) -> None:
+        self._owner: Any = Owner()
+        self._skip: dict[int, int] = {}
+        self._frame_buffer = b""
+        self.bytes_received = 0
+        self.frames: list[Any] = []
+
+    def _process_frame(self, frame_value: Any) -> None:
+        self.frames.append(frame_value)
+
+
+def read_amqp_header(raw: bytes) -> None:
+    """The properties of a message: whatever a stranger put there, the connection lives, and headers are in bounds."""
+    payload = struct.pack(">HHQ", 60, 0, 5) + raw
+    whole = FRAME_HEAD.pack(HEADER, 1, len(payload)) + payload + FRAME_END
+    connection = Connection()
+    connection._on_data_available(whole)
+    assert connection._owner.dropped == 0
+    (frame,) = connection.frames
+    assert frame.body_size == 5
+    headers, _ = readable_headers(frame.properties.headers)
+    assert len(headers) <= MAX_RECEIVED_HEADERS
+    for item in headers.items():
+        assert all(len(text.encode()) <= MAX_HEADER_BYTES for text in item)
+
+
+def read_amqp_stream(raw: bytes) -> None:
+    """Whatever a broker sends: frames, or the end of the connection, never an error in the thread that reads."""
+    connection = Connection()
+    for start in range(0, len(raw), 50):
+        connection._on_data_available(raw[start : start + 50])
+        if connection._owner.dropped:
+            return
+    for frame in connection.frames:
+        if isinstance(frame, pika_frame.Header):
+            assert frame.body_size <= MAX_FRAME_BYTES
+
+
+def read_mqtt_publish(raw: bytes) -> None:
+    """A PUBLISH packet, behind a byte for the version and its first one."""
+    if len(raw) < 2:
+        return
+    found = decode_publish(raw[1], raw[2:], raw[0] == 5)
+    assert found.qos in (0, 1, 2)
+    assert bool(found.mid) == bool(found.qos)
+    assert len(found.body) <= len(raw)
+    for item in found.headers.items():
+        assert all(len(text.encode()) <= MAX_HEADER_BYTES for text in item)
+    examine(Delivery(0, found.topic, found.body, found.content_type, found.headers), TOPICS, LIMIT)
+
+
+def _frames() -> list[bytes]:
+    return [
+        *seeds.frames(),
+        *seeds.frames(seeds.RING),
+        encode(seeds.STREAM, 1, 1, 1, None, (0, 0), Records([b""])),
+    ]
+
+
+def _control_frames() -> list[bytes]:
+    return [*seeds.control_frames(), *seeds.control_frames(seeds.RING)]
+
+
+NETWORK = (
+    Target("batch", open_batch, (FrameError,), _frames),
+    Target("batch-envelope", open_envelope, (FrameError,), seeds.envelopes),
+    Target("batch-body", open_body, (FrameError,), seeds.bodies),
+    Target("plain", open_plain, (FrameError,), seeds.plain),
+    Target("delivery", deliver, (), delivered_seeds),
+    Target("control", open_control_frame, (), _control_frames),
+    Target("control-body", open_control_body, (), seeds.control_bodies),
+    Target("address", read_address, (), lambda: [b"orders", b"a/b~17", b"t~0", "ü~65535".encode()]),
+    Target("amqp-header", read_amqp_header, (), seeds.amqp_headers),
+    Target("amqp-stream", read_amqp_stream, (), seeds.amqp_streams),
+    Target("mqtt-publish", read_mqtt_publish, (MalformedPublish,), seeds.mqtt_packets),
+)
