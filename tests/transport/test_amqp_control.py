@@ -159,14 +159,88 @@ def test_a_queue_that_is_deleted_is_declared_again(node: RabbitNode, site: Site,
         assert not got.down
 
 
-def test_bindings_that_were_taken_away_are_made_anew(
-    node: RabbitNode, site: Site, binding: Binding, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(amqp_control, "REBIND_SECONDS", 0.3)
+@pytest.fixture
+def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Listeners soon find out that they hear nothing."""
+    monkeypatch.setattr(amqp_control, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(amqp_control, "PROBE_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("watchful")
+def test_bindings_that_were_taken_away_are_made_anew(node: RabbitNode, site: Site, binding: Binding) -> None:
     status = status_address(binding.topic)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
         _told(sender.tell, status, b"before", got)
+        with plain_channel(node.port) as channel:
+            channel.exchange_delete(EXCHANGE)
+            channel.exchange_declare(EXCHANGE, "topic", durable=True)
+        _told(sender.tell, status, b"after", got)
+        assert not got.down
+
+
+def _forget_path(node: RabbitNode, address: str) -> None:
+    """Do to a node's tables what was seen after partitions: bindings are listed, and nothing goes through them."""
+    edge = f'{{trie_edge, {{resource, <<"/">>, exchange, <<"{EXCHANGE}">>}}, root, "{address}"}}'
+    done = node.ctl("eval", f"mnesia:dirty_delete(rabbit_topic_trie_edge, {edge}).")
+    assert done.strip() == "ok"
+
+
+@pytest.mark.usefixtures("watchful")
+def test_bindings_that_the_broker_lists_and_does_not_use(
+    node: RabbitNode, site: Site, binding: Binding
+) -> None:
+    """To declare such a binding again does nothing. All who listen at the address are deaf."""
+    status, own = status_address(binding.topic), producer_address(binding.topic)
+    second = Binding(binding.topic, 0, f"{binding.group}2")
+    with (
+        sending(site, [binding]) as (sender, sent),
+        receiving(site, [binding]) as (receiver, got),
+        receiving(site, [second]) as (another, heard),
+    ):
+        sender.listen([own])
+        receiver.listen([status])
+        another.listen([status])
+        for round_ in (b"1", b"2"):  # what heals it must not be listed by then either
+            _told(sender.tell, status, b"before" + round_, got)
+            _told(sender.tell, status, b"before" + round_, heard)
+            _told(receiver.tell, own, b"before" + round_, sent)
+            for address in (status, own):
+                _forget_path(node, address)
+            _told(sender.tell, status, b"after" + round_, got)
+            _told(sender.tell, status, b"after" + round_, heard)
+            _told(receiver.tell, own, b"after" + round_, sent)
+        # Given up, it is given up, however often it was bound.
+        receiver.listen([group_address(binding.group)])
+        _told(sender.tell, group_address(binding.group), b"elsewhere", got)
+        queues = node.ctl("list_bindings", "source_name", "destination_name", "routing_key").splitlines()
+        listening = [line.split("\t")[1] for line in queues if line.split("\t")[-1] == status]
+        assert len(set(listening)) == 1, "one group is left"
+        assert not [a for recorded in (got, heard, sent) for a, body in recorded.frames if b"probe" in body]
+        assert not got.down + heard.down + sent.down
+
+
+@pytest.mark.usefixtures("watchful")
+def test_where_listeners_may_not_probe(node: RabbitNode, binding: Binding) -> None:
+    """A group that may not write where producers do finds out nothing, and loses nothing by it."""
+    status, own = status_address(binding.topic), producer_address(binding.topic)
+    node.ctl("add_user", binding.topic, "secret")
+    node.ctl("set_permissions", binding.topic, ".*", ".*", ".*")
+    node.ctl("set_topic_permissions", binding.topic, EXCHANGE, "^reliamsg:producer:", ".*")
+    restricted = _site(node.url.replace("guest:guest", f"{binding.topic}:secret"))
+    with (
+        sending(_site(node.url), [binding]) as (sender, sent),
+        receiving(restricted, [binding]) as (receiver, got),
+    ):
+        sender.listen([own])
+        receiver.listen([status])
+        _told(sender.tell, status, b"before", got)
+        refusals = "access to topic '" + status
+        log = node.directory / "log"
+        wait_for(
+            lambda: any(refusals in path.read_text() for path in log.glob("*.log")), "the probe was refused"
+        )
+        _told(receiver.tell, own, b"state", sent)
         with plain_channel(node.port) as channel:
             channel.exchange_delete(EXCHANGE)
             channel.exchange_declare(EXCHANGE, "topic", durable=True)

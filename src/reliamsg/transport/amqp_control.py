@@ -2,14 +2,20 @@
 
 What goes wrong with it, permissions that are lacking first of all, ends neither the connection nor what else
 flows there: the channel is opened again after a while, and what was told meanwhile is lost.
+
+A broker can go on listing a binding through which nothing comes any more; RabbitMQ does after a partition. So where
+nobody says anything for a while the listener says something itself, a *probe*, and where it does not hear that it binds
+once more: under another argument, or a broker that lists the binding would do nothing. Nothing is unbound for it, since
+to remove such a binding takes the same address from others (decisions.md).
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from reliamsg.config import Site
@@ -38,8 +44,19 @@ SILENT_SECONDS = 300.0
 
 MAX_ADDRESS_BYTES = 255
 
-REBIND_SECONDS = 60.0
-"""Bindings are made anew so often: that they were taken away shows nowhere else."""
+LOOK_SECONDS = 30.0
+"""So often, a fifth more or less, it is seen to addresses at which nothing came in since the last time."""
+
+PROBE_SECONDS = 10.0
+"""A probe that was not heard after so long will not be."""
+
+PROBES_AT_ONCE = 500
+
+MAX_RENEWALS = 100
+"""So often an address is bound once more on one connection."""
+
+PROBE = b"reliamsg:probe"
+"""What a listener says to find out whether it hears."""
 
 
 class Listener(Protocol):
@@ -62,11 +79,16 @@ class Listener(Protocol):
 class ControlChannel:
     """Listening or telling on one connection, or both. I/O thread only, except :meth:`tell`."""
 
-    def __init__(self, link: Link, owner: Listener, *, listens: bool = True, tells: bool = True) -> None:
+    def __init__(
+        self, link: Link, owner: Listener, *, listens: bool = True, tells: bool = True,
+        probe: Callable[[Sequence[str]], bool] | None = None,
+    ) -> None:  # fmt: skip
+        """`probe`: the :meth:`probe` of who tells, where that is another."""
         self._link = link
         self._owner = owner
         self._listens = listens
         self._tells = tells
+        self._probe = self.probe if probe is None else probe
         self._backlog = Backlog()
         self._channel: Any = None
         """None while there is none."""
@@ -77,7 +99,14 @@ class ControlChannel:
         self._blocked = False
         self._flushing = False
         self._binding = False
-        self._rebinding = False
+        self._looking = False
+        self._heard: set[str] = set()
+        """Where something came in since the last look."""
+        self._renewed: dict[str, int] = {}
+        """How often addresses were bound once more for the queue."""
+        self._prober: Any = None
+        """The channel for probes: the broker closes it over what it does not permit."""
+        self._may_probe = True
         self._wait = AGAIN_SECONDS[0]
 
     def open(self, then: Callable[[], None]) -> None:
@@ -114,6 +143,32 @@ class ControlChannel:
         self._flushing = True
         self._link.later(DRAIN_SECONDS, self.flush)
 
+    def probe(self, addresses: Sequence[str]) -> bool:
+        """Say something at these addresses, for whoever listens to find out whether that is heard; False where that
+        can't be done."""
+        if self._blocked or not self._may_probe or not self._link.alive:
+            return False
+        if self._prober is not None:
+            self._say_probes(addresses)
+            return True
+
+        def opened(channel: Any) -> None:
+            self._prober = channel
+            self._say_probes(addresses)
+
+        self._link.open_channel(opened, self._on_probing_refused, fatal=False)
+        return True
+
+    def _say_probes(self, addresses: Sequence[str]) -> None:
+        for address in addresses:
+            if len(address.encode()) <= MAX_ADDRESS_BYTES:
+                number, size = self._prober.channel_number, self._link.frame_max
+                self._link.write(b"".join(control_frames(number, size, EXCHANGE, address, PROBE)))
+
+    def _on_probing_refused(self, code: int, _: str) -> None:
+        self._prober = None
+        self._may_probe = code != ACCESS_REFUSED
+
     def listen(self) -> None:
         """Listen at the owner's addresses, which may have changed, instead of those so far."""
         if self._bound != frozenset(self._owner.addresses) and self._queue and not self._binding:
@@ -140,8 +195,10 @@ class ControlChannel:
     def _declare(self) -> None:
         self._queue = queue = control_queue(secrets.token_hex(8))
         self._bound = frozenset(self._owner.addresses)
+        self._heard.clear()
+        self._renewed.clear()
         self._binding = True
-        script = listen_queue(self._link, queue, sorted(self._bound))
+        script = listen_queue(self._link, queue, [(address, 0) for address in sorted(self._bound)])
         self._link.perform(script, lambda refused: self._consume(queue, refused), self._on_refused)
 
     def _consume(self, queue: str, refused: Refused | None) -> None:
@@ -153,9 +210,9 @@ class ControlChannel:
         )
 
     def _on_consuming(self) -> None:
-        if not self._rebinding:
-            self._rebinding = True
-            self._link.later(REBIND_SECONDS, self._rebind)
+        if not self._looking:
+            self._looking = True
+            self._look_later()
         self._ready()
 
     def _ready(self) -> None:
@@ -208,16 +265,19 @@ class ControlChannel:
 
     def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         address = text(method.routing_key)
+        self._heard.add(address)
+        if body == PROBE:
+            return
         if self._owner.up and address in self._bound and getattr(properties, "damaged", None) is None:
             self._owner.heard(address, body)
 
     def _bind(self) -> None:
         addresses = frozenset(self._owner.addresses)
-        drop = sorted(self._bound - addresses)
+        drop = [(a, n) for a in sorted(self._bound - addresses) for n in range(self._renewed.pop(a, 0) + 1)]
         # What is given up counts no more from now on, whenever the broker comes to it.
         self._bound = addresses
         self._binding = True
-        script = bind_control(self._link, self._queue, sorted(addresses), drop)
+        script = bind_control(self._link, self._queue, [(a, 0) for a in sorted(addresses)], drop)
         self._link.perform(script, self._on_bound, self._on_not_bound)
 
     def _on_bound(self, refused: Refused | None) -> None:
@@ -231,12 +291,44 @@ class ControlChannel:
         self._binding = False
         log.info("site %s: control frames: %s", self._owner.site.name, refused)
 
-    def _rebind(self) -> None:
-        self._link.later(REBIND_SECONDS, self._rebind)
+    # Finding out whether anything comes in
+
+    def _look_later(self) -> None:
+        self._link.later(LOOK_SECONDS * random.uniform(0.8, 1.2), self._look)
+
+    def _look(self) -> None:
+        """Where nothing came in lately, see whether anything would; called again and again. Whatever one listener says
+        all others at that address hear, and need not ask themselves."""
+        self._look_later()
+        silent = list(self._bound - self._heard)
+        self._heard.clear()
         if not self._queue:
             return
         self._wait = AGAIN_SECONDS[0]
         if self._channel is not None:
             self._take()
-        if not self._binding:
-            self._bind()
+        if self._binding or not silent:
+            return
+        silent = sorted(random.sample(silent, min(len(silent), PROBES_AT_ONCE)))
+        if self._probe(silent):
+            queue = self._queue
+            self._link.later(PROBE_SECONDS, lambda: self._renew(queue, silent))
+        else:
+            self._bind()  # of what was taken away this makes anew what the broker knows to be gone
+
+    def _renew(self, queue: str, probed: Sequence[str]) -> None:
+        """Bind once more where probes were not heard."""
+        deaf = [
+            address
+            for address in probed
+            if address in self._bound - self._heard and self._renewed.get(address, 0) < MAX_RENEWALS
+        ]
+        if queue != self._queue or self._binding or not deaf:
+            return
+        more = f" and {len(deaf) - 1} others" if len(deaf) > 1 else ""
+        log.info("site %s: nothing comes in at %s%s: bound once more", self._owner.site.name, deaf[0], more)
+        for address in deaf:
+            self._renewed[address] = self._renewed.get(address, 0) + 1
+        self._binding = True
+        bindings = [(address, self._renewed[address]) for address in deaf]
+        self._link.perform(bind_control(self._link, queue, bindings), self._on_bound, self._on_not_bound)

@@ -64,8 +64,8 @@ class _Flow:
 
     def __init__(self, receiver: AmqpReceiver, link: Link, endpoint: str) -> None:
         self.link = link
-        self.control = ControlChannel(link, receiver, tells=False)
         self._teller = Teller(link, receiver)
+        self.control = ControlChannel(link, receiver, tells=False, probe=self._teller.probe)
         self.tell = self._teller.tell
         self._receiver = receiver
         self._endpoint = endpoint

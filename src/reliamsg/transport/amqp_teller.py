@@ -7,7 +7,7 @@ acknowledges is what frees both, so it must not publish on the connection that i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from reliamsg.transport.amqp_control import AGAIN_SECONDS, ControlChannel, Listener
 from reliamsg.transport.amqp_link import Link
@@ -40,6 +40,10 @@ class Teller:
         """See :class:`~reliamsg.transport.base.ControlTransport`. Any thread."""
         control = self._control
         return control is not None and control.tell(address, body)
+
+    def probe(self, addresses: Sequence[str]) -> bool:
+        """See :meth:`~reliamsg.transport.amqp_control.ControlChannel.probe`."""
+        return self._control is not None and self._control.probe(addresses)
 
     def close(self, grace: float, then: Callable[[], None]) -> None:
         """Write what was told, say goodbye, and then call `then`, after `grace` seconds at the latest."""

@@ -35,7 +35,12 @@ CONTROL_QUEUE: dict[str, Any] = {
 }
 """Control frames that a listener does not take in time are worth nothing any more."""
 
+RENEWED = "reliamsg-renewed"
+"""An argument of a binding, which brokers make nothing of but that it is another binding."""
+
 T = TypeVar("T")
+Address = tuple[str, int]
+"""To bind at, and how often it was bound at before."""
 Request = Callable[[Callable[[Any], None]], None]
 Script = Generator[Request, Any, T]
 
@@ -116,7 +121,7 @@ def ready_count(link: Control, bindings: Iterable[Binding]) -> Script[int]:
     return total
 
 
-def listen_queue(link: Control, queue: str, addresses: Iterable[str]) -> Script[Refused | None]:
+def listen_queue(link: Control, queue: str, addresses: Iterable[Address]) -> Script[Refused | None]:
     """Declare this connection's own queue for control frames; it goes with the channel that consumes it.
 
     ``site.declare`` has no say in it: such a queue is nothing that an operator could have made before. The
@@ -127,18 +132,18 @@ def listen_queue(link: Control, queue: str, addresses: Iterable[str]) -> Script[
 
 
 def bind_control(
-    link: Control, queue: str, addresses: Iterable[str], drop: Iterable[str] = ()
+    link: Control, queue: str, addresses: Iterable[Address], drop: Iterable[Address] = ()
 ) -> Script[Refused | None]:
     """Bind the queue at `addresses`, also where it is bound already, and no longer at those in `drop`.
 
     An address that is not permitted does not keep the others from being bound; the result is why, for one.
     """
     forbidden: Refused | None = None
-    for address in drop:
-        yield _unbind(link, queue, address)
-    for address in addresses:
+    for address, renewed in drop:
+        yield _unbind(link, queue, address, renewed)
+    for address, renewed in addresses:
         try:
-            yield _bind(link, queue, address)
+            yield _bind(link, queue, address, renewed)
         except Refused as refused:
             if refused.code != ACCESS_REFUSED:
                 raise
@@ -196,9 +201,15 @@ def _queue(link: Control, queue: str, **options: Any) -> Request:
     return lambda done: link.control.queue_declare(queue, callback=done, **options)
 
 
-def _bind(link: Control, queue: str, key: str) -> Request:
-    return lambda done: link.control.queue_bind(queue, EXCHANGE, key, callback=done)
+def _bind(link: Control, queue: str, key: str, renewed: int = 0) -> Request:
+    arguments = _arguments(renewed)
+    return lambda done: link.control.queue_bind(queue, EXCHANGE, key, arguments=arguments, callback=done)
 
 
-def _unbind(link: Control, queue: str, key: str) -> Request:
-    return lambda done: link.control.queue_unbind(queue, EXCHANGE, key, callback=done)
+def _unbind(link: Control, queue: str, key: str, renewed: int = 0) -> Request:
+    arguments = _arguments(renewed)
+    return lambda done: link.control.queue_unbind(queue, EXCHANGE, key, arguments=arguments, callback=done)
+
+
+def _arguments(renewed: int) -> dict[str, int] | None:
+    return {RENEWED: renewed} if renewed else None
