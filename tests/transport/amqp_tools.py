@@ -10,8 +10,10 @@ from typing import Any
 import pika
 
 from reliamsg.config import Site
+from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.transport.amqp import AmqpReceiver, AmqpSender
 from reliamsg.transport.base import Binding
+from reliamsg.wire.address import EXCHANGE
 from tests.patience import wait_for
 from tests.transport.tools import Receiving, Sending, running
 
@@ -56,3 +58,19 @@ def plain_channel(port: int) -> Iterator[Any]:
         yield connection.channel()
     finally:
         connection.close()
+
+
+# What was seen at the nodes of a cluster after partitions: bindings are listed, and nothing goes through them.
+
+
+def forget_address(node: RabbitNode, address: str) -> None:
+    """Nothing that is published at `address` reaches a queue any more."""
+    edge = f'{{trie_edge, {{resource, <<"/">>, exchange, <<"{EXCHANGE}">>}}, root, "{address}"}}'
+    assert node.ctl("eval", f"mnesia:dirty_delete(rabbit_topic_trie_edge, {edge}).").strip() == "ok"
+
+
+def forget_queue(node: RabbitNode, queue: str) -> None:
+    """What is published reaches other queues, and this one no more."""
+    name = f'{{resource, <<"/">>, queue, <<"{queue}">>}}'
+    rows = f"[K || {{_, K, _}} <- ets:tab2list(rabbit_topic_trie_binding), element(4, K) =:= {name}]"
+    node.ctl("eval", f"[ok = mnesia:dirty_delete(rabbit_topic_trie_binding, K) || K <- {rows}].")

@@ -13,7 +13,7 @@ from reliamsg.transport import amqp_control
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
 from reliamsg.wire.address import EXCHANGE, group_address, producer_address, status_address
 from tests.patience import wait_for
-from tests.transport.amqp_tools import plain_channel, receiving, sending
+from tests.transport.amqp_tools import forget_address, plain_channel, receiving, sending
 from tests.transport.tools import Recorded, message
 
 SIZE_LIMIT = 300_000
@@ -179,13 +179,6 @@ def test_bindings_that_were_taken_away_are_made_anew(node: RabbitNode, site: Sit
         assert not got.down
 
 
-def _forget_path(node: RabbitNode, address: str) -> None:
-    """Do to a node's tables what was seen after partitions: bindings are listed, and nothing goes through them."""
-    edge = f'{{trie_edge, {{resource, <<"/">>, exchange, <<"{EXCHANGE}">>}}, root, "{address}"}}'
-    done = node.ctl("eval", f"mnesia:dirty_delete(rabbit_topic_trie_edge, {edge}).")
-    assert done.strip() == "ok"
-
-
 @pytest.mark.usefixtures("watchful")
 def test_bindings_that_the_broker_lists_and_does_not_use(
     node: RabbitNode, site: Site, binding: Binding
@@ -206,7 +199,7 @@ def test_bindings_that_the_broker_lists_and_does_not_use(
             _told(sender.tell, status, b"before" + round_, heard)
             _told(receiver.tell, own, b"before" + round_, sent)
             for address in (status, own):
-                _forget_path(node, address)
+                forget_address(node, address)
             _told(sender.tell, status, b"after" + round_, got)
             _told(sender.tell, status, b"after" + round_, heard)
             _told(receiver.tell, own, b"after" + round_, sent)

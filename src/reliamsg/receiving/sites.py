@@ -11,6 +11,7 @@ from reliamsg.core.ranges import Span
 from reliamsg.errors import TooManyStreams
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
+from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
 from reliamsg.receiving.state import MAX_QUARANTINE_WAITING, Shared
@@ -97,6 +98,7 @@ class SiteReceiver:
         self._keep_late = keep_late
         self._unsequenced = unsequenced
         self._keys = keys
+        self._feeding = Feeding()
         self._deferred: list[tuple[Delivery, Frame]] = []
         """Too far ahead of their streams; at most as many as the broker lets wait."""
         self._deferred_at = 0
@@ -232,12 +234,21 @@ class SiteReceiver:
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
             shared.lane(stream).add(Holding(frame, first, last, self.name, now, wall))
+        if arrival.new:
+            self._look_at_queue((stream.topic, stream.partition), now)
         if arrival.quarantine:
             self.set_aside(address, frame.data, "conflict")
         elif arrival.late:
             self._late(stream, frame, arrival.late, wall)
         elif not (arrival.new or arrival.refused or arrival.deferred):
             self.duplicate_messages += envelope.count
+
+    def _look_at_queue(self, topic: tuple[str, int], now: float) -> None:
+        """What a producer sends again through this site its queue should have brought."""
+        transport = self.transport
+        if transport is not None and self._feeding.repaired(topic, now, self.drained_at):
+            log.info("site %s: of %s only repairs come: its queue is bound once more", self.name, topic[0])
+            transport.renew(*topic)
 
     # -- Member -------------------------------------------------------------------------------------------
 
@@ -316,6 +327,7 @@ class SiteReceiver:
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
             envelope.seq, envelope.last, delivery.token, now,
         )  # fmt: skip
+        self._feeding.came((envelope.topic, envelope.partition))
         if arrival.refused:
             self._refuse(delivery, arrival.refused)
         elif arrival.deferred:

@@ -15,7 +15,16 @@ from reliamsg.transport.amqp_control import ControlChannel
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_session import AmqpSession
 from reliamsg.transport.amqp_teller import Teller
-from reliamsg.transport.amqp_topology import Busy, Refused, Request, Script, declare, ready_count, take_locks
+from reliamsg.transport.amqp_topology import (
+    Busy,
+    Refused,
+    Request,
+    Script,
+    declare,
+    ready_count,
+    renew,
+    take_locks,
+)
 from reliamsg.transport.base import Binding, Delivery, ReceiverEvents, Token
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import group_queue
@@ -53,6 +62,13 @@ class AmqpReceiver(AmqpSession[ReceiverEvents, "_Flow"]):
         flow = self.flow
         if flow is not None:
             flow.acknowledge(cast("Sequence[tuple[int, int]]", tokens))
+
+    def renew(self, topic: str, partition: int) -> None:
+        """Bind the group's queue once more. Any thread."""
+        flow = self.flow
+        if flow is not None:
+            bindings = [b for b in self.bindings if (b.topic, b.partition) == (topic, partition)]
+            flow.link.call(lambda: flow.renew(bindings))
 
     def make_flow(self, link: Link, endpoint: str) -> _Flow:
         """Part of :class:`~reliamsg.transport.amqp_session.AmqpSession`."""
@@ -102,6 +118,15 @@ class _Flow:
         if not self._waking:
             self._waking = True
             self.link.call(self._on_acks)
+
+    def renew(self, bindings: Sequence[Binding]) -> None:
+        if not self._receiver.up or not self.link.alive:
+            return
+        self.link.perform(
+            renew(self.link, self._receiver.site, bindings),
+            lambda _: None,
+            lambda refused: log.info("site %s: binding: %s", self._receiver.site.name, refused),
+        )
 
     def _on_channel(self, channel: Any) -> None:
         self._channel = channel

@@ -14,7 +14,7 @@ from reliamsg.transport.amqp_control import ControlChannel
 from reliamsg.transport.amqp_inflight import InFlight
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_session import AmqpSession
-from reliamsg.transport.amqp_topology import Refused, declare
+from reliamsg.transport.amqp_topology import Refused, Script, declare, renew
 from reliamsg.transport.base import Binding, Outcome, Outgoing, SenderEvents
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import EXCHANGE, topic_address
@@ -102,6 +102,8 @@ class _Flow:
         self._draining = False
         self._blocked: str | None = None
         self._redeclared_at = float("-inf")
+        self._unrouted: set[str] = set()
+        """Addresses of messages that were returned, and for which the topology was declared again."""
         link.on_confirm = self._on_confirm
         link.on_input = self._on_input
         link.on_blocked = self._on_blocked
@@ -239,10 +241,19 @@ class _Flow:
         if not self._declaring and now - self._redeclared_at >= REDECLARE_SECONDS:
             self._redeclared_at = now
             self.link.perform(
-                declare(self.link, self._sender.site, self._sender.bindings),
+                self._mend(text(method.routing_key)),
                 lambda _: None,
                 lambda refused: log.warning("site %s: declaring: %s", self._sender.site.name, refused),
             )
+
+    def _mend(self, address: str) -> Script[None]:
+        """Declare everything again; where that was of no use to an address before, bind its queues once more."""
+        sender = self._sender
+        yield from declare(self.link, sender.site, sender.bindings)
+        if address in self._unrouted:
+            unused = [b for b in sender.bindings if topic_address(b.topic, b.partition) == address]
+            yield from renew(self.link, sender.site, unused)
+        self._unrouted.add(address)
 
     def _refused(self, token: int, outcome: Outcome, reason: str) -> None:
         self._tell_confirmed()

@@ -8,6 +8,7 @@ closes the channel, but the script goes on with a new one.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue, topic_addre
 
 __all__ = [
     "ACCESS_REFUSED", "Busy", "Control", "Refused", "Request", "Script", "bind_control", "declare",
-    "listen_queue", "ready_count", "take_locks",
+    "listen_queue", "ready_count", "renew", "take_locks",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,9 @@ CONTROL_QUEUE: dict[str, Any] = {
 
 RENEWED = "reliamsg-renewed"
 """An argument of a binding, which brokers make nothing of but that it is another binding."""
+
+MAX_RENEWALS = 10
+"""So many bindings of a group's queue may be added to its first one: they stay as long as the queue."""
 
 T = TypeVar("T")
 Address = tuple[str, int]
@@ -90,6 +94,20 @@ def declare(
             yield from _declare_queue(link, site, queue)
             yield _bind(link, queue, topic_address(binding.topic, binding.partition))
     return existed if look_first else None
+
+
+def renew(link: Control, site: Site, bindings: Iterable[Binding]) -> Script[None]:
+    """Bind group queues once more, where the broker may not be using the binding that it lists: declaring that again
+    would do nothing. Only where ``site.declare`` lets us."""
+    if site.declare != "create":
+        return
+    for binding in bindings:
+        queue = group_queue(binding.topic, binding.partition, binding.group)
+        address = topic_address(binding.topic, binding.partition)
+        # One of a few, so that they stay few; if it is listed already, it may be as useless as the first.
+        number = random.randint(1, MAX_RENEWALS)
+        yield _unbind(link, queue, address, number)
+        yield _bind(link, queue, address, number)
 
 
 def take_locks(link: Control, bindings: Sequence[Binding]) -> Script[list[str]]:

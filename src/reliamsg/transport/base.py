@@ -207,6 +207,9 @@ class ReceiverTransport(ControlTransport, Protocol):
     def reconnect(self, reason: str) -> None:
         """Drop the connection and connect again."""
 
+    def renew(self, topic: str, partition: int) -> None:
+        """Nothing comes out of this queue though it should: have the broker fill it anew, where there is a way."""
+
     def close(self, timeout: float) -> None:
         """Stop reading, disconnect cleanly, end the I/O thread, within `timeout` seconds. Unacknowledged
         messages stay with the broker. Events may be called until this returns, and never after it."""

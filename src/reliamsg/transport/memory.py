@@ -264,6 +264,9 @@ class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
             self.broker.acknowledge(connection, tokens)
             self._wake()
 
+    def renew(self, topic: str, partition: int) -> None:
+        """Nothing: this broker uses the bindings that it has."""
+
     def _connect(self) -> None:
         self._connection, existed = self.broker.connect_receiver(self.client, self._wake, self._bindings)
         self._listen()

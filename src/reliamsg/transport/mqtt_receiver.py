@@ -62,6 +62,9 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         self._acknowledged.append(tokens)
         self._waker.wake()
 
+    def renew(self, topic: str, partition: int) -> None:
+        """Nothing: subscriptions are made anew on every connect, and there is no other way."""
+
     def close(self, timeout: float) -> None:
         """Disconnect cleanly and end the I/O thread, within `timeout` seconds."""
         super().close(timeout)
