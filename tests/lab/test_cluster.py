@@ -37,6 +37,19 @@ def test_a_cluster_is_cut_healed_and_loses_a_node(tmp_path: Path) -> None:
             assert channel.basic_get("plain", auto_ack=True)[2] == b"kept"
         cluster.start(3)
         cluster.wait_whole()
+
+        with channel_to(cluster.url(2)) as channel:
+            channel.queue_declare("headless", durable=True)
+        assert cluster.revive_queues() == []
+        found = '{ok, Q} = rabbit_amqqueue:lookup({resource, <<"/">>, queue, <<"headless">>})'
+        ended = "mnesia:dirty_write(rabbit_queue, amqqueue:set_pid(Q, spawn(fun() -> ok end)))"
+        cluster.node(2).ctl("eval", f"{found}, {ended}.")
+        assert cluster.node(2).leaderless() == {"headless"}
+        assert cluster.revive_queues(timeout=1.0) == [2]
+        assert cluster.node(2).leaderless() == set()
+        with channel_to(cluster.url(1)) as channel:
+            channel.basic_publish("", "headless", b"goes on")
+            wait_until(lambda: channel.basic_get("headless", auto_ack=True)[2] == b"goes on", 60, "it came")
         with pytest.raises(LabError, match="rabbitmq_mqtt"):
             cluster.mqtt_url()
         network = cluster.network

@@ -274,7 +274,7 @@ def test_a_queue_deleted_under_the_consumer_makes_it_start_again(
         sent.queue.append(message(1, binding.topic))
         sender.wake()
         wait_for(lambda: got.deliveries, "delivered")
-        assert sent.confirms == [1]
+        wait_for(lambda: sent.confirms == [1], "and confirmed")
 
 
 def test_a_missing_exchange_is_declared_again(site: Site, node: RabbitNode, binding: Binding) -> None:

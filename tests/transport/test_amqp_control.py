@@ -214,6 +214,29 @@ def test_bindings_that_the_broker_lists_and_does_not_use(
 
 
 @pytest.mark.usefixtures("watchful")
+def test_where_no_binding_helps_a_new_connection_must(
+    node: RabbitNode, site: Site, binding: Binding, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def without_effect(*_: object) -> Iterator[None]:
+        return {}
+        yield
+
+    own = producer_address(binding.topic)
+    with (
+        sending(site, [binding], connect=False) as (sender, sent),
+        receiving(site, [binding]) as (receiver, _),
+    ):
+        sender.listen([own])
+        wait_for(lambda: sent.up, "connected")
+        _told(receiver.tell, own, b"before", sent)
+        monkeypatch.setattr(amqp_control, "bind_control", without_effect)
+        forget_address(node, own)
+        wait_for(lambda: sent.down, "it connects anew")
+        assert sent.down[0].startswith(f"nothing comes in at {own}")
+        _told(receiver.tell, own, b"after", sent)
+
+
+@pytest.mark.usefixtures("watchful")
 def test_where_listeners_may_not_probe(node: RabbitNode, binding: Binding) -> None:
     """A group that may not write where producers do finds out nothing, and loses nothing by it."""
     status, own = status_address(binding.topic), producer_address(binding.topic)

@@ -96,20 +96,39 @@ class ClusterNode(RabbitNode):
         """The nodes that it knows to have gone on without it, or it without them, and has not healed from."""
         return self._ask("rabbit_node_monitor partitions []")
 
+    def leaderless(self) -> set[str]:
+        """Its classic queues that nobody can use: what led them is gone, and nothing took over. LabError while down."""
+        pid = "amqqueue:get_pid(Q)"
+        dead = f"is_pid({pid}), node({pid}) =:= node(), not is_process_alive({pid})"
+        found = self._evaluate(f"[element(4, amqqueue:get_name(Q)) || Q <- rabbit_amqqueue:list(), {dead}].")
+        return set(re.findall(r'<<"(.*?)">>', found))
+
     def _ask(self, call: str) -> set[int]:
         """The node numbers in the answer to a call in the node itself. rabbitmqctl would take a second for each."""
-        command = [self._erl_call, "-c", _COOKIE, "-name", self._nodename, "-a", call]
+        answer = self._erl(["-a", call], "")
+        if not answer.startswith("["):
+            raise LabError(f"{self._nodename}: {call} failed: {answer}")
+        return {int(number) - 10 for number in re.findall(r"rabbit@\d+\.\d+\.\d+\.(\d+)", answer)}
+
+    def _evaluate(self, expression: str) -> str:
+        """The value of an Erlang expression in the node itself."""
+        answer = self._erl(["-e"], expression)
+        if not answer.startswith("{ok, "):
+            raise LabError(f"{self._nodename}: {expression} failed: {answer}")
+        return answer.removeprefix("{ok, ").removesuffix("}")
+
+    def _erl(self, what: Sequence[str], stdin: str) -> str:
+        command = [self._erl_call, "-c", _COOKIE, "-name", self._nodename, *what]
         try:
             done = subprocess.run(
-                self._inside(command), env={**os.environ, **self._environment}, stdin=subprocess.DEVNULL,
+                self._inside(command), env={**os.environ, **self._environment}, input=stdin,
                 capture_output=True, text=True, timeout=60, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise LabError(f"{self._nodename}: no answer to {call} within 60 s") from None
-        answer = done.stdout.strip()
-        if done.returncode or not answer.startswith("["):
-            raise LabError(f"{self._nodename}: {call} failed: {answer} {done.stderr.strip()}")
-        return {int(number) - 10 for number in re.findall(r"rabbit@\d+\.\d+\.\d+\.(\d+)", answer)}
+            raise LabError(f"{self._nodename}: no answer to {what} {stdin} within 60 s") from None
+        if done.returncode:
+            raise LabError(f"{self._nodename}: {what} failed: {done.stdout.strip()} {done.stderr.strip()}")
+        return done.stdout.strip()
 
 
 class RabbitCluster:
@@ -240,6 +259,26 @@ class RabbitCluster:
             return True
 
         self._wait(whole, timeout, "all nodes that are up run together")
+
+    def revive_queues(self, timeout: float = 15.0) -> list[int]:
+        """Restart the nodes whose queues nobody can use, if that lasts for `timeout` seconds; returns which.
+
+        RabbitMQ 3.10 heals a partition in two rounds when one pair of nodes finds each other before another does. In
+        the second, mirrored queues may stop at their leader's node and nowhere be taken over. No client can do
+        anything about that; an operator restarts the node.
+        """
+        restarted = []
+        for node in self.nodes:
+            if not node.alive:
+                continue
+            try:
+                self._wait(lambda node=node: not node.leaderless(), timeout, "queues have leaders")  # type: ignore[misc]
+            except LabError:
+                node.stop()
+                node.start()
+                self.wait_whole()
+                restarted.append(node.number)
+        return restarted
 
     @staticmethod
     def _wait(condition: Callable[[], bool], timeout: float, what: str) -> None:

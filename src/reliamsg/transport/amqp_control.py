@@ -23,6 +23,7 @@ from reliamsg.transport.amqp_codec import control_frames, text
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_topology import ACCESS_REFUSED, Refused, bind_control, listen_queue
 from reliamsg.transport.control import Backlog
+from reliamsg.transport.session import Ended
 from reliamsg.wire.address import EXCHANGE, control_queue
 
 __all__ = ["ControlChannel", "Listener"]
@@ -53,7 +54,10 @@ PROBE_SECONDS = 10.0
 PROBES_AT_ONCE = 500
 
 MAX_RENEWALS = 100
-"""So often an address is bound once more on one connection."""
+"""So often an address is bound once more on one connection; what was added goes with that."""
+
+VAIN_RENEWALS = 3
+"""If so many bindings, one after the other, were of no use to an address, a new connection must be."""
 
 PROBE = b"reliamsg:probe"
 """What a listener says to find out whether it hears."""
@@ -102,8 +106,12 @@ class ControlChannel:
         self._looking = False
         self._heard: set[str] = set()
         """Where something came in since the last look."""
+        self._forbidden: frozenset[str] = frozenset()
+        """Addresses that the broker lets nobody listen at, or not us."""
         self._renewed: dict[str, int] = {}
         """How often addresses were bound once more for the queue."""
+        self._vain: dict[str, int] = {}
+        """The same since something was heard there."""
         self._prober: Any = None
         """The channel for probes: the broker closes it over what it does not permit."""
         self._may_probe = True
@@ -197,11 +205,12 @@ class ControlChannel:
         self._bound = frozenset(self._owner.addresses)
         self._heard.clear()
         self._renewed.clear()
+        self._vain.clear()
         self._binding = True
         script = listen_queue(self._link, queue, [(address, 0) for address in sorted(self._bound)])
         self._link.perform(script, lambda refused: self._consume(queue, refused), self._on_refused)
 
-    def _consume(self, queue: str, refused: Refused | None) -> None:
+    def _consume(self, queue: str, refused: dict[str, Refused]) -> None:
         if self._channel is None or queue != self._queue:
             return  # the channel was closed meanwhile
         self._on_bound(refused)
@@ -280,10 +289,11 @@ class ControlChannel:
         script = bind_control(self._link, self._queue, [(a, 0) for a in sorted(addresses)], drop)
         self._link.perform(script, self._on_bound, self._on_not_bound)
 
-    def _on_bound(self, refused: Refused | None) -> None:
+    def _on_bound(self, refused: dict[str, Refused]) -> None:
         self._binding = False
-        if refused is not None:
-            self._say(f"an address can't be listened at: {refused}")
+        self._forbidden = frozenset(refused)
+        for reason in refused.values():
+            self._say(f"an address can't be listened at: {reason}")
         self.listen()
 
     def _on_not_bound(self, refused: Refused) -> None:
@@ -300,35 +310,44 @@ class ControlChannel:
         """Where nothing came in lately, see whether anything would; called again and again. Whatever one listener says
         all others at that address hear, and need not ask themselves."""
         self._look_later()
-        silent = list(self._bound - self._heard)
-        self._heard.clear()
+        heard, self._heard = self._heard, set()
+        self._vain = {address: times for address, times in self._vain.items() if address not in heard}
         if not self._queue:
             return
         self._wait = AGAIN_SECONDS[0]
         if self._channel is not None:
             self._take()
-        if self._binding or not silent:
+        if self._binding:
             return
+        silent = list(self._bound - heard - self._forbidden)
         silent = sorted(random.sample(silent, min(len(silent), PROBES_AT_ONCE)))
-        if self._probe(silent):
+        probed = self._probe(silent)
+        if self._forbidden or not probed:
+            self._bind()  # which the broker may permit by now, or which it knows to be gone
+        if silent and probed:
             queue = self._queue
             self._link.later(PROBE_SECONDS, lambda: self._renew(queue, silent))
-        else:
-            self._bind()  # of what was taken away this makes anew what the broker knows to be gone
 
     def _renew(self, queue: str, probed: Sequence[str]) -> None:
         """Bind once more where probes were not heard."""
-        deaf = [
-            address
-            for address in probed
-            if address in self._bound - self._heard and self._renewed.get(address, 0) < MAX_RENEWALS
-        ]
-        if queue != self._queue or self._binding or not deaf:
+        deaf = [address for address in probed if address in self._bound - self._heard]
+        if queue != self._queue or self._binding or not deaf or not self._probe([]):
             return
-        more = f" and {len(deaf) - 1} others" if len(deaf) > 1 else ""
-        log.info("site %s: nothing comes in at %s%s: bound once more", self._owner.site.name, deaf[0], more)
+        name = f"{deaf[0]} and {len(deaf) - 1} others" if len(deaf) > 1 else deaf[0]
+        if any(
+            self._vain.get(address, 0) >= VAIN_RENEWALS or self._renewed.get(address, 0) >= MAX_RENEWALS
+            for address in deaf
+        ):
+            self._link.drop(Ended(f"nothing comes in at {name}, however it is bound"))
+            return
+        log.info("site %s: nothing comes in at %s: bound once more", self._owner.site.name, name)
         for address in deaf:
-            self._renewed[address] = self._renewed.get(address, 0) + 1
-        self._binding = True
+            for counted in (self._renewed, self._vain):
+                counted[address] = counted.get(address, 0) + 1
         bindings = [(address, self._renewed[address]) for address in deaf]
-        self._link.perform(bind_control(self._link, queue, bindings), self._on_bound, self._on_not_bound)
+        self._binding = True
+        self._link.perform(bind_control(self._link, queue, bindings), self._on_renewed, self._on_not_bound)
+
+    def _on_renewed(self, _: object) -> None:
+        self._binding = False
+        self.listen()

@@ -139,7 +139,7 @@ def ready_count(link: Control, bindings: Iterable[Binding]) -> Script[int]:
     return total
 
 
-def listen_queue(link: Control, queue: str, addresses: Iterable[Address]) -> Script[Refused | None]:
+def listen_queue(link: Control, queue: str, addresses: Iterable[Address]) -> Script[dict[str, Refused]]:
     """Declare this connection's own queue for control frames; it goes with the channel that consumes it.
 
     ``site.declare`` has no say in it: such a queue is nothing that an operator could have made before. The
@@ -151,12 +151,12 @@ def listen_queue(link: Control, queue: str, addresses: Iterable[Address]) -> Scr
 
 def bind_control(
     link: Control, queue: str, addresses: Iterable[Address], drop: Iterable[Address] = ()
-) -> Script[Refused | None]:
+) -> Script[dict[str, Refused]]:
     """Bind the queue at `addresses`, also where it is bound already, and no longer at those in `drop`.
 
-    An address that is not permitted does not keep the others from being bound; the result is why, for one.
+    An address that is not permitted does not keep the others from being bound; the result is which, and why.
     """
-    forbidden: Refused | None = None
+    forbidden: dict[str, Refused] = {}
     for address, renewed in drop:
         yield _unbind(link, queue, address, renewed)
     for address, renewed in addresses:
@@ -165,7 +165,7 @@ def bind_control(
         except Refused as refused:
             if refused.code != ACCESS_REFUSED:
                 raise
-            forbidden = refused
+            forbidden[address] = refused
     return forbidden
 
 
