@@ -100,8 +100,10 @@ class ClusterNode(RabbitNode):
         """Its classic queues that nobody can use: what led them is gone, and nothing took over. LabError while down."""
         pid = "amqqueue:get_pid(Q)"
         dead = f"is_pid({pid}), node({pid}) =:= node(), not is_process_alive({pid})"
-        found = self._evaluate(f"[element(4, amqqueue:get_name(Q)) || Q <- rabbit_amqqueue:list(), {dead}].")
-        return set(re.findall(r'<<"(.*?)">>', found))
+        found = self._evaluate(
+            f"[binary_to_list(element(4, amqqueue:get_name(Q))) || Q <- rabbit_amqqueue:list(), {dead}]."
+        )
+        return set(re.findall(r'"(.*?)"', found))
 
     def _ask(self, call: str) -> set[int]:
         """The node numbers in the answer to a call in the node itself. rabbitmqctl would take a second for each."""
@@ -112,7 +114,7 @@ class ClusterNode(RabbitNode):
 
     def _evaluate(self, expression: str) -> str:
         """The value of an Erlang expression in the node itself."""
-        answer = self._erl(["-e"], expression)
+        answer = self._erl(["-e"], expression + "\n")
         if not answer.startswith("{ok, "):
             raise LabError(f"{self._nodename}: {expression} failed: {answer}")
         return answer.removeprefix("{ok, ").removesuffix("}")
