@@ -29,6 +29,7 @@ class Teller:
         self.opened: tuple[int, int] = (0, 0)
         self.removed: list[Span3] = []
         self.since: Position | None = None
+        self.reached: tuple[Position, Position] | None = None
         self.number = 0
         self.lsn = 0
 
@@ -60,8 +61,8 @@ class Teller:
         while len(chain) > 1 and chain[1][2] > chain[1][3]:  # from the one before the oldest held
             chain.pop(0)
         return Announced(
-            self.stream, *self.opened, tuple(chain), tuple(self.removed), self.since, self.interval, self.lsn,
-            self.number,
+            self.stream, *self.opened, tuple(chain), tuple(self.removed), self.since, self.reached, self.interval,
+            self.lsn, self.number,
         )  # fmt: skip
 
     def prev(self, epoch: int) -> Prev | None:

@@ -185,3 +185,44 @@ def test_lost_repeated_and_reordered_states_come_to_the_same(states: list[tuple[
     again = states + states[: len(states) // 2]
     rnd.shuffle(again)
     assert run(states) == run(again)
+
+
+# -- what a new inbox of a group has to know ----------------------------------------------------------------
+
+
+def reached(made: GroupTable) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    member = made.find(ORDERS, "billing")
+    return None if member is None else member.reached
+
+
+def test_a_group_that_told_nothing_has_reached_nothing() -> None:
+    made = table()
+    made.name(ORDERS, "billing", (7, 50))
+    assert reached(made) is None
+    made.hear(ORDERS, "billing", START, NONE, 1.0, 0)
+    assert reached(made) is None
+
+
+def test_what_was_stored_of_a_group_is_what_it_has_reached() -> None:
+    made = table()
+    made.name(ORDERS, "billing", (7, 50), position=(7, 60))
+    assert reached(made) == ((7, 60), (7, 60))
+
+
+def test_marks_reach_no_further_than_what_was_published_by_then() -> None:
+    made = table(tail=(7, 101))
+    made.name(ORDERS, "billing", START)
+    made.hear(ORDERS, "billing", (7, 20), (7, 1), 1.0, 90)
+    assert reached(made) == ((7, 20), (7, 90))
+    made.hear(ORDERS, "billing", (7, 30), (7, 1), 2.0, 2_001)
+    made.extend(ORDERS, (7, 501))
+    assert reached(made) == ((7, 30), (7, 101))
+    made.hear(ORDERS, "billing", (7, 10), (7, 1), 3.0, 20)
+    assert reached(made) == ((7, 30), (7, 101))
+
+
+def test_what_a_group_told_before_it_was_named_counts() -> None:
+    made = table()
+    made.hear(ORDERS, "billing", (7, 20), (7, 1), 1.0, 40)
+    made.name(ORDERS, "billing", (7, 101))
+    assert reached(made) == ((7, 20), (7, 40))

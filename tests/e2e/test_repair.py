@@ -83,6 +83,35 @@ def test_a_late_joiner_begins_where_the_producer_counts_it(world: World, network
     assert report.verdict == "complete", report.text()
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_inbox_that_was_lost_is_known_to_its_producer(
+    world: World, network: MemoryNetwork, restarted: bool
+) -> None:
+    """What the group had dealt with, and the producer still holds, comes again, flagged; what is new is not."""
+    producer = world.producer(release="consumed")
+    consumer = world.consumer()
+    world.connected(consumer)
+    published(producer, "orders", 1, 50)
+    assert numbers(take(consumer, 50)) == list(range(1, 51))
+    dealt_with(world)
+    consumer.close()
+    world.open.remove(consumer)
+    (world.directory / "billing.inbox.db").unlink()
+    if restarted:
+        producer.close()
+        world.open.remove(producer)
+        producer = world.producer(release="consumed")
+    consumer = world.consumer("again")
+    world.connected(consumer)
+    again = take(consumer, 50)
+    assert numbers(again) == list(range(1, 51))
+    assert all(message.redelivered for message in again)
+    published(producer, "orders", 51, 60)
+    new = take(consumer, 10)
+    assert numbers(new) == list(range(51, 61))
+    assert not any(message.redelivered for message in new)
+
+
 def test_a_gap_in_the_middle_is_repaired_within_seconds(world: World, network: MemoryNetwork) -> None:
     producer = world.producer(release="consumed")
     consumer = world.consumer(gap_timeout=60.0)

@@ -97,6 +97,7 @@ def statuses(draw: st.DrawFn) -> Status:
                 draw(chains()),
                 draw(st.lists(spans(), max_size=4)),
                 draw(st.dictionaries(names, positions, max_size=3)),
+                draw(st.none() | st.tuples(positions, positions)),
             )
         )
     address = {

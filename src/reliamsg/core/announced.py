@@ -31,6 +31,9 @@ class Announced:
     """What the producer took back: it exists nowhere any more."""
     since: Position | None = None
     """Since when the producer counts the hearing group; None where it does not name it."""
+    reached: tuple[Position, Position] | None = None
+    """What the hearing group told the producer earlier: its position, and the one before which it may have handed out
+    everything. None where it told nothing, or the status is not for it alone."""
     interval: float = 60.0
     """The next status comes within so many seconds."""
     lsn: int = 0

@@ -45,6 +45,17 @@ class Member:
     """The highest epoch that it entered, and its incarnation."""
     heard: float | None = None
     """When it told its state last; None for never since this producer was opened."""
+    told: Position = START
+    """The highest position that it told itself."""
+    handed_out: Position = START
+    """Of what was published when it told that, everything before may have been handed out."""
+
+    @property
+    def reached(self) -> tuple[Position, Position] | None:
+        """What a new inbox of the group has to know of the one before; None for a group that told nothing."""
+        if max(self.told, self.handed_out) == START:
+            return None
+        return self.told, max(self.told, self.handed_out)
 
 
 class GroupTable:
@@ -77,7 +88,9 @@ class GroupTable:
         members = self._members.setdefault(stream, {})
         known = members.get(group)
         if known is None:
-            members[group] = Member(group, True, since, max(since, position))
+            known = members[group] = Member(group, True, since, max(since, position))
+            if position > since:
+                known.told = position
             return
         if not known.named:
             known.named, known.since = True, since
@@ -96,9 +109,16 @@ class GroupTable:
     # -- what groups say ------------------------------------------------------------------------------------
 
     def hear(
-        self, stream: Stream, group: str, position: Position, entered: tuple[int, int], now: float
+        self,
+        stream: Stream,
+        group: str,
+        position: Position,
+        entered: tuple[int, int],
+        now: float,
+        high_water: int = 0,
     ) -> bool:
-        """A group told its state; returns whether its position rose.
+        """A group told its state; returns whether its position rose. `high_water`: numbers of the entered epoch below
+        it may have been handed out; 0 where that is not known.
 
         A position beyond the tail can't be of this history, and is not believed. Streams that this producer does not
         have are ignored, and so are new groups beyond the bounds.
@@ -114,7 +134,12 @@ class GroupTable:
             self._heard += 1
         member.heard = now
         member.entered = max(member.entered, entered)
-        if position <= member.position or position > self.tail(stream):
+        tail = self.tail(stream)
+        if high_water:
+            member.handed_out = max(member.handed_out, min((entered[0], high_water), tail))
+        if position <= tail:
+            member.told = max(member.told, position)
+        if position <= member.position or position > tail:
             return False
         member.position = position
         if member.named:

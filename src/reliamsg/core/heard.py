@@ -15,7 +15,7 @@ from reliamsg.core.reorder import Reorder
 from reliamsg.message import Prev
 
 if TYPE_CHECKING:
-    from reliamsg.core.stream import StreamState
+    from reliamsg.core.stream import HandedOut, StreamState
 
 __all__ = [
     "GRACE_S",
@@ -165,7 +165,7 @@ def trimmed(state: StreamState, announced: Announced) -> tuple[Announced, bool]:
     elif state.adopted is not None:
         floor = state.adopted.position[0]
     else:
-        start = start_of(announced)
+        start = start_of(announced, state.handed_out)
         floor = chain[-1][0] if start is None else start[0][0]
     at = next((i for i, entry in enumerate(chain) if entry[0] >= floor), len(chain) - 1)
     at = max(0, at - 1)
@@ -199,11 +199,14 @@ def extend(state: StreamState, announced: Announced) -> None:
             known.removed.add(first, last)
 
 
-def start_of(announced: Announced) -> tuple[Position, int, Prev | None] | None:
+def start_of(announced: Announced, handed_out: HandedOut | None) -> tuple[Position, int, Prev | None] | None:
     """Where a group that knows nothing of the stream starts: with the oldest that is offered, and at the latest where
-    the producer counts it from. Returns the position, its epoch's incarnation, and the epoch before; None where
-    nothing is held and the producer does not count the group, or has published nothing since it does."""
+    the producer counts it from, or where another inbox of the group had come to. Returns the position, its epoch's
+    incarnation, and the epoch before; None where nothing is held and the producer does not count the group, or has
+    published nothing since it does."""
     since, before = announced.since, None
+    if since is not None and handed_out is not None:
+        since = max(since, handed_out.position)  # what is gone from before that is no loss
     for epoch, incarnation, first, last in announced.chain:
         offered = first if first <= last else None
         counted = None

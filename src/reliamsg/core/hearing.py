@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from reliamsg.core.announced import Announced
 from reliamsg.core.asking import hurry, watch
 from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, extend, trimmed
-from reliamsg.core.joining import join_as_told
+from reliamsg.core.joining import flag_handed_out, join_as_told
 from reliamsg.core.passage import follow
 from reliamsg.core.stream import Note, StreamState
 from reliamsg.wire.limits import MAX_SEQ
@@ -47,6 +47,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     announced, cut = trimmed(state, announced)
     if not heard.take(announced, now, cut):
         return ""
+    flag_handed_out(core, state, announced)
     if not (was_there and is_known):
         hurry(core, state, now)
     if not _is_settled(state, announced):
@@ -83,6 +84,10 @@ def _is_sound(announced: Announced) -> bool:
         below = epoch
     if announced.since is not None and not (
         1 <= announced.since[0] <= MAX_SEQ and 1 <= announced.since[1] <= MAX_SEQ
+    ):
+        return False
+    if announced.reached is not None and not all(
+        0 <= epoch <= MAX_SEQ and 1 <= number <= MAX_SEQ + 1 for epoch, number in announced.reached
     ):
         return False
     return announced.epoch <= MAX_SEQ and all(

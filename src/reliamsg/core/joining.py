@@ -8,14 +8,14 @@ from reliamsg.core.announced import Announced, Position
 from reliamsg.core.gaps import GapKey
 from reliamsg.core.heard import extend, start_of
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import Adopted, Note, StreamState
+from reliamsg.core.stream import Adopted, HandedOut, Note, StreamState
 from reliamsg.message import Prev
 from reliamsg.wire.limits import MAX_SEQ
 
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
 
-__all__ = ["adopt", "before_joining", "join_after_all", "join_as_told"]
+__all__ = ["adopt", "before_joining", "flag_handed_out", "join_after_all", "join_as_told"]
 
 
 def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
@@ -47,7 +47,7 @@ def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -
     if state.adopted is not None:
         _adopt_as_told(core, state, state.adopted, announced)
         return
-    found = start_of(announced) if core.rules.begin == "earliest" else None
+    found = start_of(announced, state.handed_out) if core.rules.begin == "earliest" else None
     if found is None:
         return
     (epoch, first), incarnation, prev = found
@@ -128,6 +128,25 @@ def _flag_entered(core: ConsumerCore, state: StreamState, adopted: Adopted) -> N
     core.mark(state, urgent=True)
 
 
+def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+    """The producer says how far the group was. If this inbox never was there, it takes the place of one that was lost,
+    or is an old copy of it: what that one may have handed out is flagged when it comes again."""
+    if announced.reached is None:
+        return
+    position, (epoch, below) = announced.reached
+    if state.current is not None and position <= state.committed[0]:
+        return
+    incarnation = next((link[1] for link in announced.chain if link[0] == epoch), None)
+    handed_out = HandedOut(position, epoch, incarnation, below)
+    if handed_out == state.handed_out:
+        return
+    state.handed_out = handed_out
+    for known in state.entered:
+        handed_out.flag(known)
+    if state.current is not None:
+        core.mark(state, urgent=True)
+
+
 def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) -> None:
     """The other inbox has dealt with everything before `position`."""
     epoch = position[0]
@@ -176,8 +195,7 @@ def _begin(core: ConsumerCore, state: StreamState, known: Reorder, first: int, r
     state.current = known
     state.joined = (known.epoch, first)
     state.history_changed = True
-    if state.adopted is not None:
-        state.adopted.flag(known)
+    state.flag(known)
     core.note(Note("joined", state.stream, known.epoch, known.incarnation, first, first, reason=reason))
     if state.heard is not None:
         for owner in state.heard.owners.values():

@@ -127,8 +127,7 @@ def _enter(core: ConsumerCore, state: StreamState, later: Reorder, joint: Link) 
     state.accepted.discard_below(MAX_SEQ)
     state.reserved_at = later.cursor
     state.history_changed = True
-    if state.adopted is not None:
-        state.adopted.flag(later)
+    state.flag(later)
     if state.heard is not None:
         for owner in state.heard.owners.values():
             extend(state, owner.latest)

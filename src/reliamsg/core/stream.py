@@ -21,6 +21,7 @@ __all__ = [
     "MAX_EPOCHS_AHEAD",
     "Adopted",
     "EpochChange",
+    "HandedOut",
     "Note",
     "Snapshot",
     "StreamChange",
@@ -87,14 +88,34 @@ class Adopted:
             known.redelivered_below = max(known.redelivered_below, self.high_water)
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOut:
+    """What an inbox that is no more had settled, and may have handed out, as the producer knows from it."""
+
+    position: Position
+    """Everything before it was settled."""
+    epoch: int
+    """Everything of earlier epochs may have been handed out, and of this one what is below a number."""
+    incarnation: int | None
+    """None: not known."""
+    below: int
+
+    def flag(self, known: Reorder) -> None:
+        """Numbers of an epoch that were handed out there count as handed out before."""
+        if known.epoch < self.epoch:
+            known.redelivered_below = MAX_SEQ
+        elif known.epoch == self.epoch and self.incarnation in (None, known.incarnation):
+            known.redelivered_below = max(known.redelivered_below, self.below)
+
+
 class StreamState:
     """One stream at one group."""
 
     __slots__ = (
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
-        "current", "declared", "declaring", "draining", "expired_after", "finishing", "gap", "halted", "heard",
-        "history", "history_changed", "joined", "live", "look_at", "reported", "reserve", "reserved_at", "retry_at",
-        "stream", "waiting",
+        "current", "declared", "declaring", "draining", "expired_after", "finishing", "gap", "halted", "handed_out",
+        "heard", "history", "history_changed", "joined", "live", "look_at", "reported", "reserve", "reserved_at",
+        "retry_at", "stream", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -131,8 +152,7 @@ class StreamState:
         self.look_at = 0.0
         """Nothing of the stream is timed before."""
         self.halted = False
-        self.reserve = 2_000
-        self.reserved_at = 0
+        self.reserve, self.reserved_at = 2_000, 0
         self.reported: set[tuple[int, int]] = set()
         self.waiting: list[Waiting] = []
         self.heard: Heard | None = None
@@ -145,6 +165,8 @@ class StreamState:
         """The latest ranges that were passed without having arrived, and that is committed."""
         self.adopted: Adopted | None = None
         """Where this inbox takes over from another one."""
+        self.handed_out: HandedOut | None = None
+        """What another inbox had handed out, of which nothing but that is known."""
         self.declaring: list[Span3] = []
         """The same since the last commit."""
 
@@ -155,6 +177,12 @@ class StreamState:
     def is_behind_other(self, epoch: int) -> bool:
         """Whether another inbox, from which this one takes over, has dealt with the epoch."""
         return self.current is None and self.adopted is not None and epoch < self.adopted.position[0]
+
+    def flag(self, known: Reorder) -> None:
+        """The epoch is entered: what another inbox may have handed out of it counts as handed out before."""
+        for other in (self.adopted, self.handed_out):
+            if other is not None:
+                other.flag(known)
 
     def has_entered(self, epoch: int) -> bool:
         return self.current is not None and epoch <= self.current.epoch

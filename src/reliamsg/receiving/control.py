@@ -367,7 +367,7 @@ def _merged(streams: Sequence[StreamStatus]) -> Iterable[StreamStatus]:
         key = (stream.topic, stream.partition)
         before = found.get(key)
         removed = stream.removed if before is None else before.removed + stream.removed
-        found[key] = StreamStatus(*key, stream.chain, removed, stream.since)
+        found[key] = StreamStatus(*key, stream.chain, removed, stream.since, stream.reached)
     return found.values()
 
 
@@ -379,6 +379,7 @@ def _announced(status: Status, stream: StreamStatus, group: str) -> Announced:
         tuple((link.epoch, link.incarnation, link.first, link.last) for link in stream.chain),
         tuple(stream.removed),
         stream.since.get(group),
+        stream.reached if is_group(status.to) else None,
         status.interval_ms / 1000 or _UNKNOWN_INTERVAL_S,
         status.lsn,
         # What is removed may go on in the next frame, with the same number.

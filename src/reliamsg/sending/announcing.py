@@ -57,7 +57,7 @@ class Announcing:
             longest = max(longest, interval)
         for some, interval in ((going_on, longest), (silent, 0.0)):
             if some:
-                self.tell(group_address(group), some, interval, now)
+                self.tell(group_address(group), some, interval, now, group)
 
     def hello(self, now: float) -> None:
         """Tell the named groups, which then answer, and whoever has this producer's name."""
@@ -74,8 +74,8 @@ class Announcing:
         """Whether somebody was told of the stream so lately."""
         return now - self._told.get(stream, float("-inf")) < seconds
 
-    def tell(self, to: str, streams: Sequence[Stream], interval: float, now: float) -> None:
-        """Send one status at every site that is up."""
+    def tell(self, to: str, streams: Sequence[Stream], interval: float, now: float, group: str = "") -> None:
+        """Send one status at every site that is up; what goes to one `group` says how far that was, too."""
         engine, outbox = self._engine, self._outbox
         links = [link for link in engine.links.values() if link.reachable]
         if not links:
@@ -86,14 +86,14 @@ class Announcing:
             VERSION, engine.producer_id, outbox.epoch, outbox.incarnation, self._number,
             outbox.journal.told(engine.mono_us()), engine.wall_us(), int(interval * 1000),
             engine.settings.release == "consumed", to,
-            [self._stream(stream, pages[stream]) for stream in streams],
+            [self._stream(stream, pages[stream], group) for stream in streams],
         )  # fmt: skip
         for frame in encode_status(status, self._keys):
             for link in links:
                 link.transport.tell(to, frame)
         self._told.update(dict.fromkeys(streams, now))
 
-    def _stream(self, stream: Stream, page: Page) -> StreamStatus:
+    def _stream(self, stream: Stream, page: Page, group: str) -> StreamStatus:
         oldest = self._outbox.oldest(page.row.id)
         named = self._engine.membership.table.named(stream)
         slowest = self._engine.membership.table.slowest(stream)
@@ -111,7 +111,9 @@ class Announcing:
             (epoch, first, last) for epoch in sorted(page.removed) if epoch in told
             for first, last in page.removed[epoch]
         ]  # fmt: skip
-        return StreamStatus(stream.topic, stream.partition, chain, removed, named)
+        member = self._engine.membership.table.find(stream, group)
+        reached = None if member is None else member.reached
+        return StreamStatus(stream.topic, stream.partition, chain, removed, named, reached)
 
     def _start(self, page: Page, oldest: Position | None, slowest: Position | None) -> int:
         """The first epoch that anybody needs to know of: one before what is held and before the slowest group."""

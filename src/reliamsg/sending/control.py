@@ -230,8 +230,9 @@ class Control:
         position = told.position
         if position[0] == told.entered[0] and chain.get(position[0], told.entered[1]) != told.entered[1]:
             position = (position[0], 1)  # the numbers are another history's
+        known = chain.get(told.entered[0]) == told.entered[1]
         with self._engine.lock:
-            membership.hear(stream, group, position, told.entered, now)
+            membership.hear(stream, group, position, told.entered, now, told.high_water if known else 0)
             member = membership.table.find(stream, group)
             behind = member is None or member.position < membership.table.tail(stream)
             named = member is not None and member.named

@@ -219,10 +219,16 @@ class Membership:
         self.book.open(row)
 
     def hear(
-        self, stream: Stream, group: str, position: Position, entered: tuple[int, int], now: float
+        self,
+        stream: Stream,
+        group: str,
+        position: Position,
+        entered: tuple[int, int],
+        now: float,
+        high_water: int,
     ) -> bool:
         """A group told how far it is; returns whether that is news."""
-        if not self.table.hear(stream, group, position, entered, now):
+        if not self.table.hear(stream, group, position, entered, now, high_water):
             return False
         self.progressed = True
         self._moved.add(self.book.pages[stream].row.id)

@@ -102,6 +102,9 @@ class StreamStatus(msgspec.Struct, array_like=True, frozen=True):
     """Ranges that were removed on purpose and will never come."""
     since: dict[str, Position] = {}
     """For each named group, from which position on the producer counts it."""
+    reached: tuple[Position, Position] | None = None
+    """In an answer to one group: the position that it told, and the one before which it may have handed out everything.
+    An inbox that never was there takes the place of another one, and learns it here."""
 
 
 class Status(msgspec.Struct, array_like=True, frozen=True):
@@ -374,6 +377,7 @@ def _sound_stream_status(stream: StreamStatus) -> bool:
         and _sound_spans(stream.removed)
         and all(is_name(group) for group in stream.since)
         and all(map(_sound_position, stream.since.values()))
+        and (stream.reached is None or all(map(_sound_position, stream.reached)))
     )
 
 

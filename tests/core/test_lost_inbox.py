@@ -1,0 +1,113 @@
+"""An inbox that takes the place of one that was lost: what may have been handed out before comes flagged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.status_tools import Group, Teller
+
+
+def told(published: int, position: int, mark: int) -> Teller:
+    """A producer that heard from the group how far it was."""
+    teller = Teller()
+    teller.open(10)
+    teller.publish(published)
+    teller.since, teller.reached = (10, 1), ((10, position), (10, mark))
+    return teller
+
+
+def test_what_the_one_before_may_have_handed_out_is_flagged() -> None:
+    teller, group = told(30, 11, 21), Group()
+    group.hear(teller.status())
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in range(1, 31)]
+    assert group.flagged == {(10, n) for n in range(1, 21)}
+
+
+@pytest.mark.parametrize("first", [5, 11, 16])
+def test_what_was_settled_and_is_no_longer_held_is_no_gap(first: int) -> None:
+    teller, group = told(30, 11, 11), Group()
+    teller.release(10, first - 1)
+    at_the_topic = replace(teller.status(), reached=None)
+    group.hear(at_the_topic)
+    group.hear(teller.status())
+    group.wait(12.0, teller)
+    assert group.got == [(10, n) for n in range(first, 31)]
+    assert group.flagged == {(10, n) for n in range(first, 11)}
+    assert [row[:3] for row in group.told("declared")] == [(10, 11, first - 1)][: first > 11]
+
+
+def test_of_a_stream_of_which_all_is_settled_what_comes_next_is_handed_out() -> None:
+    teller, group = told(30, 31, 31), Group()
+    teller.release(10, 30)
+    group.hear(teller.status())
+    group.wait(2.0)
+    teller.open(20)
+    teller.publish(5)
+    group.receive(teller, 20, 1, 5)
+    assert group.got == [(20, n) for n in range(1, 6)]
+    assert (group.told("declared"), group.flagged) == ([], set())
+
+
+def test_so_is_what_arrives_after_the_stream_was_joined_without_a_status() -> None:
+    teller, group = told(30, 11, 21), Group()
+    group.receive(teller, 10, 1, 5)
+    group.hear(teller.status())
+    group.receive(teller, 10, 6, 30)
+    assert group.got == [(10, n) for n in range(1, 31)]
+    assert group.flagged == {(10, n) for n in range(6, 21)}
+
+
+def test_epochs_before_are_flagged_as_a_whole_and_later_ones_are_not() -> None:
+    teller = told(10, 0, 0)
+    teller.open(20)
+    teller.publish(10)
+    teller.open(30)
+    teller.publish(10)
+    teller.reached = (10, 4), (20, 6)
+    group = Group()
+    group.hear(teller.status())
+    group.wait(6.0, teller)
+    assert group.got == [(epoch, n) for epoch in (10, 20, 30) for n in range(1, 11)]
+    assert group.flagged == {(10, n) for n in range(1, 11)} | {(20, n) for n in range(1, 6)}
+
+
+def test_an_inbox_is_not_taken_for_another_by_what_it_told_itself() -> None:
+    teller, group = told(30, 1, 1), Group()
+    group.receive(teller, 10, 1, 20)
+    committed, _, mark = group.state.committed
+    teller.reached = committed, (10, mark)
+    group.crash()
+    group.hear(teller.status())
+    group.receive(teller, 10, 21, 30)
+    assert group.state.handed_out is None
+
+
+def test_an_old_copy_of_an_inbox_flags_what_came_after_it() -> None:
+    teller, group = told(30, 1, 1), Group()
+    group.receive(teller, 10, 1, 10)
+    teller.reached = (10, 21), (10, 26)
+    group.hear(teller.status())
+    group.receive(teller, 10, 11, 30)
+    assert group.got == [(10, n) for n in range(1, 31)]
+    assert group.flagged == {(10, n) for n in range(11, 26)}
+
+
+def test_a_group_that_was_never_there_flags_nothing() -> None:
+    teller, group = told(30, 1, 1), Group()
+    teller.reached = None
+    group.hear(teller.status())
+    group.wait(4.0, teller)
+    assert (len(group.got), group.flagged) == (30, set())
+
+
+def test_marks_are_kept_over_a_crash() -> None:
+    teller, group = told(30, 21, 26), Group(max_unacknowledged=5)
+    group.slow = 5
+    group.hear(teller.status())
+    group.wait(1.5, teller)
+    group.crash()
+    group.wait(4.0, teller)
+    assert {n for _, n in group.flagged} >= set(range(1, 26))
