@@ -34,6 +34,17 @@ def take_over_sessions(broker: MemoryBroker) -> None:
     broker.connect_receiver = connect_receiver  # type: ignore[method-assign]
 
 
+def share_sessions(broker: MemoryBroker) -> None:
+    """Whoever connects gets the messages; the connections of others stay."""
+    connect = type(broker).connect_receiver
+
+    def connect_receiver(client: str, wake: Callable[[], None], bindings: Iterable[Binding]) -> Any:
+        broker._owners.clear()
+        return connect(broker, client, wake, bindings)
+
+    broker.connect_receiver = connect_receiver  # type: ignore[method-assign]
+
+
 class Group:
     """Several inboxes of one group, each in a process of its own as far as they can tell."""
 
@@ -210,6 +221,30 @@ def test_one_that_was_stopped_and_kept_its_connections_goes_on(group: Group) -> 
     group.settle(1.0)
     assert group.readers() == [first]
     assert phase(second) == "waiting"
+
+
+def test_one_that_was_stopped_and_reads_without_the_session_hands_out_nothing(tmp_path: Path) -> None:
+    """A broker that does not give out a group's session lets it be read under other names: nobody's connection ends
+    when another takes over."""
+    group = Group(tmp_path, "mqtt")
+    for broker in group.network.brokers.values():
+        share_sessions(broker)
+    first = group.join()
+    group.settle(0.5)
+    second = group.join(standby=True)
+    group.settle(1.0)
+    group.stop(first)
+    group.settle(14.0)
+    assert group.readers() == [second]
+    assert {site.state for site in first.engine.sites.values()} == {"connected"}
+    group.go_on(first)
+    for _ in range(100):
+        # All that waited for it comes in before it looks up: the other's beacons, and then its own.
+        first.engine.control.say(first.now)
+        group.network.run_pending()
+        assert not first.engine.shared.holds
+        group.settle(0.05)
+        assert group.readers() == [second]
 
 
 def test_a_second_consumer_gives_up(group: Group) -> None:

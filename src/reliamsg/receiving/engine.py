@@ -29,6 +29,7 @@ from reliamsg.export.exporter import Exporter
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
+from reliamsg.receiving.clock import elapsed_clock
 from reliamsg.receiving.commits import Committer, Probe
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.lane import Chunk, Holding, Lane
@@ -98,12 +99,13 @@ class ReceivingEngine:
         transports: Transports,
         *,
         probe: Probe | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         journal: JournalExport | None = None,
     ) -> None:
         self.settings = settings
         self.probe = probe
+        clock = elapsed_clock() if clock is None else clock
         core = ConsumerCore(rules, {site.name: site.prefetch for site in sites})
         lease = Lease(inbox.id, secrets.token_bytes(8), settings.takeover_timeout)
         self.shared = Shared(core, inbox, settings.group, self, clock, wall_us, lease)
@@ -482,7 +484,7 @@ class ReceivingEngine:
                 self.control.farewell(now)
 
     def finish_export(self, deadline: float) -> None:
-        """Export what is left, until `deadline`. The last that is done before the inbox is closed."""
+        """Export what is left, until `deadline` by the engine's clock: the last before the inbox is closed."""
         if self.exporter is not None:
             if self.shared.may_write:
                 self.exporter.finish(deadline, self.shared.clock)

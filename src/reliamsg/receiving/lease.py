@@ -105,12 +105,14 @@ class Lease:
         """An own beacon was heard on a connection that is read with; returns whether it proves more than was known.
 
         A broker lets everybody hear beacons in one order. Of two inboxes that begin at once, one hears the other's
-        beacon before its own first one comes back: that one has no proof, before the other has yielded.
+        beacon before its own first one comes back: that one has no proof, before the other has yielded. The same goes
+        for one whose proofs were too old. Its connection need not have ended: where a broker does not give out a
+        group's session, each inbox may have one of its own.
         """
         at = self._sent.get(beacon.number)
         if at is None or not self.is_own(beacon):
             return False
-        if self.demanding and self.rival(now) is not None:
+        if self.lapsed(now) and self.rival(now) is not None:
             return False
         until = at + self.lasts
         if self.until != float("inf") and until <= self.until:

@@ -106,7 +106,8 @@ class Runner:
                     link.close(max(0.5, deadline - time.monotonic()))
                 site.state = "closed"
             engine.flush(shared.clock(), closing=True)
-            engine.finish_export(max(deadline, time.monotonic() + CLOSING_EXPORT_S))
+            left = max(deadline - time.monotonic(), CLOSING_EXPORT_S)
+            engine.finish_export(shared.clock() + left)
         except ReliamsgError as error:
             log.error("%s", error)
         self.report_errors()

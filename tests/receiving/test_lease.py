@@ -1,0 +1,91 @@
+"""Proofs that an inbox is the one that reads, and the clock by which they grow old."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from reliamsg import Consumer
+from reliamsg.receiving.clock import elapsed_clock
+from reliamsg.receiving.lease import Beacon, Lease
+from reliamsg.testing import MemoryNetwork
+from tests.patience import wait_for
+
+OWN, OTHER = b"o" * 8, b"x" * 8
+
+
+def beacon(run: bytes, number: int) -> Beacon:
+    return Beacon("own" if run == OWN else "other", run, number, "active", b"1", False)
+
+
+@pytest.fixture
+def lease() -> Lease:
+    """Proved at 100.0, with the group's beacon number 1."""
+    made = Lease("own", OWN, takeover_timeout=8.0)
+    made.sent(1, 100.0)
+    assert made.came_back(beacon(OWN, 1), 100.1)
+    assert made.until == 104.0
+    return made
+
+
+def test_a_proof_is_as_old_as_the_beacon(lease: Lease) -> None:
+    lease.sent(2, 103.0)
+    assert lease.came_back(beacon(OWN, 2), 110.0)
+    assert lease.until == 107.0
+
+
+def test_a_proof_renews_what_has_lapsed_while_nobody_else_reads(lease: Lease) -> None:
+    lease.sent(2, 200.0)
+    assert lease.lapsed(200.0)
+    assert lease.came_back(beacon(OWN, 2), 200.1)
+    assert not lease.lapsed(200.1)
+
+
+def test_what_has_lapsed_is_not_renewed_while_another_says_that_it_reads(lease: Lease) -> None:
+    lease.heard(beacon(OTHER, 1), 199.0)
+    lease.sent(2, 200.0)
+    assert not lease.came_back(beacon(OWN, 2), 200.1)
+    assert lease.lapsed(200.1)
+    lease.sent(3, 208.0)
+    assert lease.came_back(beacon(OWN, 3), 208.1), "the other has fallen silent"
+
+
+def test_a_young_lease_is_renewed_although_another_reads(lease: Lease) -> None:
+    """Of two that read, ranks decide which one yields; that is not the lease's business."""
+    lease.heard(beacon(OTHER, 1), 101.0)
+    lease.sent(2, 102.0)
+    assert lease.came_back(beacon(OWN, 2), 102.1)
+
+
+def test_the_clock_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "CLOCK_BOOTTIME", 7, raising=False)
+    monkeypatch.setattr(time, "clock_gettime", {7: 5_000.0}.get)
+    assert elapsed_clock()() == 5_000.0
+    monkeypatch.delattr(time, "CLOCK_BOOTTIME")
+    assert elapsed_clock() is time.monotonic
+
+
+@pytest.mark.parametrize("protocol", ["amqp", "mqtt"])
+def test_a_consumer_that_was_suspended_hands_out_nothing_before_it_has_a_new_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
+) -> None:
+    slept = 0.0
+    real: Callable[[int], float] = time.clock_gettime
+    # The machine's monotonic clock stands still meanwhile.
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + slept)
+    with (
+        MemoryNetwork("dc1", protocol=protocol) as network,  # type: ignore[arg-type]
+        Consumer(
+            "billing", network.sites, topics=["orders"], inbox=tmp_path / "i.db", transports=network
+        ) as consumer,
+    ):
+        shared = consumer._engine.shared
+        wait_for(lambda: shared.holds and shared.lease.until < float("inf"), "it has a proof", 60)
+        with shared.lock:  # nothing comes in
+            slept = 3_600.0
+            assert not shared.holds
+            assert consumer._engine.take(1, 10) is None
+        wait_for(lambda: shared.holds, "it has a new proof", 60)
