@@ -13,7 +13,7 @@ from reliamsg.errors import ProducerConflict, TooManyStreams
 from reliamsg.message import Prev
 from reliamsg.receiving.aside import LateItem
 from reliamsg.receiving.engine import GapItem
-from reliamsg.store.inbox import MAX_QUARANTINE_BYTES
+from reliamsg.receiving.quarantine import MAX_QUARANTINE_BYTES
 from tests.receiving.test_journals import rows
 from tests.receiving.tools import Bench, body_of, send, seqs
 

@@ -10,8 +10,8 @@ import pytest
 
 from reliamsg import Consumer, KeyRing, Producer, Site
 from reliamsg.core.groups import MAX_HEARD_PER_STREAM
-from reliamsg.sending.control import MAX_WAITING
 from reliamsg.sending.engine import Engine
+from reliamsg.sending.mailbox import MAX_FRAMES
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.address import producer_address, topic_address
@@ -186,12 +186,12 @@ class TestFloods:
         bench.publish(engine, "t", b"1")
         forger = bench.group("g", keys=OTHERS)
         forger._transport.listen([])
-        for _ in range(3 * MAX_WAITING):
+        for _ in range(3 * MAX_FRAMES):
             forger.tell(settled(engine, "t", 1))
         bench.group("g", keys=RING).tell(settled(engine, "t", 1))
         bench.run(5.0)
         assert inspect_outbox(bench.path).messages == 0
-        assert engine.status().rejected == {"forged": 3 * MAX_WAITING}
+        assert engine.status().rejected == {"forged": 3 * MAX_FRAMES}
 
     def test_made_up_groups_are_bounded_and_a_named_one_is_served(self, bench: Bench) -> None:
         """Without keys: hundreds of them want everything again and again; the group that is named has its share."""

@@ -109,7 +109,7 @@ def test_dead_letters_and_quarantine(inbox: Inbox) -> None:
     commit(
         inbox,
         dead=[letter],
-        quarantine=[Quarantined("dc1", "orders", "malformed", b"x" * 1_000_000)] * 100,
+        quarantine=[Quarantined("dc1", "orders", "malformed", b"x" * 300_000)] * 16,
         entries=[Entry("rejected", site="dc1")],
     )
     (found,) = read_dead_letters(inbox.path)
@@ -123,6 +123,7 @@ def test_dead_letters_and_quarantine(inbox: Inbox) -> None:
     assert inbox.path.stat().st_size + os.stat(f"{inbox.path}-wal").st_size < 20_000_000
     info = inspect_inbox(inbox.path)
     assert (info.group, info.dead_letter_count, info.quarantined) == ("billing", 1, 16)
+    assert inbox.quarantined() == {("dc1", "orders"): (16, 16 * 256 * 1024)}
     commit(inbox, revived=[found.id])
     assert inbox.dead_letter_count == 0
 

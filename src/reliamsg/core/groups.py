@@ -10,6 +10,7 @@ Not thread-safe. Times are monotonic seconds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -66,6 +67,8 @@ class GroupTable:
         self._tails: dict[Stream, Position] = {}
         self._moved: dict[tuple[Stream, str], Position] = {}
         self._heard = 0
+        self._named: Counter[str] = Counter()
+        """For how many streams each group is named."""
 
     # -- streams and settings -------------------------------------------------------------------------------
 
@@ -88,12 +91,14 @@ class GroupTable:
         members = self._members.setdefault(stream, {})
         known = members.get(group)
         if known is None:
+            self._named[group] += 1
             known = members[group] = Member(group, True, since, max(since, position))
             if position > since:
                 known.told = position
             return
         if not known.named:
             known.named, known.since = True, since
+            self._named[group] += 1
             self._heard -= 1
         known.position = max(known.position, since, position)
 
@@ -103,6 +108,7 @@ class GroupTable:
         if group not in members or not members[group].named:
             return False
         del members[group]
+        self._named[group] -= 1
         self._moved.pop((stream, group), None)
         return True
 
@@ -192,6 +198,13 @@ class GroupTable:
     def find(self, stream: Stream, group: str) -> Member | None:
         """A group of a stream."""
         return self._members.get(stream, {}).get(group)
+
+    def is_named(self, group: str, stream: Stream | None = None) -> bool:
+        """Whether the group is named for a stream, or for any."""
+        if stream is None:
+            return self._named[group] > 0
+        member = self.find(stream, group)
+        return member is not None and member.named
 
     def members(self, stream: Stream) -> list[Member]:
         """All groups of a stream, named ones first, in the order of their names."""

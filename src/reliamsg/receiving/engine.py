@@ -35,12 +35,14 @@ from reliamsg.receiving.control import Control
 from reliamsg.receiving.lane import Chunk, Holding, Lane
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.links import Links
+from reliamsg.receiving.quarantine import Quarantine
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
 from reliamsg.receiving.succession import Succession
 from reliamsg.store.inbox import Inbox
 from reliamsg.transport.base import Binding, Transports
+from reliamsg.wire.address import topic_address
 from reliamsg.wire.data import FrameError
 
 __all__ = [
@@ -125,6 +127,8 @@ class ReceivingEngine:
         bindings = [Binding(topic, 0, settings.group) for topic in settings.topics]
         topics = {(binding.topic, binding.partition) for binding in bindings}
         self.control = Control(shared, self.sites, topics, settings.keys)
+        read = frozenset((*(topic_address(*topic) for topic in topics), *self.control.addresses))
+        shared.quarantine = Quarantine(read, shared.inbox.quarantined())
         listener = f"{settings.group}.{shared.inbox.id}"
         for site in sites:
             receiver = SiteReceiver(

@@ -153,7 +153,10 @@ class Lease:
         other = self.others.get(key)
         if other is None:
             if len(self.others) >= MAX_OTHERS:
-                oldest = min(self.others, key=lambda each: self.others[each].heard_at)
+                # Whoever reads is remembered first: it must not be pushed out by made-up ones that wait.
+                oldest = min(
+                    self.others, key=lambda each: (self.others[each].active_at, self.others[each].heard_at)
+                )
                 del self.others[oldest]
             other = self.others[key] = Other(beacon, now, float("-inf"))
         elif beacon.number <= other.beacon.number:

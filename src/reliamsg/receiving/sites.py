@@ -14,8 +14,8 @@ from reliamsg.message import Stream
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
-from reliamsg.receiving.state import MAX_QUARANTINE_WAITING, Shared
-from reliamsg.store.inbox import MAX_QUARANTINE_BYTES, MAX_QUARANTINED_FRAME, HeldFrame, Quarantined
+from reliamsg.receiving.state import Shared
+from reliamsg.store.inbox import HeldFrame
 from reliamsg.transport.base import Delivery, ReceiverTransport
 from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
@@ -415,14 +415,9 @@ class SiteReceiver:
         """Keep bytes that can't be used, within bounds, and count them."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
         self._unreported[reason] = self._unreported.get(reason, 0) + 1
-        pending = self.shared.pending
-        if (
-            pending.quarantine_bytes < MAX_QUARANTINE_BYTES
-            and len(pending.quarantine) < MAX_QUARANTINE_WAITING
-        ):
-            kept = data[: MAX_QUARANTINED_FRAME + 1]
-            pending.quarantine.append(Quarantined(self.name, address, reason, kept))
-            pending.quarantine_bytes += len(kept)
+        kept = self.shared.quarantine.admit(self.name, address, reason, data)
+        if kept is not None:
+            self.shared.pending.quarantine.append(kept)
 
     def report_rejected(self, now: float, everything: bool = False) -> None:
         """Journal what was rejected since the last commit, and log it, each reason at most once a second."""

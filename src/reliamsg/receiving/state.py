@@ -20,6 +20,7 @@ from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
+from reliamsg.receiving.quarantine import Quarantine
 from reliamsg.store.inbox import DeadLetter, HeldFrame, Inbox, Quarantined
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import Frame
@@ -28,8 +29,6 @@ __all__ = ["Pending", "Shared"]
 
 log = logging.getLogger("reliamsg.receiving")
 
-MAX_QUARANTINE_WAITING = 1_000
-"""Unusable messages that wait for the next commit with their bytes; those beyond are only counted."""
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
 MAX_ERRORS_WAITING = 1_000
@@ -46,7 +45,6 @@ class Pending:
     late_bytes: int = 0
     seen_late: list[int] = field(default_factory=list)
     quarantine: list[Quarantined] = field(default_factory=list)
-    quarantine_bytes: int = 0
     discarded: list[tuple[Stream, int, int, int]] = field(default_factory=list)
     tokens: list[tuple[str, object]] = field(default_factory=list)
     """(site, token) of deliveries that may be forgotten once this is committed."""
@@ -71,7 +69,6 @@ class Pending:
         self.late_bytes += earlier.late_bytes
         self.seen_late[:0] = earlier.seen_late
         self.quarantine[:0] = earlier.quarantine
-        self.quarantine_bytes += earlier.quarantine_bytes
         self.discarded[:0] = earlier.discarded
         self.tokens[:0] = earlier.tokens
 
@@ -104,6 +101,8 @@ class Shared:
         """When ``step()`` will be called next in any case; it is being called, or about to be, where negative."""
         self.membership = Membership()
         self.lease = lease
+        self.quarantine = Quarantine(frozenset(), {})
+        """What of unusable deliveries may be kept. Set by the engine, when it is known what is read."""
         self.standing_by = True
         """Another inbox reads, or it is not known yet, whatever locks say."""
         self.lanes: dict[Stream, Lane] = {}

@@ -9,7 +9,7 @@ stays behind a gate until the named groups have answered a hello (:mod:`reliamsg
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from reliamsg.errors import OutboxWriteError, ProducerConflict, ProducerFenced
 from reliamsg.message import Stream
 from reliamsg.sending.announcing import Announcing
 from reliamsg.sending.book import Page
+from reliamsg.sending.mailbox import Letter, Mailbox
 from reliamsg.sending.repairing import Repairing
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Control"]
 
-MAX_WAITING = 2_000
-"""Control frames that wait for the writer; what comes beyond is dropped, as snapshots may be."""
-MAX_WAITING_BYTES = 4 * 1024 * 1024
 FRAMES_AT_ONCE = 100
 """Frames looked at in one step, so that publishing is not held up."""
 LISTEN_EVERY_S = 0.25
@@ -42,6 +40,8 @@ ANSWER_AFTER_S = 1.0
 """A group that is behind is answered if nothing was told of the stream for so long: else that is what it answers."""
 RETRY_S = 1.0
 """After the disk refused, it is tried again so much later."""
+FORGET_NUMBER_S = 5.0
+"""A made-up number of a state is believed for so long."""
 MAX_INBOXES = 1_000
 """Inboxes whose newest state's number is remembered."""
 FORGET_EVERY_S = 60.0
@@ -71,15 +71,13 @@ class Control:
         self._outbox = outbox
         self._keys = keys
         self._address = producer_address(engine.producer_id)
-        self._heard: deque[tuple[str, Status | State, int]] = deque()
-        """Address, frame and its size."""
-        self._heard_bytes = 0
+        self._heard = Mailbox()
         self._connected = False
         """A site was connected, and the writer has not seen to it."""
         self._unanswered: dict[str, set[Stream]] = {}
         """By named group, the streams of which the hello is not answered."""
-        self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
-        """By group and inbox, the number of the newest state that requests were taken from."""
+        self._numbers: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
+        """By group and inbox, the number of the newest state that requests were taken from, and when it was heard."""
         self._calls: dict[str, Stream] = {}
         self._listened = 0
         self._listen_at = self._forget_at = self._retry_at = float("-inf")
@@ -110,9 +108,7 @@ class Control:
 
     def heard(self, address: str, body: bytes) -> None:
         """Something came in at a control address. What is not sound, or not signed where it must be, takes no room and
-        no time of the writer's."""
-        if len(self._heard) >= MAX_WAITING or self._heard_bytes + len(body) > MAX_WAITING_BYTES:
-            return
+        no time of the writer's; what groups say that are not named takes none of the named ones."""
         try:
             frame = open_control(body, address, self._keys)
         except FrameError as error:
@@ -120,8 +116,10 @@ class Control:
                 self.rejected[error.reason] += 1
             return
         with self._engine.lock:
-            self._heard_bytes += len(body)
-            self._heard.append((address, frame, len(body)))
+            group = frame.group if isinstance(frame, State) else ""
+            source = group if self._engine.membership.table.is_named(group) else ""
+            if not self._heard.put(source, Letter(address, frame, len(body))):
+                return
         self._engine.wake()
 
     def limit(self, top: int) -> int:
@@ -138,9 +136,8 @@ class Control:
             self.announcing.timetable.connected(self._engine.membership.book.pages, now)
         for _ in range(min(FRAMES_AT_ONCE, len(self._heard))):
             with self._engine.lock:
-                address, frame, size = self._heard.popleft()
-                self._heard_bytes -= size
-            self._take(address, frame, now)
+                letter = self._heard.take()
+            self._take(letter.address, letter.frame, now)
         self._judge(now)
         if self._engine.fatal is not None:
             return
@@ -184,15 +181,14 @@ class Control:
         elif frame.role == "call":
             stream = self._calls.get(address)
             if stream is not None:
-                member = self._engine.membership.table.find(stream, frame.group)
-                named = member is not None and member.named
+                named = self._engine.membership.table.is_named(frame.group, stream)
                 self.announcing.timetable.asked(frame.group, [stream], now, named=named)
         elif frame.role == "active" and address == self._address:
             self._state(frame, now)
 
     def _state(self, state: State, now: float) -> None:
         pages = self._engine.membership.book.pages
-        fresh = self._is_fresh(state)
+        fresh = self._is_fresh(state, now)
         for told in state.streams:
             stream = Stream(self._engine.producer_id, told.topic, told.partition)
             page = pages.get(stream)
@@ -206,12 +202,14 @@ class Control:
                 del self._unanswered[state.group]
                 self.fence.answered(state.group)
 
-    def _is_fresh(self, state: State) -> bool:
-        """Whether requests in it count: an older state than the inbox's newest may be a replay."""
+    def _is_fresh(self, state: State, now: float) -> bool:
+        """Whether requests in it count: an older state than the inbox's newest may be a replay. Without keys, after a
+        silence anything goes: else one made-up state with a high number would end all requests."""
         key = (state.group, state.inbox)
-        if state.number < self._numbers.get(key, 0):
+        number, at = self._numbers.get(key, (0, now))
+        if state.number < number and (self._keys is not None or now - at < FORGET_NUMBER_S):
             return False
-        self._numbers[key] = state.number
+        self._numbers[key] = state.number, now
         self._numbers.move_to_end(key)
         if len(self._numbers) > MAX_INBOXES:
             self._numbers.popitem(last=False)

@@ -90,7 +90,8 @@ class Repairing:
     def _lacking(self, piece: Piece, first: int, last: int, now: float) -> None:
         """It is not held: the group learns that from a status."""
         self.queue.sent(piece, first, last, 0, now)
-        self._announcing.timetable.asked(piece.group, [piece.stream], now)
+        named = self._engine.membership.table.is_named(piece.group, piece.stream)
+        self._announcing.timetable.asked(piece.group, [piece.stream], now, named=named)
 
     def _send(self, piece: Piece, row: Row, frames: Mapping[SiteLink, Sequence[bytes]]) -> bool:
         """Whether a site took the batch."""

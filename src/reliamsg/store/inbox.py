@@ -24,10 +24,8 @@ __all__ = [
     "StreamRow",
 ]  # fmt: skip
 
-MAX_QUARANTINE_BYTES = 4 * 1024 * 1024
-"""Bytes of unusable messages that are kept; what comes after is only counted."""
 MAX_QUARANTINED_FRAME = 256 * 1024
-"""Longest part of one of them that is kept."""
+"""Longest part of an unusable message that is kept."""
 
 Span = tuple[int, int]
 
@@ -182,7 +180,6 @@ class Inbox:
             self.dead_letter_count = int(self._scalar("SELECT count(*) FROM dead_letter"))
             self.late_count = int(self._scalar("SELECT count(*) FROM late"))
             self.late_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM late"))
-            self._quarantined = int(self._scalar("SELECT coalesce(sum(length(frame)), 0) FROM quarantine"))
         except BaseException:
             self._database.close()
             raise
@@ -362,18 +359,31 @@ class Inbox:
         revived = connection.executemany(
             "DELETE FROM dead_letter WHERE id = ?", [(number,) for number in batch.revived]
         ).rowcount
-        for bad in batch.quarantine:
-            kept = bad.frame[:MAX_QUARANTINED_FRAME]
-            if self._quarantined + len(kept) > MAX_QUARANTINE_BYTES:
-                continue
-            self._quarantined += len(kept)
-            connection.execute(
-                "INSERT INTO quarantine (wall_us, site, address, reason, size, frame) VALUES (?, ?, ?, ?, ?, ?)",
-                (wall_us, bad.site, bad.address, bad.reason, len(bad.frame), kept),
-            )
+        connection.executemany(
+            "INSERT INTO quarantine (wall_us, site, address, reason, size, frame) VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    wall_us,
+                    bad.site,
+                    bad.address,
+                    bad.reason,
+                    len(bad.frame),
+                    bad.frame[:MAX_QUARANTINED_FRAME],
+                )
+                for bad in batch.quarantine
+            ],
+        )
         return max(0, revived)
 
     # -- reading ------------------------------------------------------------------------------------------
+
+    def quarantined(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """Unusable messages that are kept: by site and address, how many, and their bytes."""
+        with self._database.translated():
+            rows = self._database.connection.execute(
+                "SELECT site, address, count(*), sum(length(frame)) FROM quarantine GROUP BY site, address"
+            ).fetchall()
+        return {(site, address): (count, size) for site, address, count, size in rows}
 
     def load(self) -> list[SavedStream]:
         """Every stream, as the last commit left it."""

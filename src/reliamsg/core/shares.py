@@ -1,0 +1,44 @@
+"""One room for many, of which nobody can take all.
+
+Each source may hold at most as much as is left free. A single one that floods gets half; the next one half of the
+rest, and so on: however many flood, there is room for one more that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["Shares"]
+
+
+class Shares:
+    """How much of `limit` each source holds."""
+
+    __slots__ = ("_held", "limit", "total")
+
+    def __init__(self, limit: int, held: Mapping[str, int] | None = None) -> None:
+        self.limit = limit
+        self._held = dict(held or {})
+        self.total = sum(self._held.values())
+
+    def has_room(self, source: str, amount: int) -> bool:
+        """Whether the source may hold so much more."""
+        return self._held.get(source, 0) + amount <= self.limit - self.total - amount
+
+    def take(self, source: str, amount: int) -> bool:
+        """Have the source hold so much more, if it may."""
+        if not self.has_room(source, amount):
+            return False
+        self._held[source] = self._held.get(source, 0) + amount
+        self.total += amount
+        return True
+
+    def give_back(self, source: str, amount: int) -> None:
+        """The source holds so much less. Not more than it took."""
+        left = self._held[source] - amount
+        assert left >= 0, source
+        self.total -= amount
+        if left:
+            self._held[source] = left
+        else:
+            del self._held[source]
