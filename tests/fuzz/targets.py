@@ -23,14 +23,14 @@ from reliamsg.transport.amqp_codec import (
     MAX_RECEIVED_HEADERS,
     readable_headers,
 )
-from reliamsg.transport.amqp_link import MAX_FRAME_BYTES, _Connection
+from reliamsg.transport.amqp_connection import Connection as AmqpConnection
 from reliamsg.transport.base import Delivery
 from reliamsg.transport.mqtt_packets import MalformedPublish, decode_publish
 from reliamsg.wire import control, data
 from reliamsg.wire.address import parse_address, topic_address
 from reliamsg.wire.control import Status, encode_state, encode_status, open_control
 from reliamsg.wire.data import CONTENT_TYPE, Frame, FrameError, Records, encode, open_frame, split
-from reliamsg.wire.limits import MAX_PARTITION
+from reliamsg.wire.limits import MAX_FRAME_BYTES, MAX_PARTITION
 from reliamsg.wire.plain import _checksum, decode_plain, encode_plain
 from tests.fuzz import seeds
 from tests.fuzz.target import Target
@@ -225,7 +225,7 @@ class Owner:
         self.dropped += 1
 
 
-class Connection(_Connection):
+class Connection(AmqpConnection):
     """The connection's decoders, without a connection."""
 
     def __init__(self) -> None:
