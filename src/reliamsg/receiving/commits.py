@@ -202,8 +202,7 @@ class Committer:
             return False
         if spills:
             self._probe("spilled")
-        if plan.batch.epochs:
-            self._probe("position")
+        self._probe("position" if plan.batch.epochs else "noted")
         self._apply(plan)
         return True
 

@@ -91,7 +91,7 @@ class Consumer:
 
     `transports` and `probe` are for tests: where connections come from (a
     :class:`reliamsg.testing.MemoryNetwork`), and what is called at the points ``handled``, ``spill``,
-    ``spilled``, ``position`` and ``acknowledged``, and those of the
+    ``spilled``, ``position``, ``noted`` and ``acknowledged``, and those of the
     :class:`~reliamsg.export.exporter.Exporter`.
     """
 

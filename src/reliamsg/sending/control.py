@@ -305,6 +305,7 @@ class Control:
         with self._engine.lock:
             self._engine.stopped = True
         self._engine.housekeeping.store_progress([entry])
+        self._engine.probe("fenced")
         self._engine.die(
             ProducerFenced(
                 f"another owner of producer id {self._engine.producer_id!r} is alive, in epoch {epoch}, which is later"

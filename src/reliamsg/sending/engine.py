@@ -338,6 +338,7 @@ class Engine:
     def next_epoch(self) -> None:
         """What is published from now on belongs to another epoch."""
         self._outbox.next_epoch()
+        self.probe("next_epoch")
         self._packer.epoch = self._outbox.epoch
 
     def renumber(self, above: int) -> None:

@@ -131,6 +131,8 @@ class Housekeeping:
         left, unsent = retention.release(
             self._outbox, everywhere, partly, self._lacking, need, engine.wall_us(), engine.mono_us()
         )
+        if left:
+            engine.probe("released")
         with engine.lock:
             engine.membership.left(left)
         for name, count in unsent.items():

@@ -180,6 +180,7 @@ class Membership:
 
     def _store(self, changes: Mapping[tuple[int, str], Member | None], entries: Iterable[Entry]) -> None:
         self._outbox.name_groups(changes, entries, self._engine.wall_us(), self._engine.mono_us())
+        self._engine.probe("named")
 
     def _entry(self, kind: str, stream: Stream, group: str, since: Position) -> Entry:
         return Entry(kind, stream, since[0], 0, since[1], since[1], group=group)

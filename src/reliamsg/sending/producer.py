@@ -124,8 +124,9 @@ class Producer:
         `on_error` is called with what happens in the background: a fatal error, which every later call raises
         as well, or an exception of a callback. `transports` replaces the brokers, as
         :class:`reliamsg.testing.MemoryNetwork` does. `probe` is for tests: called with the name of a point
-        that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``, ``renumbered``, ``offered``, and the
-        :class:`~reliamsg.export.exporter.Exporter`'s), on whichever thread passes it.
+        that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``, ``released``, ``named``, ``removed``,
+        ``offered``, ``next_epoch``, ``renumbered``, ``fenced``, and those of the
+        :class:`~reliamsg.export.exporter.Exporter`), on whichever thread passes it.
         """
         check_name("producer id", producer_id)
         self._sites = check_sites(sites)

@@ -36,6 +36,7 @@ def remove(engine: Engine, outbox: Outbox, first: MessageId, last: MessageId) ->
     )
     if not taken.spans:
         return 0
+    engine.probe("removed")
     with engine.lock:
         page.removed[epoch] = gone
         _forget(engine, taken)

@@ -1,0 +1,66 @@
+"""A process is killed at each commit of the control plane, and another one goes on: nothing is lost, doubled or out of
+order."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tests.e2e.lives import LIVES, Life, in_a_process, log_of, points_of
+
+T = TypeVar("T")
+
+
+def chosen(points: list[str], rng: random.Random, more: int) -> list[int]:
+    """The first and the last time that each point is passed, and some others."""
+    first = {point: at for at, point in reversed(list(enumerate(points)))}
+    last = {point: at for at, point in enumerate(points)}
+    found = {*first.values(), *last.values()}
+    rest = sorted(set(range(len(points))) - found)
+    return sorted({*found, *rng.sample(rest, min(more, len(rest)))})
+
+
+def numbers(seen: Iterable[list[str]], *kinds: str) -> list[int]:
+    return [int(number) for kind, number in seen if kind in kinds]
+
+
+def judge(seen: list[list[str]]) -> None:
+    """What was accepted was handed out once, in order; what came again was flagged."""
+    unflagged = numbers(seen, "got")
+    assert unflagged == sorted(set(unflagged)), "doubled or out of order, and not flagged"
+    handed_out = numbers(seen, "got", "again")
+    firsts = list(dict.fromkeys(handed_out))
+    assert firsts == sorted(firsts), "out of order"
+    assert set(firsts) <= set(numbers(seen, "try"))
+    lost = set(numbers(seen, "accepted")) - set(numbers(seen, "removed")) - set(firsts)
+    assert not lost, f"lost: {sorted(lost)}"
+
+
+@pytest.mark.parametrize("name", LIVES)
+def test_a_process_is_killed_at_each_commit(name: str, tmp_path: Path, size: Callable[[T, T], T]) -> None:
+    what, expected = LIVES[name]
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    assert in_a_process(whole, what) == 0
+    judge(log_of(whole))
+    points = points_of(whole)
+    assert expected <= set(points)
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}, {len(points)} points")
+    for at in chosen(points, random.Random(seed), size(0, len(points))):
+        directory = tmp_path / str(at)
+        directory.mkdir()
+        assert in_a_process(directory, what, at) == -signal.SIGKILL
+        assert points_of(directory)[-1] == points[at]
+        assert in_a_process(directory, Life.finish) == 0, f"after {points[at]}, number {at}"
+        try:
+            judge(log_of(directory))
+        except AssertionError as error:
+            raise AssertionError(
+                f"killed at {points[at]}, number {at}: {error}\n{log_of(directory)}"
+            ) from None
