@@ -11,7 +11,7 @@ import pytest
 from reliamsg.lab import Mosquitto, RabbitNode
 from tests.cli.commands import Sites, create, publish, refused, reliamsg, start, subscribe, succeeded
 from tests.patience import wait_for
-from tests.store.faults import build_shim, fill, remount, small_disk
+from tests.store.faults import FsyncFaults, fill, remount, small_disk
 
 SECRET = "the-pass-word"
 
@@ -164,8 +164,8 @@ def test_a_read_only_disk(nowhere: Sites, disk: Path) -> None:
 
 def test_a_failing_fsync(nowhere: Sites, tmp_path: Path) -> None:
     succeeded(publish(nowhere, "t", b""))
-    flag = tmp_path / "fail"
-    flag.write_text("p.db-wal")
+    faults = FsyncFaults(tmp_path)
+    faults.fail("p.db-wal")
     arguments = ["pub", "t", "--producer", "p", "--outbox", nowhere.file("p.db"), *nowhere.arguments]
-    result = reliamsg(*arguments, stdin=b"a\n", LD_PRELOAD=str(build_shim(tmp_path)), FAIL_FSYNC=str(flag))
+    result = reliamsg(*arguments, stdin=b"a\n", **faults.environment)
     refused(secretless(result), 74, "an fsync failed")

@@ -648,3 +648,19 @@ class TestSharedCommits:
         with pytest.raises(Exception, match="a fault of ours"):
             receipt.wait(timeout=120, until="durable")
         wait_for(lambda: errors)
+
+
+class TestReleasing:
+    def test_what_leaves_for_room_was_journalled_as_published(
+        self, make: Make, network: MemoryNetwork, path: Path
+    ) -> None:
+        """With nothing retained, batches may leave as soon as they are published, between two looks at progress."""
+        producer = make(retain_bytes=0, max_bytes=100_000, max_batch_messages=5, block_timeout=60)
+        for number in range(600):
+            producer.publish("orders", b"%03d" % number + bytes(2_000))
+        producer.flush(timeout=120)
+        producer.close(timeout=120)
+        rows = journal(path)
+        told = {n for row in rows if row.kind == "published" for n in range(row.first, row.last + 1)}
+        assert [row for row in rows if row.kind == "released"]
+        assert told == set(range(1, 601))

@@ -13,7 +13,8 @@ from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
 from reliamsg.lab.process import LabError
 
 if TYPE_CHECKING:
-    from reliamsg.lab.chaos import Result, Scenario
+    from reliamsg.lab.chaos.result import Result
+    from reliamsg.lab.chaos.scenario import Scenario
 
 __all__ = ["chaos"]
 
@@ -33,7 +34,7 @@ def chaos() -> None:
 @json_option
 def list_scenarios(as_json: bool) -> None:
     """Name all scenarios: number in the catalogue of faults, promises that are threatened, what they need."""
-    from reliamsg.lab.chaos import scenarios
+    from reliamsg.lab.chaos.catalogue import scenarios
 
     for found in scenarios():
         if as_json:
@@ -83,7 +84,7 @@ def run(
 
     Ends with 0 when all are ok, 1 when one is not, 2 when something that one needs is missing here.
     """
-    from reliamsg.lab.chaos import run_scenario
+    from reliamsg.lab.chaos.runner import run_scenario
 
     chosen = _chosen(names)
     seed = secrets.randbelow(2**32) if seed is None else seed
@@ -106,7 +107,7 @@ def run(
 
 
 def _chosen(names: tuple[str, ...]) -> list[Scenario]:
-    from reliamsg.lab.chaos import find, scenarios
+    from reliamsg.lab.chaos.catalogue import find, scenarios
 
     if "all" in names:
         return scenarios()

@@ -115,6 +115,13 @@ class Network:
         check = self.inside(host, [self._iptables, "-w", "-C", *rule])
         return subprocess.run(check, capture_output=True, check=False, timeout=60).returncode == 0
 
+    def lose(self, host: int, part: float) -> None:
+        """Have a host drop this part, from 0 to 1, of the packets that come to it, chosen at random, until
+        :meth:`heal`."""
+        chance = ["-m", "statistic", "--mode", "random", "--probability", f"{part:.4f}", "-j", "DROP"]
+        with self._lock:
+            self._call(*self.inside(host, [self._iptables, "-w", "-A", "INPUT", "!", "-i", "lo", *chance]))
+
     def heal(self, *hosts: int) -> None:
         """Have these hosts, all if none is named, drop nothing any more. With one that is itself isolated from
         them they still can't talk."""

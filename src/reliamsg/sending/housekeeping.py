@@ -126,7 +126,9 @@ class Housekeeping:
                 return
             consumed = engine.membership.consumed is not None and engine.membership.progressed
             everywhere, partly = engine.core.releasable(retention.released_to, engine.membership.consumed)
-        if consumed and (everywhere or partly):
+            # What leaves for its age was journalled as published long ago; what leaves for room perhaps not yet.
+            untold = not self.published.empty and bool(need.retained or need.room)
+        if (consumed or untold) and (everywhere or partly):
             self.store_progress()  # first, since the journal says why they may leave before it says that they left
         left, unsent = retention.release(
             self._outbox, everywhere, partly, self._lacking, need, engine.wall_us(), engine.mono_us()

@@ -1,11 +1,5 @@
 """The chaos laboratory: named faults at real brokers and real processes, each judged by what it leaves behind.
 
-:func:`scenarios` lists them, :func:`find` knows one by its name, :func:`run_scenario` runs it.
+:mod:`~reliamsg.lab.chaos.catalogue` has them all by name, :mod:`~reliamsg.lab.chaos.runner` runs one. Nothing is
+imported here, since every application of a run imports this package.
 """
-
-from reliamsg.lab.chaos.catalogue import find, scenarios
-from reliamsg.lab.chaos.result import Control, Result
-from reliamsg.lab.chaos.runner import run_scenario
-from reliamsg.lab.chaos.scenario import Scenario
-
-__all__ = ["Control", "Result", "Scenario", "find", "run_scenario", "scenarios"]

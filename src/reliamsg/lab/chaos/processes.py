@@ -36,6 +36,8 @@ class App:
     config: dict[str, Any]
     child: Child | None = None
     starts: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    """What is added to ours."""
 
     @property
     def log(self) -> Path:
@@ -55,7 +57,9 @@ class App:
         """Start it, with `changes` of its configuration for this once."""
         config = {**self.config, **changes}
         command = [sys.executable, "-m", self.module, json.dumps(config)]
-        self.child = Child(self.name, command, output=self.log.with_suffix(".stderr"))
+        self.child = Child(
+            self.name, command, output=self.log.with_suffix(".stderr"), environment=self.environment
+        )
         self.starts += 1
         return self
 

@@ -1,0 +1,183 @@
+"""Faults of networks: 19 to 26 of the catalogue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reliamsg.lab.chaos.context import Context
+from reliamsg.lab.chaos.scenario import Need, scenario
+from reliamsg.lab.chaos.traffic import IMPATIENT, sum_of
+from reliamsg.lab.chaos.waiting import wait_for
+from reliamsg.lab.proxy import TcpProxy
+
+_BOTH: tuple[Need, ...] = ("mosquitto", "rabbitmq")
+_PATIENT: dict[str, Any] = {"heartbeat": 10.0, "connect_timeout": 10.0}
+
+
+@scenario("packets-dropped", 19, promises="P1 P3 P4 P5", messages=6_000, needs=_BOTH,
+          title="No packet passes to or from any site, either way; connections hang; then it is over")  # fmt: skip
+def packets_dropped(context: Context) -> None:
+    paths = context.proxied("mixed")
+    t = context.traffic(paths)
+    t.flows(context.messages // 12)
+    for proxy in paths.of():
+        proxy.stall()
+    context.event("nothing passes")
+    t.accepts(context.messages // 3)
+    context.stake(t.under_way, "messages accepted and not handed out")
+    paths.heal()
+    context.event("all passes")
+    t.drained()
+
+
+@scenario("confirms-lost", 20, promises="P2 P3 P4", messages=6_000, needs=_BOTH,
+          title="What producers send arrives, what brokers answer does not: indeterminate, and sent again")  # fmt: skip
+def confirms_lost(context: Context) -> None:
+    paths = context.proxied("mixed")
+    t = context.traffic(paths, confirm_timeout=0.5)
+    plain = context.plain(paths.producer["dc2"].url(paths.urls["dc2"]), rate=200).start()
+    t.flows(context.messages // 12)
+    for _ in range(2):
+        for proxy in paths.producer.values():
+            proxy.drop_from_broker()
+        context.event("no confirm comes")
+        t.accepts(context.messages // 5)
+        context.stake(min(map(t.unconfirmed, paths.urls)), "messages sent, of which nobody knows")
+        for proxy in paths.producer.values():
+            proxy.reset()
+            proxy.heal()
+        context.event("connections are reset, and confirms come")
+        for site in paths.urls:
+            t.catches_up(site)
+    t.drained()
+    for site in paths.urls:
+        again = sum_of(row for row in t.rows(t.consumer, "duplicate") if row.site == site)
+        context.expect(again > 0, f"messages were sent again to {site}")
+    context.control(plain.finish())
+
+
+@scenario("reset-mid-frame", 21, promises="P2 P3 P4", messages=4_000, needs=_BOTH,
+          title="Connections are reset in the middle of frames, on both paths, in both directions")  # fmt: skip
+def reset_mid_frame(context: Context) -> None:
+    paths = context.proxied("mixed")
+    t = context.traffic(paths, size=1_000, rate=500)
+    t.flows(context.messages // 20)
+    for number in range(16):
+        proxy = paths.of()[number % 4]
+        to_broker = proxy in paths.producer.values()
+        where = context.rng.randrange(1, 20_000 if to_broker else 60_000)
+        if context.rng.random() < 0.3:
+            to_broker, where = not to_broker, context.rng.randrange(1, 40)  # the acknowledgements
+        proxy.reset_mid_frame(where, "to_broker" if to_broker else "from_broker")
+        t.flows(context.messages // 60)
+    context.event("16 connections were reset in mid-frame")
+    paths.heal()
+    resets = [row for app in (t.producer, t.consumer) for row in t.rows(app, "disconnected")]
+    context.stake(len(resets), "connections reset under traffic")
+    t.drained()
+    for app in (t.producer, t.consumer):
+        sites = {row.site for row in t.rows(app, "disconnected")}
+        context.expect(sites == set(paths.urls), "each lost its connections to each site")
+
+
+@scenario("slow-line", 22, promises="P2 P3 P7", messages=1_500, needs=_BOTH,
+          title="8 kbit/s from the producer to every site: slower than confirms are waited for")  # fmt: skip
+def slow_line(context: Context) -> None:
+    paths = context.proxied("mixed")
+    t = context.traffic(paths, rate=500, size=60, producing={"chunk": 20}, confirm_timeout=1.0, **_PATIENT)
+    t.flows(context.messages // 5)
+    for proxy in paths.producer.values():
+        proxy.limit(1_000.0)
+    context.event("8 kbit/s")
+    t.accepts(context.messages * 2 // 5)
+    context.stake(t.under_way, "messages waiting for the line")
+    t.flows(60, 60)
+    context.event("60 more got through; the line is fast again")
+    paths.heal()
+    t.drained()
+
+
+@scenario("packet-loss", 23, promises="P3 P4 P5", messages=3_000, needs=("rabbitmq", "network"), own_brokers=True,
+          title="1, 5, then 20 % of all packets to the broker are lost, at random")  # fmt: skip
+def packet_loss(context: Context) -> None:
+    cluster = context.cluster("ignore", nodes=1, plugins=["rabbitmq_mqtt"])
+    options = {**IMPATIENT, **_PATIENT, "confirm_timeout": 10.0}
+    context.event("a RabbitMQ in a network of its own: dc1 speaks AMQP, dc2 MQTT")
+    sites = [
+        ("dc1", cluster.url(1), options),
+        ("dc2", cluster.mqtt_url(1), {**options, "mqtt_version": "3.1.1"}),
+    ]
+    t = context.traffic(sites, rate=300)
+    t.flows(context.messages // 20)
+    for part in (0.01, 0.05, 0.20):
+        cluster.network.heal(1)
+        cluster.network.lose(1, part)
+        context.event(f"{part:.0%} of the packets are lost")
+        before = t.accepted()
+        t.flows(context.messages // 5, 60)
+        context.stake(t.accepted() - before, "messages published while packets were lost")
+    cluster.network.heal(1)
+    context.event("no more packets are lost")
+    t.drained(60)
+
+
+@scenario("site-isolated", 24, promises="P3 P4 P5", messages=6_000, needs=_BOTH,
+          title="One site can't be reached while the other is up, then the other way round")  # fmt: skip
+def site_isolated(context: Context) -> None:
+    paths = context.proxied("mixed")
+    t = context.traffic(paths)
+    t.flows(context.messages // 12)
+    for site in paths.urls:
+        for proxy in paths.of(site):
+            proxy.stall()
+        context.event(f"{site} is isolated")
+        t.flows(context.messages // 4)
+        context.stake(t.unconfirmed(site), f"messages that {site} lacks while it is away")
+        paths.heal(site)
+        context.event(f"{site} is back")
+        t.catches_up(site)
+    t.drained()
+
+
+@scenario("flapping", 25, promises="P3 P4 P5", messages=6_000, needs=_BOTH,
+          title="Sites come and go every two seconds, in turn")  # fmt: skip
+def flapping(context: Context) -> None:
+    paths = context.proxied("mixed")
+    names = list(paths.urls)
+    t = context.traffic(paths, rate=max(100, context.messages // 14))
+    t.flows(context.messages // 12)
+    for number in range(6):
+        down = names[number % len(names)]
+        paths.heal()
+        for proxy in paths.of(down):
+            proxy.cut()
+        context.event(f"{down} goes, the others come")
+        t.accepts(context.messages // 7)
+        context.stake(t.unconfirmed(down), "messages that a site lacks while it is away")
+    paths.heal()
+    context.event("all sites stay")
+    t.drained()
+    sites = {row.site for row in t.rows(t.producer, "disconnected")}
+    context.expect(sites == set(names), "each site was away")
+
+
+@scenario("site-delayed", 26, promises="P3 P5", messages=6_000, needs=_BOTH,
+          title="What one site sends arrives later than the gap timeout, what the other sends at once")  # fmt: skip
+def site_delayed(context: Context) -> None:
+    gap_timeout = 1.0
+    paths = context.proxied("mixed")
+    t = context.traffic(
+        paths, consuming={"options": {"gap_timeout": gap_timeout}}, confirm_timeout=20.0, heartbeat=10.0
+    )
+    t.flows(context.messages // 20)
+    for site in paths.urls:
+        late: TcpProxy = paths.consumer[site]
+        late.delay(2 * gap_timeout, "from_broker")
+        context.event(f"what {site} sends comes {2 * gap_timeout:g} s late")
+        t.flows(context.messages // 4)
+        wait_for(lambda s=site: context.run.queued(s, context.group) > 0, f"{site} is late")  # type: ignore[misc]
+        context.stake(context.run.queued(site, context.group), f"messages of {site} on their way too long")
+        late.heal()
+        context.event(f"{site} is in time again")
+    t.drained()
+    context.expect(not t.rows(t.consumer, "declared"), "no gap was declared")
