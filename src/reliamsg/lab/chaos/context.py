@@ -169,6 +169,18 @@ class Context:
             self.event("a producer publishes, a group consumes")
         return found
 
+    def slow(self, delay: float = 0.005) -> dict[str, Any]:
+        """Configuration of a consumer that spends `delay` seconds on a message, and has a small inbox: what it has not
+        handled stays at the sites, until :meth:`hurry`."""
+        return {
+            "delay": delay, "batch": 20, "options": {"max_inbox_bytes": 1 << 15},
+            "hurry": str(self.directory / "hurry"),
+        }  # fmt: skip
+
+    def hurry(self) -> None:
+        """From now on handling takes a slow consumer no time."""
+        (self.directory / "hurry").touch()
+
     def plain(self, url: str, *, rate: int = 500, delay: float = 0.0) -> PlainPair:
         """A plain paho publisher and subscriber at one site, started."""
         pair = plain_pair(self.directory / "control", url, f"plain-{self.topic}", rate=rate, delay=delay)

@@ -30,7 +30,8 @@ def refused(t: Traffic) -> Lines:
 
 def unnoted(t: Traffic) -> int:
     """How many messages were handed out whose acknowledgement is not on the disk."""
-    return t.delivered() - sum_of(t.rows(t.consumer, "acknowledged"))
+    noted = sum_of(t.rows(t.consumer, "acknowledged"))
+    return t.delivered() - noted
 
 
 def end_publishing(context: Context, t: Traffic) -> None:
@@ -57,10 +58,11 @@ def own_disk(context: Context, name: str, size: str) -> Path:
 def disk_full(context: Context) -> None:
     outer, inner = own_disk(context, "outbox-disk", "1m"), own_disk(context, "inbox-disk", "1m")
     t = context.traffic(
-        context.sites(), messages=0, rate=500, producing={"outbox": str(outer / "outbox.db"), "options": _SMALL},
-        consuming={"inbox": str(inner / "inbox.db")},
+        context.sites(), messages=0, rate=500, size=500,
+        producing={"outbox": str(outer / "outbox.db"), "options": _SMALL},
+        consuming={"inbox": str(inner / "inbox.db"), **context.slow()},
     )  # fmt: skip
-    t.flows(context.messages // 20)
+    t.flows(context.messages // 40)
     failed = refused(t)
     filler = fill(outer)
     context.event("the outbox's disk is full")
@@ -68,15 +70,16 @@ def disk_full(context: Context) -> None:
     context.stake(failed(), "publishes refused, of which none may be half done")
     filler.unlink()
     context.event("there is room again")
-    t.flows(context.messages // 20)
+    t.flows(context.messages // 40)
     filler = fill(inner)
     context.event("the inbox's disk is full")
     reported = Lines(t.consumer.log.with_suffix(".stderr"), b"InboxWriteError")
     wait_for(reported, "the consumer says so")
     t.accepts(context.messages // 10)
-    context.stake(unnoted(t), "messages handed out, of which nothing could be noted")
+    context.stake(t.under_way, "messages for which the inbox has no room")
     filler.unlink()
     context.event("there is room again")
+    context.hurry()
     end_publishing(context, t)
 
 
@@ -224,23 +227,33 @@ def flipped_bit(context: Context) -> None:
 
 
 @scenario("read-only-disk", 16, promises="P1 P2", messages=3_000, needs=("mosquitto", "cc"),
-          title="The disk of all files turns read-only, as after an error, and writable again")  # fmt: skip
+          title="The disk of the inbox turns read-only, as after an error, then that of the outbox")  # fmt: skip
 def read_only_disk(context: Context) -> None:
-    faults = FsyncFaults(context.directory)
     t = context.traffic(context.sites(), messages=0, rate=500, start=False)
-    for app in (t.producer, t.consumer):
-        app.environment = faults.environment
+    disks = []
+    for app, name in ((t.producer, "outbox-disk"), (t.consumer, "inbox-disk")):
+        place = context.directory / name
+        place.mkdir()
+        disks.append(FsyncFaults(place))
+        app.environment = disks[-1].environment
+    outer, inner = disks
     t.begin()
     t.flows(context.messages // 10)
-    failed = refused(t)
-    faults.read_only()
-    context.event("nothing can be written any more")
-    wait_for(lambda: failed() > 50, "publishing is refused")
+    inner.read_only()
+    context.event("the inbox can't be written any more")
     wait_for(lambda: error_of(t.consumer, "InboxWriteError"), "the consumer says so")
-    context.stake(failed(), "publishes refused, of which none may be half done")
+    t.accepts(context.messages // 20)
     context.stake(unnoted(t), "messages handed out, of which nothing could be noted")
-    faults.heal()
-    context.event("the disk is writable again")
+    inner.heal()
+    context.event("it can be written again")
+    t.flows(context.messages // 20)
+    failed = refused(t)
+    outer.read_only()
+    context.event("the outbox can't be written any more")
+    wait_for(lambda: failed() > 50, "publishing is refused")
+    context.stake(failed(), "publishes refused, of which none may be half done")
+    outer.heal()
+    context.event("it can be written again")
     end_publishing(context, t)
 
 

@@ -1,0 +1,277 @@
+"""Faults of brokers: 27 to 36 of the catalogue; 29 is among the runs with several faults."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pika
+
+from reliamsg.lab.chaos.context import Context
+from reliamsg.lab.chaos.pika_control import PikaPair
+from reliamsg.lab.chaos.scenario import Need, scenario
+from reliamsg.lab.chaos.traffic import IMPATIENT, Traffic, sum_of
+from reliamsg.lab.chaos.waiting import wait_for
+from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.wire.address import EXCHANGE, group_queue
+
+_BOTH: tuple[Need, ...] = ("mosquitto", "rabbitmq")
+_RABBIT: tuple[Need, ...] = ("rabbitmq",)
+_SMALL_BATCHES: dict[str, Any] = {"chunk": 20, "options": {"max_batch_messages": 20}}
+"""On a slow machine batches grow, and what a broker keeps, which is so many of them, would be all there is."""
+
+
+def queues_up(context: Context, t: Traffic, site: str, least: int) -> None:
+    """Wait until a site holds so many messages for the group, and note them as at stake."""
+    wait_for(
+        lambda: context.run.queued(site, context.group) >= least,
+        f"{least} messages are queued at {site}",
+        60,
+        0.2,
+    )
+    context.stake(context.run.queued(site, context.group), f"messages confirmed by {site} and queued there")
+
+
+def rabbit_of(context: Context, **options: Any) -> RabbitNode:
+    """dc1, a RabbitMQ node; started before the others."""
+    return context.rabbit("dc1", **options)
+
+
+@contextlib.contextmanager
+def channel_to(node: RabbitNode) -> Iterator[Any]:
+    """A channel of an administrator's program."""
+    with contextlib.closing(
+        pika.BlockingConnection(pika.URLParameters(node.url + "?heartbeat=0"))
+    ) as connection:
+        yield connection.channel()
+
+
+@scenario("broker-killed", 27, promises="P4 P5", messages=6_000, own_brokers=True,
+          title="SIGKILL of a Mosquitto with messages queued; it returns without them")  # fmt: skip
+def broker_killed(context: Context) -> None:
+    dc1, _ = context.mosquitto("dc1"), context.mosquitto("dc2")
+    t = context.traffic(context.sites(prefetch=4), consuming=context.slow())
+    plain = context.plain(dc1.url, rate=300, delay=0.01).start()
+    received, confirmed = plain.counter("received"), plain.counter("confirmed")
+    queues_up(context, t, "dc1", context.messages // 12)
+    wait_for(lambda: confirmed() - received() > 50, "plain paho has messages queued, too")
+    dc1.kill()
+    context.event("SIGKILL to dc1")
+    t.accepts(context.messages // 12)
+    dc1.start()
+    context.event("dc1 is back, empty")
+    context.hurry()
+    t.drained(60)
+    context.control(plain.finish())
+
+
+@scenario("broker-stopped", 28, promises="P2 P4", messages=6_000, needs=_BOTH, own_brokers=True,
+          title="SIGSTOP of both brokers for longer than confirms are waited for, then SIGCONT")  # fmt: skip
+def broker_stopped(context: Context) -> None:
+    t = context.traffic(context.sites("mixed"), rate=max(100, context.messages // 8))
+    t.flows(context.messages // 20)
+    for broker in context.brokers.values():
+        broker.pause()
+    context.event("SIGSTOP to both brokers")
+    t.accepts(context.messages // 2)
+    for name, broker in context.brokers.items():
+        context.stake(t.unconfirmed(name), "messages sent or waiting, of which nobody knows")
+        broker.resume()
+    context.event("SIGCONT to both brokers")
+    for name in context.brokers:
+        t.catches_up(name)
+    t.drained()
+    for app in (t.producer, t.consumer):
+        context.expect(t.rows(app, "disconnected"), "confirm time-outs and heartbeats ended connections")
+
+
+@scenario("data-wiped", 30, promises="P5", messages=6_000, needs=_BOTH, own_brokers=True,
+          title="A RabbitMQ is killed with messages queued, and its data directory is wiped")  # fmt: skip
+def data_wiped(context: Context) -> None:
+    node = rabbit_of(context)
+    context.mosquitto("dc2")
+    t = context.traffic(context.sites(prefetch=4), consuming=context.slow())
+    plain = PikaPair(node.url, f"plain-{context.topic}", rate=300, delay=0.01).start()
+    context.stack.callback(plain.end)
+    queues_up(context, t, "dc1", context.messages // 12)
+    wait_for(
+        lambda: len(plain.publisher.accepted) - len(plain.consumer.received) > 50, "pika has some queued, too"
+    )
+    node.kill()
+    node.wipe()
+    context.event("SIGKILL to dc1, and its data is gone")
+    node.start()
+    context.event("dc1 is back, empty")
+    context.hurry()
+    t.drained(60)
+    context.control(plain.finish())
+
+
+@scenario("queue-deleted", 31, promises="P5", messages=6_000, needs=_BOTH, own_brokers=True,
+          title="Somebody deletes the group's queue with messages in it, later takes its binding away")  # fmt: skip
+def queue_deleted(context: Context) -> None:
+    node, queue = rabbit_of(context), group_queue(context.topic, 0, context.group)
+    context.mosquitto("dc2")
+    t = context.traffic(
+        context.sites(prefetch=4), messages=0, rate=800, producing={"chunk": 20}, consuming=context.slow()
+    )
+    queues_up(context, t, "dc1", context.messages // 12)
+    with channel_to(node) as channel:
+        lost = len(gone_from(t, "dc1"))
+        channel.queue_delete(queue)
+        context.event("the group's queue at dc1 is deleted")
+        wait_for(lambda: len(gone_from(t, "dc1")) > lost, "the consumer notices")
+        t.flows(context.messages // 20)
+        returned = len(t.rows(t.producer, "returned"))
+        channel.queue_unbind(queue, EXCHANGE, context.topic)
+        context.event("its binding is taken away")
+        wait_for(lambda: len(t.rows(t.producer, "returned")) > returned, "batches are returned")
+    context.stake(
+        sum_of(t.rows(t.producer, "returned")), "messages that the broker confirmed after returning them"
+    )
+    t.flows(context.messages // 20)
+    t.producer.stop(60)
+    context.hurry()
+    t.drained(60)
+
+
+def gone_from(t: Traffic, site: str) -> list[Any]:
+    """When the consumer lost its connection to a site."""
+    return [row for row in t.rows(t.consumer, "disconnected") if row.site == site]
+
+
+@scenario("overflow-drops", 32, promises="P5", messages=4_000, needs=_BOTH, own_brokers=True,
+          title="Both sites drop what they confirmed: max-length drop-head, and max_queued_messages")  # fmt: skip
+def overflow_drops(context: Context) -> None:
+    node, queue = rabbit_of(context), group_queue(context.topic, 0, context.group)
+    dc2 = context.mosquitto("dc2", max_queued_messages=10)
+    policy = {"max-length": 5, "overflow": "drop-head"}
+    node.ctl("set_policy", "drops", f"^{queue}$", json.dumps(policy), "--apply-to", "queues")
+    # Nobody but the producer has it all.
+    options = {**_SMALL_BATCHES["options"], "release": "consumed"}
+    t = context.traffic(
+        context.sites(), producing={**_SMALL_BATCHES, "options": options, "linger": True},
+    )  # fmt: skip
+    plain = context.plain(dc2.url, rate=500).start()
+    t.flows(context.messages // 20)
+    t.consumer.stop()
+    plain.subscriber.stop()
+    context.event("the consumers leave; both sites keep no more than a few messages")
+    wait_for(lambda: t.accepted() >= context.messages, "all is published", 60)
+    for site in ("dc1", "dc2"):
+        wait_for(lambda s=site: t.unconfirmed(s) == 0, f"{site} confirms all", 60)  # type: ignore[misc]
+    context.stake(t.under_way, "messages confirmed by both sites, of which each kept a few")
+    t.consumer.start()
+    plain.subscriber.start()
+    context.event("the consumers are back")
+    comes(t)
+    context.control(plain.finish())
+
+
+def comes(t: Traffic) -> None:
+    """What the producer still holds comes to the group because it asks for it; then both end."""
+    wait_for(
+        lambda: t.delivered() >= t.accepted(), lambda: f"all that was lost comes; {t.consumer.errors()}", 120
+    )
+    t.producer.stop(60)
+    t.drained(60)
+
+
+@scenario("memory-alarm", 33, promises="P2 P7", messages=4_000, needs=_BOTH, own_brokers=True,
+          title="A RabbitMQ runs out of memory and blocks its publishers; the other site goes on")  # fmt: skip
+def memory_alarm(context: Context) -> None:
+    node = rabbit_of(context)
+    context.mosquitto("dc2")
+    t = context.traffic(context.sites(heartbeat=60.0), rate=500)
+    t.flows(context.messages // 20)
+    node.ctl("set_vm_memory_high_watermark", "0.0001")
+    context.event("a memory alarm at dc1")
+    t.flows(context.messages // 4)
+    wait_for(lambda: t.unconfirmed("dc1") > context.messages // 10, "dc1 blocks publishers")
+    context.stake(t.unconfirmed("dc1"), "messages that dc1 would not take")
+    node.ctl("set_vm_memory_high_watermark", "0.4")
+    context.event("dc1 has memory again")
+    t.drained()
+    lost = [row for row in t.rows(t.producer, "disconnected") if row.site == "dc1" and row.reason != "closed"]
+    context.expect(not lost, "a blocked connection is no broken one")
+
+
+@scenario("majority-gone", 34, promises="P2 P5", messages=4_000, needs=(*_BOTH, "network"), own_brokers=True,
+          title="Two of the three nodes that hold a quorum queue are killed, and come back")  # fmt: skip
+def majority_gone(context: Context) -> None:
+    cluster = context.cluster("ignore")
+    dc2 = context.mosquitto("dc2")
+    options = {**IMPATIENT, "backoff_max": 1.0}
+    context.event("dc1 is a cluster of three RabbitMQ nodes, dc2 a Mosquitto")
+    t = context.traffic([("dc1", cluster.url(), options), ("dc2", dc2.url, options)], rate=300)
+    t.flows(context.messages // 20)
+    cluster.node(2).kill()
+    cluster.node(3).kill()
+    context.event("SIGKILL to nodes 2 and 3: the queue has no majority")
+    t.flows(context.messages // 4, 60)
+    context.stake(t.unconfirmed("dc1"), "messages that dc1 can't confirm")
+    cluster.start(2, 3)
+    context.event("nodes 2 and 3 are back")
+    wait_for(lambda: t.unconfirmed("dc1") < 500, "dc1 catches up", 90)
+    t.drained(60)
+
+
+@scenario("expired-queue", 35, promises="P5 P6", messages=2_000, needs=_RABBIT, own_brokers=True,
+          title="While the consumer is away messages expire, then its queue does; there is no other site")  # fmt: skip
+def expired_queue(context: Context) -> None:
+    node, queue = rabbit_of(context), group_queue(context.topic, 0, context.group)
+    options = {**_SMALL_BATCHES["options"], "release": "consumed"}
+    t = context.traffic(
+        context.sites(), messages=0, rate=400,
+        producing={
+            **_SMALL_BATCHES, "options": options, "linger": True, "enough": str(context.directory / "enough")
+        },
+    )  # fmt: skip
+    plain = PikaPair(node.url, f"plain-{context.topic}", rate=200).start(consume=False)
+    context.stack.callback(plain.end)
+    for policy in ({"message-ttl": 300}, {"expires": 1_000}):
+        t.flows(context.messages // 20)
+        t.consumer.stop()
+        pattern = f"^({queue}|plain-.*)$"
+        node.ctl("set_policy", "short", pattern, json.dumps(policy), "--apply-to", "queues")
+        context.event(f"the consumer is away, and dc1 has the policy {policy}")
+        before = t.accepted()
+        t.accepts(context.messages // 4)
+        wait_for(lambda: depth(node, queue) < 5, "dc1 keeps next to nothing", 30, 0.5)
+        context.stake(t.accepted() - before, "messages published for a queue that forgets")
+        node.ctl("clear_policy", "short")
+        t.consumer.start()
+        context.event("the consumer is back, the policy is gone")
+    wait_for(lambda: t.accepted() >= context.messages, "enough is published", 60)
+    (context.directory / "enough").touch()
+    comes(t)
+    context.control(plain.finish())
+
+
+def depth(node: RabbitNode, queue: str) -> int:
+    """How many messages wait in a queue; 0 where there is none."""
+    return node.queues().get(queue, 0)
+
+
+@scenario("consumer-timeout", 36, promises="P4 P7", messages=1_500, needs=_RABBIT, own_brokers=True,
+          title="A handler takes longer than RabbitMQ lets a consumer hold a message")  # fmt: skip
+def consumer_timeout(context: Context) -> None:
+    seconds = 5
+    rabbit_of(context, config=[f"consumer_timeout = {seconds * 1000}", "channel_tick_interval = 1000"])
+    t = context.traffic(
+        context.sites(), rate=300, consuming={**context.slow(0.4), "batch": 50, "options": {}}
+    )
+    plain = PikaPair(context.some_url("amqp"), f"plain-{context.topic}", rate=100, delay=0.1).start()
+    context.stack.callback(plain.end)
+    t.accepts(context.messages // 2)
+    context.event(f"each batch takes 20 s; RabbitMQ's consumer_timeout is {seconds} s")
+    time.sleep(3 * seconds)  # the fault itself
+    context.stake(t.under_way, "messages waiting behind a slow handler")
+    context.hurry()
+    t.drained(90)
+    broken = [row for row in t.rows(t.consumer, "disconnected") if row.reason != "closed"]
+    context.expect(not broken, "RabbitMQ closed no channel of ours")
+    context.control(plain.finish())
