@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reliamsg.lab.chaos.context import Context
+from reliamsg.lab.chaos.files import copy_database, restore_database
 from reliamsg.lab.chaos.processes import App, Lines
 from reliamsg.lab.chaos.scenario import scenario
 from reliamsg.lab.chaos.traffic import Paths, Traffic, sum_of
@@ -131,21 +132,6 @@ def lying_fsync(context: Context) -> None:
     restore_database(copy, t.producer.database)
     context.event("power loss: SIGKILL, and the disk has what it really wrote")
     come_back(context, t, paths)
-
-
-def copy_database(database: Path, copy: Path) -> None:
-    """Copy a database that nobody writes, with whatever belongs to it, to a new directory."""
-    copy.mkdir()
-    for file in database.parent.glob(f"{database.name}*"):
-        shutil.copy2(file, copy / file.name)
-
-
-def restore_database(copy: Path, database: Path) -> None:
-    """Put a copy in the database's place."""
-    for file in database.parent.glob(f"{database.name}*"):
-        file.unlink()
-    for file in copy.iterdir():
-        shutil.copy2(file, database.parent / file.name)
 
 
 @scenario("failing-fsync", 13, promises="P1 P2", messages=3_000, needs=("mosquitto", "cc"),

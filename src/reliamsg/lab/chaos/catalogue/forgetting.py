@@ -1,0 +1,266 @@
+"""Earlier runs in which brokers forget what they confirmed, message by message."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+from reliamsg.config import Site
+from reliamsg.lab.chaos.context import Context
+from reliamsg.lab.chaos.result import Control
+from reliamsg.lab.chaos.scenario import Need, scenario
+from reliamsg.lab.chaos.waiting import Unmet, patient, wait_for
+from reliamsg.lab.haproxy import HaProxy
+from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.receiving.consumer import Consumer
+from reliamsg.sending.producer import Producer
+
+_HOME = 3
+"""The node that keeps the session: the first that the subscriber's balancer offers."""
+_BALANCED: tuple[Need, ...] = ("rabbitmq", "network", "haproxy")
+
+
+class Letters:
+    """A producer and a group in this process, one message at a time."""
+
+    def __init__(self, context: Context, out: list[Site], into: list[Site] | None = None) -> None:
+        self.context = context
+        self.out, self.into = out, into or out
+        self.topic = context.topic
+        self.place = context.run.directory
+        self.published = 0
+
+    def producer(self) -> Producer:
+        """Open the producer; a message leaves its outbox when the group has it."""
+        return Producer(
+            "station", self.out, outbox=self.place / "outbox.db", groups={self.topic: [self.topic]},
+            release="consumed", journal=self.place / "journals",
+        )  # fmt: skip
+
+    @contextlib.contextmanager
+    def consumer(self, *, reading: bool = True) -> Iterator[Consumer]:
+        """The group's consumer comes; with `reading` it is waited for until it reads all sites."""
+        with Consumer(
+            self.topic, self.into, topics=[self.topic], inbox=self.place / "inbox.db", nak_delay=0.5,
+            journal=self.place / "journals",
+        ) as consumer:  # fmt: skip
+            if reading:
+                wait_for(
+                    lambda: all(site.state == "connected" for site in consumer.status().sites.values()),
+                    "all sites are read",
+                )
+            yield consumer
+
+    def publish(self, producer: Producer, bodies: str, *, confirmed: bool = True) -> None:
+        """Publish a message for each character, and wait until all sites have it unless told otherwise."""
+        for body in bodies:
+            receipt = producer.publish(self.topic, body.encode())
+            self.published += 1
+            if confirmed:
+                receipt.wait(timeout=patient(20))
+        self.context.event(f"published: {' '.join(bodies)}")
+
+    def take(self, consumer: Consumer, bodies: str) -> None:
+        """These must be the next messages, once each, in this order."""
+        for body in bodies:
+            message = consumer.get(timeout=patient(20))
+            if message is None or message.body != body.encode():
+                came = "nothing" if message is None else message.body.decode()
+                raise Unmet(f"{body} should come, and {came} came")
+            message.ack(durable=True)
+        self.context.event(f"handed out: {' '.join(bodies)}")
+
+
+class PlainLetters:
+    """The same with plain paho: QoS 1, a persistent session at one broker."""
+
+    def __init__(self, topic: str, read: str, write: str | None = None) -> None:
+        """`read`, `write`: the URLs that are subscribed and published at."""
+        self.topic, self.read, self.write = topic, read, write or read
+        self.received: list[str] = []
+        self.published: list[str] = []
+        self._changed = threading.Condition()
+        self._client: PlainSubscriber | None = None
+
+    def arrive(self, *, subscribed: bool = True) -> None:
+        """The subscriber comes."""
+        # An MQTT 3.1.1 broker need not take more than 23 characters.
+        self._client = PlainSubscriber(self.read, self.topic[-20:], self.topic, self._take)
+        if subscribed:
+            self.subscribed()
+
+    def subscribed(self) -> None:
+        """Wait until it has subscribed."""
+        if self._client is not None:
+            self._client.wait_subscribed(patient(30))
+
+    def leave(self) -> None:
+        """It goes; its session stays."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def publish(self, *bodies: str) -> None:
+        """Publish, and return when the broker has confirmed all."""
+        publisher = PlainPublisher(self.write, f"{self.topic[-18:]}-p")
+        try:
+            for body in bodies:
+                publisher.publish(self.topic, body.encode(), body)
+            wait_for(
+                lambda: publisher.confirmed(0.1) is None or not publisher.unconfirmed,
+                "plain paho is confirmed",
+            )
+        finally:
+            publisher.close()
+        self.published += bodies
+
+    def wait_for(self, body: str) -> None:
+        """Wait until this one has come."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: body in self.received, patient(30)):
+                raise Unmet(f"plain paho never got {body}; it has {self.received}")
+
+    def _take(self, body: bytes) -> None:
+        with self._changed:
+            self.received.append(body.decode())
+            self._changed.notify_all()
+
+    def control(self) -> Control:
+        """What came of what was confirmed; a last message, ``end``, tells that nothing more comes."""
+        self.publish("end")
+        self.wait_for("end")
+        self.leave()
+        came = " ".join(body for body in self.received if body != "end")
+        return Control(
+            f"plain paho, which got {came or 'nothing'}",
+            len(self.published) - 1,
+            len(set(self.published) - set(self.received)),
+            len(self.received) - len(set(self.received)),
+        )
+
+
+@scenario("resume-test", promises="P3 P4 P5", messages=6, own_brokers=True,
+          title="A; the reader leaves; B C; a broker dies; the reader returns; D E; the broker returns")  # fmt: skip
+def resume_test(context: Context) -> None:
+    dc1, dc2 = context.mosquitto("dc1"), context.mosquitto("dc2")
+    letters = Letters(context, [Site("dc1", dc1.url, backoff_max=0.5), Site("dc2", dc2.url)])
+    with letters.producer() as producer:
+        with letters.consumer() as consumer:
+            letters.publish(producer, "A")
+            letters.take(consumer, "A")
+        context.event("the reader leaves")
+        letters.publish(producer, "BC")
+        context.stake(dc1.stored(), "messages that dc1 keeps, and forgets")
+        dc1.kill()
+        context.event("SIGKILL to dc1")
+        with letters.consumer(reading=False) as consumer:
+            letters.publish(producer, "DE", confirmed=False)
+            letters.take(consumer, "BCDE")
+            dc1.wipe()
+            dc1.start()
+            context.event("dc1 is back, empty")
+            letters.publish(producer, "F")
+            letters.take(consumer, "F")
+            consumed(producer)
+    plain, broker = PlainLetters(f"p-{context.topic}", dc2.url), dc2
+    plain.arrive()
+    plain.publish("A")
+    plain.wait_for("A")
+    plain.leave()
+    plain.publish("B", "C")
+    broker.kill()
+    broker.start()
+    plain.publish("D", "E")
+    plain.arrive()
+    context.control(plain.control())
+
+
+def consumed(producer: Producer) -> None:
+    """Wait until nothing is left to do for a producer."""
+    wait_for(lambda: not producer.pending(), "all is consumed", 30)
+
+
+@scenario("lost-tail", 41, promises="P5 P6", messages=11, own_brokers=True,
+          title="The last ten messages are confirmed and lost by the only broker; then silence")  # fmt: skip
+def lost_tail(context: Context) -> None:
+    dc1 = context.mosquitto("dc1", persistence=True)
+    letters = Letters(context, [Site("dc1", dc1.url, backoff_max=0.2)])
+    with letters.producer() as producer:
+        with letters.consumer() as consumer:
+            letters.publish(producer, "-")
+            letters.take(consumer, "-")
+        letters.publish(producer, "0123456789")
+        context.stake(dc1.stored(), "messages that were confirmed and not saved")
+        dc1.kill()
+        dc1.start()
+        context.event(
+            "SIGKILL to dc1 before it saves; it is back without them, and nothing more is published"
+        )
+        wait_for(lambda: producer.status().sites["dc1"].state == "connected", "the producer is back")
+        with letters.consumer() as consumer:
+            since = time.monotonic()
+            letters.take(consumer, "0123456789")
+            context.event(f"the tail came {time.monotonic() - since:.2f} s after the reader could read")
+            consumed(producer)
+    plain = PlainLetters(f"p-{context.topic}", dc1.url)
+    plain.arrive()
+    plain.publish("A")
+    plain.wait_for("A")
+    plain.leave()
+    plain.publish(*"0123456789")
+    dc1.kill()
+    dc1.start()
+    plain.arrive()
+    context.control(plain.control())
+
+
+@scenario("node-loss-load-balancer", promises="P3 P4 P5", messages=7, needs=_BALANCED, own_brokers=True,
+          title="MQTT through HAProxy to a RabbitMQ cluster; the node of the reader's session is killed")  # fmt: skip
+def node_loss(context: Context) -> None:
+    cluster = context.cluster("pause_minority", plugins=["rabbitmq_mqtt"])
+
+    def balancer(name: str, *order: int) -> HaProxy:
+        servers = {f"node{number}": cluster.node(number).mqtt_address for number in order}
+        found = context.stack.enter_context(HaProxy(context.directory / name, servers))
+        found.wait_up()
+        return found
+
+    readers, writers = balancer("readers", _HOME, 1, 2), balancer("writers", 1, 2, _HOME)
+    urls = [f"mqtt://guest:guest@127.0.0.1:{found.port}" for found in (readers, writers)]
+    context.event("a cluster of three RabbitMQ nodes behind two HAProxies")
+    letters = Letters(
+        context, [Site("dc1", urls[1], backoff_max=1.0)], [Site("dc1", urls[0], backoff_max=1.0)]
+    )
+    plain = PlainLetters(f"p-{context.topic}", *urls)
+    plain.arrive()
+    plain.publish("A")
+    plain.wait_for("A")
+    plain.leave()
+    plain.publish("B", "C")
+    with letters.producer() as producer:
+        with letters.consumer() as consumer:
+            letters.publish(producer, "A")
+            letters.take(consumer, "A")
+        context.event("the reader leaves")
+        letters.publish(producer, "BC")
+        context.stake(2, "messages that the session keeps at its node")
+        cluster.node(_HOME).kill()
+        readers.wait_down(f"node{_HOME}")
+        context.event(f"SIGKILL to node {_HOME}, where the session is")
+        plain.arrive(subscribed=False)
+        plain.publish("D", "E")
+        with letters.consumer(reading=False) as consumer:
+            letters.publish(producer, "DE")
+            letters.take(consumer, "BCDE")
+            context.event(f"meanwhile plain paho has {' '.join(plain.received)}")
+            cluster.start(_HOME)
+            cluster.wait_whole()
+            readers.wait_up(f"node{_HOME}")
+            context.event(f"node {_HOME} is back")
+            letters.publish(producer, "F")
+            letters.take(consumer, "F")
+            consumed(producer)
+    plain.subscribed()
+    context.control(plain.control())
