@@ -106,6 +106,47 @@ def run(
     return _status(results)
 
 
+@chaos.command(epilog=EXIT_CODES_HELP)
+@click.option("--runs", type=click.IntRange(min=1), default=100, show_default=True, metavar="N")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the first run; each has the next.")
+@click.option(
+    "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), default=_DIRECTORY,
+    show_default=True, help="For the files of runs that are not ok.",
+)  # fmt: skip
+@json_option
+def campaign(runs: int, seed: int | None, directory: Path, as_json: bool) -> int:
+    """Do many short runs with faults at random.
+
+    Processes, brokers and whole sites are killed, stopped, cut off, slowed down, and disks filled, at two Mosquittos or
+    at RabbitMQ and Mosquitto, a few faults in each run. A run takes some ten seconds. Says in the end how many faults
+    struck, what was lost, doubled and out of order, and how long the slowest took until everything was handed out.
+
+    Ends with 0 when all runs are ok, 1 when one is not: its files are kept, and its seed with --runs 1 does the same
+    again. 2 when something that is needed is missing.
+    """
+    from reliamsg.lab.chaos.campaign import campaign as perform
+
+    def tell(result: Result) -> None:
+        kept = "" if result.verdict == "complete" and not result.problems else f"; files: {result.files}"
+        struck = ", ".join(what for _, what in result.events[2:-1])
+        click.echo(
+            f"seed {result.seed}: {result.verdict}, {result.messages:,} messages, drained in"
+            f" {result.drain_seconds:.1f} s ({struck}){kept}", err=as_json,
+        )  # fmt: skip
+        for problem in (*result.problems, *result.findings):
+            click.echo(f"  {problem}", err=as_json)
+
+    seed = secrets.randbelow(2**32) if seed is None else seed
+    summary = perform(runs, directory.resolve(), seed, on_result=tell)
+    if as_json:
+        print_json(summary.as_dict())
+    else:
+        click.echo(summary.text())
+    if summary.missing:
+        return Status.UNKNOWN
+    return Status.OK if summary.ok else Status.INCOMPLETE
+
+
 def _chosen(names: tuple[str, ...]) -> list[Scenario]:
     from reliamsg.lab.chaos.catalogue import find, scenarios
 

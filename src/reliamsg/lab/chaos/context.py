@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from reliamsg.lab.chaos.result import Control, Result
 from reliamsg.lab.chaos.scenario import Scenario
 from reliamsg.lab.chaos.traffic import IMPATIENT, Paths, Traffic, begin, paths_to
 from reliamsg.lab.cluster import PartitionMode, RabbitCluster
+from reliamsg.lab.disk import small_disk
 from reliamsg.lab.mosquitto import Mosquitto
 from reliamsg.lab.process import LabError
 from reliamsg.lab.rabbitmq import RabbitNode
@@ -132,6 +134,18 @@ class Context:
             if url.startswith(f"{protocol}://"):
                 return url
         raise LabError(f"none of the sites speaks {protocol}://")
+
+    def disk(self, name: str, size: str) -> Path:
+        """A small file system, such as ``1m``, for outboxes and inboxes; what is on it in the end stays as evidence.
+        Needs root."""
+        disk = self.stack.enter_context(small_disk(self.directory / name, size))
+
+        def save() -> None:
+            for file in disk.glob("*.db*"):
+                shutil.copy(file, self.run.directory)
+
+        self.stack.callback(save)
+        return disk
 
     # Clients.
 

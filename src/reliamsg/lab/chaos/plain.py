@@ -155,6 +155,7 @@ def main(config: dict[str, Any]) -> None:
     """Publish or subscribe, as `config` says."""
     stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
+    Path(config["ready"]).touch()
     {"publish": publish, "subscribe": subscribe}[config["role"]](config, stop)
 
 

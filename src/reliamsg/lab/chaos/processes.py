@@ -38,6 +38,8 @@ class App:
     starts: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     """What is added to ours."""
+    _ready: Path = Path("/nonexistent")
+    """Made by the application when it takes signals."""
 
     @property
     def log(self) -> Path:
@@ -55,7 +57,9 @@ class App:
 
     def start(self, **changes: Any) -> App:
         """Start it, with `changes` of its configuration for this once."""
-        config = {**self.config, **changes}
+        config = {"ready": str(self.log.with_suffix(".ready")), **self.config, **changes}
+        self._ready = Path(config["ready"])
+        self._ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", self.module, json.dumps(config)]
         self.child = Child(
             self.name, command, output=self.log.with_suffix(".stderr"), environment=self.environment
@@ -84,7 +88,10 @@ class App:
             self.child.kill()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """SIGTERM; it must end by itself, without an error."""
+        """SIGTERM, once it knows what to do then; it must end by itself, without an error."""
+        wait_for(
+            lambda: self._ready.exists() or not self.running, lambda: f"{self.name} starts: {self.errors()}"
+        )
         self.signal(signal.SIGTERM)
         self.ended(seconds)
 
@@ -228,7 +235,9 @@ class Run:
                 if record["op"] != "delivered":
                     continue
                 account = record["producer"]
-                number = published[account, record["sha256"]]
+                number = published.get((account, record["sha256"]))
+                if number is None:  # of somebody who keeps no log
+                    continue
                 if not (record.get("redelivered") and (account, number) in seen):
                     numbers[account].append(number)
                     seen.add((account, number))

@@ -1,6 +1,6 @@
 """The publishing application of the runs, in a process of its own: ``python -m reliamsg.lab.chaos.publisher CONFIG``.
 
-Publishes messages numbered `first` to `last`, or until the file `enough` exists, and then makes the file `ended`. It
+Makes the file `ready` when it is, publishes messages numbered `first` to `last`, or until the file `enough` exists, and then makes the file `ended`. It
 writes what it asked for, and what it was told, to a log of its own, fsynced before and after each call. On SIGTERM it
 stops; started again it goes on after the highest number in its log.
 """
@@ -77,6 +77,7 @@ def run(config: dict[str, Any], stop: _Stop) -> None:
         **config.get("options", {}),
     )
     limit_memory(config.get("headroom_mb"))
+    Path(config["ready"]).touch()
     chunk, rate, started = config.get("chunk", 50), config.get("rate", 0), time.monotonic()
     enough = Path(config.get("enough", "/nonexistent"))
     with log:

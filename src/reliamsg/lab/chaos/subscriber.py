@@ -48,8 +48,7 @@ def main(config: dict[str, Any]) -> None:
         **config.get("options", {}),
     )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-    if "ready" in config:
-        Path(config["ready"]).touch()
+    Path(config["ready"]).touch()
     limit_memory(config.get("headroom_mb"))
     with log:
         handle = handler(config, log)

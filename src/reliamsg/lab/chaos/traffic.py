@@ -150,6 +150,17 @@ class Traffic:
         if self.producer.starts == 1 and self.last and numbers != list(range(1, self.last + 1)):
             raise Unmet("the application was not handed every number once")
 
+    def comes(self, seconds: float = 120.0) -> None:
+        """What brokers lost comes to the group because it asks its producer, which lingers; then both end cleanly."""
+        wait_for(
+            lambda: self.delivered() >= self.accepted() and self._all_handed_out(),
+            lambda: f"all that was lost comes; {self.producer.errors()} {self.consumer.errors()}",
+            seconds,
+            0.2,
+        )
+        self.producer.stop(60)
+        self.drained(60)
+
     def _all_handed_out(self) -> bool:
         known = read_applog(self.producer.log).records
         accepted = {record.n for record in known if record.op == "publish" and record.outcome == "ok"}

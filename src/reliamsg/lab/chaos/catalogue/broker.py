@@ -167,17 +167,8 @@ def overflow_drops(context: Context) -> None:
     t.consumer.start()
     plain.subscriber.start()
     context.event("the consumers are back")
-    comes(t)
+    t.comes()
     context.control(plain.finish())
-
-
-def comes(t: Traffic) -> None:
-    """What the producer still holds comes to the group because it asks for it; then both end."""
-    wait_for(
-        lambda: t.delivered() >= t.accepted(), lambda: f"all that was lost comes; {t.consumer.errors()}", 120
-    )
-    t.producer.stop(60)
-    t.drained(60)
 
 
 @scenario("memory-alarm", 33, promises="P2 P7", messages=4_000, needs=_BOTH, own_brokers=True,
@@ -247,7 +238,7 @@ def expired_queue(context: Context) -> None:
         context.event("the consumer is back, the policy is gone")
     wait_for(lambda: t.accepted() >= context.messages, "enough is published", 60)
     (context.directory / "enough").touch()
-    comes(t)
+    t.comes()
     context.control(plain.finish())
 
 

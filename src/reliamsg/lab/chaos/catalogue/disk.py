@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import signal
 import sqlite3
 import time
@@ -16,7 +15,7 @@ from reliamsg.lab.chaos.processes import App, Lines
 from reliamsg.lab.chaos.scenario import scenario
 from reliamsg.lab.chaos.traffic import Paths, Traffic, sum_of
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.lab.disk import FsyncFaults, fill, small_disk
+from reliamsg.lab.disk import FsyncFaults, fill
 
 _LOCKED_S = 7.0
 """Longer than SQLite is told to wait for another's lock."""
@@ -42,22 +41,10 @@ def end_publishing(context: Context, t: Traffic) -> None:
     t.drained(60)
 
 
-def own_disk(context: Context, name: str, size: str) -> Path:
-    """A small file system; what is on it in the end stays as evidence."""
-    disk = context.stack.enter_context(small_disk(context.directory / name, size))
-
-    def save() -> None:
-        for file in disk.glob("*.db*"):
-            shutil.copy(file, context.run.directory)
-
-    context.stack.callback(save)
-    return disk
-
-
 @scenario("disk-full", 11, promises="P1 P2 P7", messages=4_000, needs=("mosquitto", "root"),
           title="The disk of the outbox (1 MB) fills up, then that of the inbox")  # fmt: skip
 def disk_full(context: Context) -> None:
-    outer, inner = own_disk(context, "outbox-disk", "1m"), own_disk(context, "inbox-disk", "1m")
+    outer, inner = context.disk("outbox-disk", "1m"), context.disk("inbox-disk", "1m")
     t = context.traffic(
         context.sites(), messages=0, rate=500, size=500,
         producing={"outbox": str(outer / "outbox.db"), "options": _SMALL},

@@ -144,15 +144,15 @@ def site_isolated(context: Context) -> None:
 def flapping(context: Context) -> None:
     paths = context.proxied("mixed")
     names = list(paths.urls)
-    t = context.traffic(paths, rate=max(100, context.messages // 14))
-    t.flows(context.messages // 12)
+    t = context.traffic(paths, rate=max(50, context.messages // 24))
+    t.flows(context.messages // 24)
     for number in range(6):
         down = names[number % len(names)]
         paths.heal()
         for proxy in paths.of(down):
             proxy.cut()
         context.event(f"{down} goes, the others come")
-        t.accepts(context.messages // 7)
+        t.accepts(context.messages // 12)
         context.stake(t.unconfirmed(down), "messages that a site lacks while it is away")
     paths.heal()
     context.event("all sites stay")

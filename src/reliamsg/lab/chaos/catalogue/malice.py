@@ -1,0 +1,227 @@
+"""Malice: 43 to 50 of the catalogue."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+from reliamsg.lab.chaos.context import Context
+from reliamsg.lab.chaos.hostile import BOMBS, Stranger, forged_frame, throw_bomb
+from reliamsg.lab.chaos.processes import App
+from reliamsg.lab.chaos.scenario import scenario
+from reliamsg.lab.chaos.shifted import wrong_clock
+from reliamsg.lab.chaos.traffic import Traffic
+from reliamsg.lab.chaos.waiting import wait_for
+from reliamsg.message import Prev
+from reliamsg.wire.address import producer_address
+from reliamsg.wire.control import VERSION, State, StreamState, encode_state
+from reliamsg.wire.limits import MAX_SEQ
+
+_DAY_S = 86_400.0
+_MOST_GROWTH_MB = 64.0
+
+
+def signed(context: Context, **more: Any) -> Traffic:
+    """Traffic whose frames are all signed."""
+    key = context.rng.randbytes(32).hex()
+    return context.traffic(
+        context.sites(), rate=more.pop("rate", 500), producing={"key": key, **more.pop("producing", {})},
+        consuming={"key": key}, **more,
+    )  # fmt: skip
+
+
+def rejected(t: Traffic) -> int:
+    """How many frames the consumer has refused."""
+    return sum((row.detail or {}).get("count", 1) for row in t.rows(t.consumer, "rejected"))
+
+
+def grows_little(context: Context, t: Traffic, before: float) -> None:
+    """The consumer's memory must not follow what strangers send."""
+    grown = t.consumer.rss_mb() - before
+    context.event(f"the consumer's memory grew by {grown:.1f} MB")
+    context.expect(grown < _MOST_GROWTH_MB, f"it grows by less than {_MOST_GROWTH_MB:.0f} MB")
+
+
+@scenario("sequence-jump", 43, promises="P5 P7", messages=2_000,
+          title="A stranger's sequence numbers jump to 2^63; nothing is signed")  # fmt: skip
+def sequence_jump(context: Context) -> None:
+    options = {"on_gap": "skip", "gap_timeout": 1.0, "nak_delay": 0.1, "repair_timeout": 1.0}
+    t = context.traffic(
+        context.sites(), rate=300, consuming={"options": options, "batch": 1}, producing={"linger": True}
+    )
+    t.flows(context.messages // 10)
+    before = t.consumer.rss_mb()
+    jumps: tuple[dict[str, Any], ...] = (
+        {"seq": 2**63}, {"seq": 2**63 - 1}, {"seq": MAX_SEQ}, {"epoch": MAX_SEQ, "seq": MAX_SEQ},
+        {"epoch": 6, "prev": Prev(5, 7, MAX_SEQ)},
+    )  # fmt: skip
+    with Stranger(context.some_url()) as stranger:
+        for number, jump in enumerate(jumps):
+            stranger.publish(context.topic, forged_frame(context.topic, f"jumper{number}"))
+            stranger.publish(
+                context.topic, forged_frame(context.topic, f"jumper{number}", **{"seq": 2, **jump})
+            )
+    context.stake(len(jumps), "jumps")
+    context.event("a stranger's numbers jump")
+    wait_for(lambda: t.accepted() >= context.messages, t.producer.errors, 60)
+    wait_for(lambda: t.delivered() >= context.messages, t.consumer.errors, 60)
+    grows_little(context, t, before)
+    t.producer.stop()
+    t.drained(60)
+    # Without signatures the stranger is one more producer, who left no journal: that is said.
+    context.verdicts("violated", "lost", "unknown")
+
+
+def forger_of(context: Context, t: Traffic, **more: Any) -> App:
+    """Somebody else who publishes in the producer's name, with a key of their own, or none."""
+    place = context.directory / "forger"
+    place.mkdir(exist_ok=True)
+    config = {
+        **t.producer.config, "outbox": str(place / "outbox.db"), "log": str(place / "forger.pub.ndjson"),
+        "journal": str(place / "journals"), "last": 1_000_000, "rate": 1_000, "groups": None, "confirm": False, **more,
+    }  # fmt: skip
+    forger = App(t.producer.module, config)
+    context.stack.callback(forger.kill)
+    return forger
+
+
+@scenario("forged-first", 44, promises="P4 P5", messages=2_000,
+          title="Forged messages in the producer's name come first, the genuine ones second")  # fmt: skip
+def forged_first(context: Context) -> None:
+    t = signed(context, start=False)
+    t.consumer.start()
+    t.reads()
+    forger = forger_of(context, t, key=context.rng.randbytes(32).hex()).start()
+    context.event("a forger publishes in the producer's name")
+    wait_for(lambda: rejected(t) > 100, lambda: f"forgeries are refused; {t.consumer.errors()}")
+    t.producer.start()
+    context.event("the genuine producer starts")
+    t.flows(context.messages // 2)
+    context.stake(rejected(t), "forged batches that came")
+    forger.kill()
+    t.drained(60)
+
+
+@scenario("forged-epoch", 45, promises="P3 P4 P5", messages=2_000,
+          title="Somebody without the key publishes in the producer's name, in an epoch a day ahead")  # fmt: skip
+def forged_epoch(context: Context) -> None:
+    t = signed(context)
+    t.flows(context.messages // 10)
+    for key in ("", context.rng.randbytes(32).hex()):
+        forger = forger_of(context, t, key=key, shift=_DAY_S)
+        wrong_clock(forger)
+        before = rejected(t)
+        forger.start()
+        context.event(f"a forger {'with a key of its own' if key else 'without a key'}, an epoch ahead")
+        wait_for(lambda b=before: rejected(t) > b + 20, "forgeries are refused")  # type: ignore[misc]
+        context.stake(rejected(t) - before, "batches of a higher epoch that came")
+        t.flows(context.messages // 20)
+        forger.kill()
+        forger.log.unlink()
+        Path(forger.config["outbox"]).unlink()
+    t.drained(60)
+    context.expect("ProducerFenced" not in t.producer.errors(), "the genuine producer is not fenced")
+
+
+def replay(context: Context, t: Traffic, *, retain: bool) -> None:
+    """Record what passes at a site, and send it again, twice, at each."""
+    with Stranger(context.some_url()) as stranger:
+        stranger.listen(context.topic)
+        t.flows(context.messages // 3)
+        capture = stranger.heard
+    context.event(f"{len(capture)} batches were recorded")
+    for _, url, _ in t.consumer.config["sites"]:
+        if not url.startswith("mqtt://"):
+            continue
+        with Stranger(url) as stranger:
+            for body in capture * 2:
+                stranger.publish(context.topic, body, retain=retain)
+    context.event(f"each was sent again, twice, to each site{', retained' if retain else ''}")
+    context.stake(len(capture), "batches that came again")
+    if retain:
+        t.consumer.stop()
+        t.consumer.start()
+        context.event("the consumer leaves and returns, which makes brokers send what is retained")
+    t.drained(60)
+
+
+@scenario("stale-replayed", 42, promises="P3 P4", messages=2_000,
+          title="Old messages are published again, retained, so that brokers send them to whoever comes")  # fmt: skip
+def stale_replayed(context: Context) -> None:
+    replay(context, context.traffic(context.sites(), rate=500, producing={"chunk": 5}), retain=True)
+
+
+@scenario("old-capture", 46, promises="P3 P4", messages=2_000,
+          title="Signed batches that somebody recorded are sent again")  # fmt: skip
+def old_capture(context: Context) -> None:
+    replay(context, signed(context, producing={"chunk": 5}), retain=False)
+
+
+@scenario("made-up-producers", 47, promises="P7", messages=2_000,
+          title="Ten made-up producer ids for each genuine message: their memory stays where it is")  # fmt: skip
+def made_up_producers(context: Context) -> None:
+    t = signed(context, rate=max(50, context.messages // 30))
+    t.flows(context.messages // 20)
+    before, ids = t.consumer.rss_mb(), 10 * context.messages
+    with Stranger(context.some_url()) as stranger:
+        for number in range(ids):
+            stranger.flood(context.topic, forged_frame(context.topic, f"made-up-{number}"))
+    context.event(f"{ids:,} producers that do not exist have published, unsigned")
+    wait_for(lambda: rejected(t) > 0, "they are refused")
+    context.stake(ids, "messages of made-up producers")
+    t.producer.ended(60 + context.messages / 30)
+    wait_for(lambda: t.delivered() >= context.messages, t.consumer.errors, 60)
+    grows_little(context, t, before)
+    t.drained(60)
+
+
+@scenario("header-bombs", 48, promises="P5 P7", messages=2_000, needs=("rabbitmq",), own_brokers=True,
+          title="Messages at RabbitMQ whose headers break decoders")  # fmt: skip
+def header_bombs(context: Context) -> None:
+    node = context.rabbit("dc1")
+    t = context.traffic(context.sites(), rate=300)
+    t.flows(context.messages // 10)
+    thrown = 0
+    for name, table in BOMBS.items():
+        if throw_bomb(node.url, context.topic, table):
+            thrown += 1
+            context.event(f"a bomb: {name}")
+            t.flows(context.messages // 50)
+    context.stake(thrown, "bombs that the broker let through")
+    wait_for(lambda: rejected(t) >= thrown, lambda: f"all are set aside; {t.consumer.errors()}")
+    t.drained(60)
+    broken = [row for row in t.rows(t.consumer, "disconnected") if row.reason != "closed"]
+    context.expect(not broken, "no connection ended")
+
+
+@scenario("repair-flood", 49, promises="P5 P7", messages=3_000,
+          title="A stranger asks again and again for all that a producer ever sent; live traffic goes on")  # fmt: skip
+def repair_flood(context: Context) -> None:
+    t = context.traffic(context.sites(), rate=max(50, context.messages // 20), size=1_000)
+    t.flows(context.messages // 10)
+    epoch = t.rows(t.producer, "opened")[-1].epoch
+    address = producer_address(t.producer.config["producer"])
+    numbers, asked = itertools.count(1), 0
+    before, began = t.delivered(), time.monotonic()
+    with Stranger(context.some_url()) as stranger:
+        while time.monotonic() - began < 10.0:  # the fault itself
+            for frame in encode_state(_asking(context, address, epoch or 1, next(numbers))):
+                stranger.flood(address, frame)
+                asked += 1
+    live = t.delivered() - before
+    context.stake(asked, "requests for everything")
+    context.event(f"{asked:,} requests; meanwhile {live:,} live messages were handed out")
+    context.expect(live > context.messages // 10, "live traffic went on")
+    t.drained(60)
+
+
+def _asking(context: Context, address: str, epoch: int, number: int) -> State:
+    """A group that lacks everything."""
+    span = (epoch, 1, context.messages)
+    stream = StreamState(context.topic, 0, (epoch, 1), (epoch, 0), 0, [span], [span])
+    return State(
+        VERSION, "stranger", "stranger", number, 0, address, context.topic, "active",
+        context.rng.randbytes(8), [stream],
+    )  # fmt: skip

@@ -1,0 +1,134 @@
+"""Strangers at a broker: ordinary clients that publish whatever they like, and listen to whatever passes."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import paho.mqtt.client as mqtt
+import pika
+import pika.exceptions
+from paho.mqtt.enums import CallbackAPIVersion
+from pika import spec
+
+from reliamsg.lab.process import LabError
+from reliamsg.message import Prev, Stream
+from reliamsg.wire.address import EXCHANGE
+from reliamsg.wire.data import Records, encode
+
+__all__ = ["BOMBS", "Stranger", "forged_frame", "throw_bomb"]
+
+_PATIENCE_S = 60.0
+_NOW = (1_700_000_000_000_000, 1_700_000_000_000_000)
+
+
+class Stranger:
+    """A plain MQTT client at one site. A context manager."""
+
+    def __init__(self, url: str) -> None:
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
+        self._heard: list[bytes] = []
+        self._lock = threading.Lock()
+        self._subscribed = threading.Event()
+        self._client.on_message = self._note
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        parts = urlsplit(url)
+        self._client.connect(parts.hostname or "", parts.port or 1883)
+        self._client.loop_start()
+
+    def publish(self, address: str, body: bytes, *, retain: bool = False) -> None:
+        """Publish with QoS 1, and wait for the broker's word."""
+        self._client.publish(address, body, qos=1, retain=retain).wait_for_publish(_PATIENCE_S)
+
+    def flood(self, address: str, body: bytes) -> None:
+        """Publish with QoS 0, without waiting for more than room in the socket."""
+        self._client.publish(address, body, qos=0).wait_for_publish(_PATIENCE_S)
+
+    def listen(self, address: str) -> None:
+        """Note all that is published there."""
+        self._client.subscribe(address, qos=1)
+        if not self._subscribed.wait(_PATIENCE_S):
+            raise LabError(f"a stranger could not listen at {address}")
+
+    @property
+    def heard(self) -> list[bytes]:
+        """Bodies that came so far."""
+        with self._lock:
+            return list(self._heard)
+
+    def _note(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
+        with self._lock:
+            self._heard.append(bytes(message.payload))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+def forged_frame(
+    topic: str,
+    producer: str,
+    *,
+    seq: int = 1,
+    epoch: int = 10,
+    incarnation: int = 7,
+    prev: Prev | None = None,
+) -> bytes:
+    """A well-formed batch of one message, unsigned, that says what it likes about where it comes from."""
+    return encode(
+        Stream(producer, topic), epoch, incarnation, seq, prev, _NOW, Records([b"of a stranger:0:"])
+    )
+
+
+class _RawProperties(spec.BasicProperties):
+    """Properties whose header table is given as bytes."""
+
+    def __init__(self, table: bytes) -> None:
+        super().__init__()
+        self._table = table
+
+    def encode(self) -> list[bytes]:
+        return [struct.pack(">H", self.FLAG_HEADERS), struct.pack(">I", len(self._table)) + self._table]
+
+
+def _nested(kind: bytes, name: bytes, depth: int = 3_000) -> bytes:
+    value = b"V"
+    for _ in range(depth):
+        value = kind + struct.pack(">I", len(name) + len(value)) + name + value
+    return value
+
+
+BOMBS = {
+    # Each of the first three makes plain pika's decoder raise, and its connection end.
+    "timestamp": b"\x01tT" + struct.pack(">Q", 2**63),
+    "arrays": b"\x01a" + _nested(b"A", b""),
+    "tables": b"\x01f" + _nested(b"F", b"\x01k"),
+    "decimal": b"\x01dD\xff" + struct.pack(">I", 2**32 - 1),
+    "text": b"\x02haS" + struct.pack(">I", 4) + b"\xff\xfe\xfd\xfc",
+    "name": b"\x04\xff\xfe\xfd\xfcS" + struct.pack(">I", 1) + b"x",
+    "long": b"\x01hS" + struct.pack(">I", 60_000) + bytes(60_000),
+    "many": b"".join(b"\x06%06dS\x00\x00\x00\x01v" % n for n in range(5_000)),
+    "ours": b"\x04rm-vS\x00\x00\x00\x011" + b"\x06rm-seqS\x00\x00\x00\x03\xff\xfe1",
+}
+"""Header tables that decoders choke on, by what is wrong with them."""
+
+
+def throw_bomb(url: str, topic: str, table: bytes) -> bool:
+    """Publish a message with this header table; False where the broker itself refuses it."""
+    connection = pika.BlockingConnection(pika.URLParameters(url))
+    with contextlib.suppress(pika.exceptions.AMQPError):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish(EXCHANGE, topic, b"bomb", _RawProperties(table))
+        connection.close()
+        return True
+    return False
