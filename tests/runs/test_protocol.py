@@ -17,9 +17,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto, RabbitNode
+from reliamsg.lab.chaos.bridges import bridges
 from reliamsg.wire.address import EXCHANGE
 from tests import patience
-from tests.runs.bridges import bridges
 from tests.runs.harness import App, run_in, wait_until_reading
 from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic, wait_until_it_reads
 

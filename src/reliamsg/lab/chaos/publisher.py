@@ -1,8 +1,8 @@
 """The publishing application of the runs, in a process of its own: ``python -m reliamsg.lab.chaos.publisher CONFIG``.
 
-Makes the file `ready` when it is, publishes messages numbered `first` to `last`, or until the file `enough` exists, and then makes the file `ended`. It
-writes what it asked for, and what it was told, to a log of its own, fsynced before and after each call. On SIGTERM it
-stops; started again it goes on after the highest number in its log.
+Makes the file `ready` when it is, publishes messages numbered `first` to `last`, or until the file `enough` exists, and
+then makes the file `ended`. It writes what it asked for, and what it was told, to a log of its own, fsynced before and
+after each call. On SIGTERM it stops; started again it goes on after the highest number in its log.
 """
 
 from __future__ import annotations

@@ -1,12 +1,22 @@
 """All scenarios, in modules by the kind of fault. Importing them puts them into the table."""
 
-from reliamsg.lab.chaos.catalogue import broker, cluster, disk, earlier, forgetting, malice, network, process
+from reliamsg.lab.chaos.catalogue import (
+    broker,
+    cluster,
+    disk,
+    earlier,
+    forgetting,
+    malice,
+    network,
+    process,
+    protocol,
+)
 from reliamsg.lab.chaos.scenario import Scenario, registered
 from reliamsg.lab.process import LabError
 
 __all__ = ["find", "scenarios"]
 
-_MODULES = (process, disk, network, broker, forgetting, earlier, cluster, malice)
+_MODULES = (process, disk, network, broker, forgetting, earlier, cluster, malice, protocol)
 
 
 def scenarios() -> list[Scenario]:

@@ -16,6 +16,8 @@ from paho.mqtt.properties import Properties
 
 from reliamsg.wire.address import EXCHANGE
 
+__all__ = ["AmqpBridge", "MqttBridge", "bridges"]
+
 SHUFFLED = 16
 """So many messages are gathered and shuffled."""
 FLUSH_S = 0.1
@@ -47,10 +49,11 @@ class AmqpBridge(threading.Thread):
         self._out.confirm_delivery()
 
     def run(self) -> None:
+        """Pass on."""
         waiting: list[tuple[Any, bytes]] = []
         tag = 0
         for method, properties, body in self._in.consume(self._queue, inactivity_timeout=FLUSH_S):
-            if method is not None:
+            if method is not None and body is not None and method.delivery_tag is not None:
                 waiting.append((properties, body))
                 tag = method.delivery_tag
             if waiting and (method is None or len(waiting) >= SHUFFLED):
@@ -65,6 +68,7 @@ class AmqpBridge(threading.Thread):
             connection.close()
 
     def finish(self) -> None:
+        """End it."""
         self._finish.set()
         self.join(60)
 
@@ -105,7 +109,7 @@ class MqttBridge:
     def _flush(self) -> None:
         for message in disorder(self._waiting, self.rng):
             properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-            properties.ContentType = message.properties.ContentType  # type: ignore[union-attr]
+            properties.ContentType = message.properties.ContentType
             self._out.publish(self.topic, message.payload, qos=1, properties=properties)
             self.passed += 1
         self._waiting.clear()
@@ -116,6 +120,7 @@ class MqttBridge:
                 self._flush()
 
     def finish(self) -> None:
+        """End it."""
         self._finish.set()
         self._flusher.join(60)
         for client in (self._in, self._out):
