@@ -35,11 +35,6 @@ def queues_up(context: Context, t: Traffic, site: str, least: int) -> None:
     context.stake(context.run.queued(site, context.group), f"messages confirmed by {site} and queued there")
 
 
-def rabbit_of(context: Context, **options: Any) -> RabbitNode:
-    """dc1, a RabbitMQ node; started before the others."""
-    return context.rabbit("dc1", **options)
-
-
 @contextlib.contextmanager
 def channel_to(node: RabbitNode) -> Iterator[Any]:
     """A channel of an administrator's program."""
@@ -91,7 +86,7 @@ def broker_stopped(context: Context) -> None:
 @scenario("data-wiped", 30, promises="P5", messages=6_000, needs=_BOTH, own_brokers=True,
           title="A RabbitMQ is killed with messages queued, and its data directory is wiped")  # fmt: skip
 def data_wiped(context: Context) -> None:
-    node = rabbit_of(context)
+    node = context.rabbit("dc1")
     context.mosquitto("dc2")
     t = context.traffic(context.sites(prefetch=4), consuming=context.slow())
     plain = PikaPair(node.url, f"plain-{context.topic}", rate=300, delay=0.01).start()
@@ -113,7 +108,7 @@ def data_wiped(context: Context) -> None:
 @scenario("queue-deleted", 31, promises="P5", messages=6_000, needs=_BOTH, own_brokers=True,
           title="Somebody deletes the group's queue with messages in it, later takes its binding away")  # fmt: skip
 def queue_deleted(context: Context) -> None:
-    node, queue = rabbit_of(context), group_queue(context.topic, 0, context.group)
+    node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)
     context.mosquitto("dc2")
     t = context.traffic(
         context.sites(prefetch=4), messages=0, rate=800, producing={"chunk": 20}, consuming=context.slow()
@@ -146,7 +141,7 @@ def gone_from(t: Traffic, site: str) -> list[Any]:
 @scenario("overflow-drops", 32, promises="P5", messages=4_000, needs=_BOTH, own_brokers=True,
           title="Both sites drop what they confirmed: max-length drop-head, and max_queued_messages")  # fmt: skip
 def overflow_drops(context: Context) -> None:
-    node, queue = rabbit_of(context), group_queue(context.topic, 0, context.group)
+    node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)
     dc2 = context.mosquitto("dc2", max_queued_messages=10)
     policy = {"max-length": 5, "overflow": "drop-head"}
     node.ctl("set_policy", "drops", f"^{queue}$", json.dumps(policy), "--apply-to", "queues")
@@ -174,7 +169,7 @@ def overflow_drops(context: Context) -> None:
 @scenario("memory-alarm", 33, promises="P2 P7", messages=4_000, needs=_BOTH, own_brokers=True,
           title="A RabbitMQ runs out of memory and blocks its publishers; the other site goes on")  # fmt: skip
 def memory_alarm(context: Context) -> None:
-    node = rabbit_of(context)
+    node = context.rabbit("dc1")
     context.mosquitto("dc2")
     t = context.traffic(context.sites(heartbeat=60.0), rate=500)
     t.flows(context.messages // 20)
@@ -213,21 +208,25 @@ def majority_gone(context: Context) -> None:
 @scenario("expired-queue", 35, promises="P5 P6", messages=2_000, needs=_RABBIT, own_brokers=True,
           title="While the consumer is away messages expire, then its queue does; there is no other site")  # fmt: skip
 def expired_queue(context: Context) -> None:
-    node, queue = rabbit_of(context), group_queue(context.topic, 0, context.group)
+    node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)
     options = {**_SMALL_BATCHES["options"], "release": "consumed"}
     t = context.traffic(
-        context.sites(), messages=0, rate=400,
+        context.sites(), messages=0, rate=400, start=False,
         producing={
             **_SMALL_BATCHES, "options": options, "linger": True, "enough": str(context.directory / "enough")
         },
     )  # fmt: skip
-    plain = PikaPair(node.url, f"plain-{context.topic}", rate=200).start(consume=False)
+    plain = PikaPair(node.url, f"plain-{context.topic}", rate=200)
     context.stack.callback(plain.end)
     for policy in ({"message-ttl": 300}, {"expires": 1_000}):
-        t.flows(context.messages // 20)
-        t.consumer.stop()
+        # Before there are messages: one without a time to live would stay in front of those that have one.
         pattern = f"^({queue}|plain-.*)$"
         node.ctl("set_policy", "short", pattern, json.dumps(policy), "--apply-to", "queues")
+        if not t.producer.starts:
+            t.begin()
+            plain.start(consume=False)
+        t.flows(context.messages // 20)
+        t.consumer.stop()
         context.event(f"the consumer is away, and dc1 has the policy {policy}")
         before = t.accepted()
         t.accepts(context.messages // 4)
@@ -251,7 +250,9 @@ def depth(node: RabbitNode, queue: str) -> int:
           title="A handler takes longer than RabbitMQ lets a consumer hold a message")  # fmt: skip
 def consumer_timeout(context: Context) -> None:
     seconds = 5
-    rabbit_of(context, config=[f"consumer_timeout = {seconds * 1000}", "channel_tick_interval = 1000"])
+    node = context.rabbit("dc1")
+    for name, value in (("consumer_timeout", seconds * 1000), ("channel_tick_interval", 1000)):
+        node.ctl("eval", f"application:set_env(rabbit, {name}, {value}).")
     t = context.traffic(
         context.sites(), rate=300, consuming={**context.slow(0.4), "batch": 50, "options": {}}
     )
