@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 BASE = {"wire", "message", "config", "errors", "forks", "keys"}
 MIDDLE = {"core", "store", "transport"}
 UPPER = {"sending", "receiving"}
-TOP = {"cli", "aio", "testing", "lab"}
+TOP = {"cli", "aio", "testing", "lab", "simulation"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"message"},  # for types only
@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "export.target",
     },
     "audit": BASE | {"store.segment"},
-    "cli": BASE | MIDDLE | UPPER | {"export", "lab", "testing", "verify"},
+    "simulation": BASE | MIDDLE | UPPER | {"verify"},
+    "cli": BASE | MIDDLE | UPPER | {"export", "lab", "simulation", "testing", "verify"},
     "__init__": BASE | UPPER,
     "__main__": {"cli"},
 }

@@ -18,7 +18,7 @@ from reliamsg import Producer, Receipt, Site
 from reliamsg.errors import ClosedError, OutboxFull, OutboxWriteError, StoreCorrupt, StoreMismatch
 from reliamsg.sending import feed
 from reliamsg.store import database
-from reliamsg.store.outbox import Row
+from reliamsg.store.outbox import Cursors, Outbox, Parked, Row
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Outcome
@@ -178,6 +178,30 @@ class TestParking:
         wait_for(lambda: len(reader.bodies()) == 30)
         assert reader.bodies() == numbers(1, 30)
         assert reader.bodies("other") == numbers(1, 21)
+
+    def test_a_restart_knows_what_a_parked_stream_had_confirmed_ahead_of_the_others(
+        self, make: Make, network: MemoryNetwork, path: Path
+    ) -> None:
+        network["dc1"].refuse("orders", Outcome.RETURNED, "no queue")
+        network["dc1"].refuse("other", Outcome.RETURNED, "no queue")
+        producer = make(max_batch_messages=1)
+        producer.publish("other", b"1")
+        producer.publish_many("orders", numbers(1, 3))
+        wait_for(lambda: len(producer.status().sites["dc1"].parked) == 2)
+        wait_for(lambda: network["dc2"].queued() == 4)
+        producer.close(timeout=0.2)
+        outbox = Outbox(path, "p", 0, 0, "b" * 16)
+        rows = outbox.stream_ids(outbox.stream("orders", 0).id, 1)
+        # As when the site had confirmed all of the stream but its last, while the other stream still waited.
+        parked = Parked(outbox.stream("orders", 0).id, rows[-1], 1, "returned: no queue")
+        outbox.progress({"dc1": Cursors(1, [parked])}, 1, [], 0, 0)
+        outbox.close()
+        again = make(max_batch_messages=1)
+        reader = Reader(network, "dc1")
+        network["dc1"].accept("orders")
+        network["dc1"].accept("other")
+        again.flush(timeout=120)
+        wait_for(lambda: reader.bodies() == numbers(3, 3))
 
     def test_a_batch_that_breaks_connections_is_found_and_parked(
         self, make: Make, network: MemoryNetwork

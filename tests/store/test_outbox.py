@@ -66,9 +66,8 @@ class TestEpochs:
         assert again.stream("t", 0).next_seq == 1
         again.close()
 
-    def test_incarnations_use_all_64_bits(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("reliamsg.store.outbox.os.urandom", lambda size: b"\xff" * size)
-        first = open_outbox(path)
+    def test_incarnations_use_all_64_bits(self, path: Path) -> None:
+        first = Outbox(path, "p", 5_000_000, 0, "b" * 16, random_bytes=lambda size: b"\xff" * size)
         put(first, "t", b"1")
         first.close()
         again = open_outbox(path)

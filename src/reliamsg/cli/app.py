@@ -18,6 +18,7 @@ from reliamsg.cli.group import group
 from reliamsg.cli.journal import journal
 from reliamsg.cli.outbox import outbox
 from reliamsg.cli.publish import pub
+from reliamsg.cli.simulate import simulate
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line, status_of
 from reliamsg.cli.subscribe import sub
 
@@ -39,7 +40,7 @@ def root(verbose: int) -> None:
     _log_to_stderr(verbose)
 
 
-for _command in (pub, sub, group, outbox, journal, audit, demo, chaos):
+for _command in (pub, sub, group, outbox, journal, audit, demo, chaos, simulate):
     root.add_command(_command)
 
 

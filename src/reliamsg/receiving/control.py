@@ -9,7 +9,6 @@ the group's inboxes tell who of them reads is in :mod:`~reliamsg.receiving.succe
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -258,7 +257,7 @@ class Control:
         """A site is connected: call for the producers there, and have them told of all that is known."""
         for topic in sorted(self._topics):
             to = call_address(*topic)
-            for frame in encode_state(self._state(to, "", "call", secrets.token_bytes(8), []), self._keys):
+            for frame in encode_state(self._state(to, "", "call", self._nonce(), []), self._keys):
                 site.tell(to, frame)
         for stream in self.shared.core.streams:
             if stream.producer:
@@ -314,7 +313,7 @@ class Control:
             states = [_stream_state(stream, self.shared.core.report(stream)) for stream in some]
             self._tell(self._to_producer(producer, states))
             if also_standbys and states:
-                self._tell(self._state(self._own_address, producer, "active", secrets.token_bytes(8), states))
+                self._tell(self._state(self._own_address, producer, "active", self._nonce(), states))
         for producer in list(islice(self._strangers, STRANGERS_AT_ONCE)):
             del self._strangers[producer]
             self._tell(self._to_producer(producer, []))
@@ -325,10 +324,10 @@ class Control:
             state = _stream_state(stream, self.shared.core.report(stream))
             by_producer.setdefault(stream.producer, []).append(state)
         for producer, states in by_producer.items():
-            self._tell(self._state(self._own_address, producer, "active", secrets.token_bytes(8), states))
+            self._tell(self._state(self._own_address, producer, "active", self._nonce(), states))
 
     def _to_producer(self, producer: str, states: list[StreamState]) -> State:
-        return self._state(producer_address(producer), producer, "active", secrets.token_bytes(8), states)
+        return self._state(producer_address(producer), producer, "active", self._nonce(), states)
 
     def _state(
         self,
@@ -352,6 +351,9 @@ class Control:
             nonce,
             states,
         )
+
+    def _nonce(self) -> bytes:
+        return self.shared.inbox.random_bytes(8)
 
     def _tell(self, state: State) -> None:
         frames = encode_state(state, self._keys)

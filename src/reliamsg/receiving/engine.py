@@ -8,7 +8,6 @@ thread. Nothing here sleeps, and time comes from the two clocks that it is given
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -109,7 +108,7 @@ class ReceivingEngine:
         self.probe = probe
         clock = elapsed_clock() if clock is None else clock
         core = ConsumerCore(rules, {site.name: site.prefetch for site in sites})
-        lease = Lease(inbox.id, secrets.token_bytes(8), settings.takeover_timeout)
+        lease = Lease(inbox.id, inbox.random_bytes(8), settings.takeover_timeout)
         self.shared = Shared(core, inbox, settings.group, self, clock, wall_us, lease)
         self.sites: dict[str, SiteReceiver] = {}
         self._open_sites(sites, transports)
@@ -400,17 +399,31 @@ class ReceivingEngine:
         """Wait until everything the application said so far is on disk."""
         shared = self.shared
         with shared.lock:
-            shared.sync_wanted += 1
-            number = shared.sync_wanted
-            shared.due(0.0)
-            while self._committer.synced < number:
-                if shared.fatal is not None:
-                    raise shared.fatal
-                if shared.closed:
-                    raise ClosedError("this consumer was closed before that was durable")
-                if shared.write_error is not None:
-                    raise InboxWriteError(str(shared.write_error))
+            number = self.want_durable()
+            while not self.is_durable(number):
                 shared.changed.wait(1.0)
+
+    def want_durable(self) -> int:
+        """Have everything the application said so far committed soon; returns what :meth:`is_durable` asks for."""
+        shared = self.shared
+        with shared.lock:
+            shared.sync_wanted += 1
+            shared.due(0.0)
+            return shared.sync_wanted
+
+    def is_durable(self, number: int) -> bool:
+        """Whether that is on disk now. Raises where it will not be, or is not for want of room."""
+        shared = self.shared
+        with shared.lock:
+            if self._committer.synced >= number:
+                return True
+            if shared.fatal is not None:
+                raise shared.fatal
+            if shared.closed:
+                raise ClosedError("this consumer was closed before that was durable")
+            if shared.write_error is not None:
+                raise InboxWriteError(str(shared.write_error))
+            return False
 
     def message_failed(self, lane: Lane, message: Message, error: BaseException) -> None:
         """Handling a message raised: it comes again, until its deliveries are used up."""

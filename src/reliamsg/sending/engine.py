@@ -143,8 +143,11 @@ class Engine:
         """Park the streams that were parked at the site when the outbox was closed."""
         window = self.core.sites[site]
         for parked in () if stored is None else stored.parked:
-            for row in self._outbox.stream_ids(parked.stream_id, parked.cursor):
-                window.confirmed.remove(row, row)
+            for row in self._outbox.stream_ids(parked.stream_id, min(window.main.cursor, parked.cursor)):
+                if row < parked.cursor:  # the stream may have been ahead of the others there
+                    window.confirmed.add(row, row)
+                else:
+                    window.confirmed.remove(row, row)
             window.restore_lane(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
 
     def _name_groups(self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]]) -> None:
@@ -279,8 +282,7 @@ class Engine:
                 return now
             times = (
                 self.core.deadline(),
-                self.housekeeping.deadline(),
-                self.retention.deadline(now),
+                self.housekeeping.deadline(now),
                 self.control.deadline(now),
                 exporting,
             )

@@ -58,9 +58,13 @@ class Housekeeping:
             or engine.membership.progressed
         )
 
-    def deadline(self) -> float | None:
-        """When there will be something to store. Called with the engine's lock held."""
-        return max(self._stored_at + PROGRESS_S, self._pause_until) if self._waiting() else None
+    def deadline(self, now: float) -> float | None:
+        """When :meth:`run` will have something to do. Called with the engine's lock held."""
+        at = self._engine.retention.deadline(now)
+        if self._waiting():
+            progress = self._stored_at + PROGRESS_S
+            at = progress if at is None else min(at, progress)
+        return None if at is None else max(at, self._pause_until)
 
     def run(self, now: float) -> None:
         """Do what is due. What the disk refuses is raised, and tried again later."""

@@ -9,9 +9,10 @@ swallows the errors of those that it makes by itself, a failed fsync among them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Literal
@@ -32,9 +33,11 @@ from reliamsg.errors import (
     StoreTooNew,
 )
 
-__all__ = ["PAGE_BYTES", "Database", "Kind", "open_readonly", "reading"]
+__all__ = ["PAGE_BYTES", "Connect", "Database", "Kind", "open_readonly", "reading"]
 
 Kind = Literal["outbox", "inbox"]
+Connect = Callable[..., sqlite3.Connection]
+"""``sqlite3.connect``, or what takes its place and its arguments."""
 
 _APPLICATION_ID = {"outbox": 0x524D4F31, "inbox": 0x524D4931}  # "RMO1", "RMI1": PRAGMA application_id
 _LOCKED: dict[Kind, type[FatalError]] = {"outbox": OutboxLocked, "inbox": InboxLocked}
@@ -79,13 +82,18 @@ class Database:
     Raises :class:`OutboxLocked`/:class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
     :class:`StoreTooNew`, or :class:`OutboxWriteError`/:class:`InboxWriteError` when the directory can't be
     written.
+
+    `connect` is for simulated disks.
     """
 
-    def __init__(self, path: str | os.PathLike[str], kind: Kind, owner: str) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], kind: Kind, owner: str, connect: Connect = sqlite3.connect
+    ) -> None:
         # The lock is named from the real path, so that a symbolic link is no second outbox.
         self.path = Path(os.path.realpath(path))
         self.kind: Kind = kind
         self.owner = owner
+        self._connect = connect
         self._lock = self._acquire()
         try:
             with self.translated():
@@ -236,7 +244,7 @@ class Database:
                 raise _WRITE[self.kind](f"{self.path}: can't be created: {error.strerror}") from error
         elif not self.path.is_file():
             raise StoreCorrupt(f"{self.path}: not a file")
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        connection = self._connect(self.path, isolation_level=None, check_same_thread=False)
         try:
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             self._check_kind(connection)
@@ -297,14 +305,12 @@ class Database:
             )
 
 
-def migrations(kind: Kind) -> list[str]:
+@functools.cache
+def migrations(kind: Kind) -> tuple[str, ...]:
     """The SQL of every schema version of a kind of file, in order: ``sql/outbox/0001.sql`` and so on."""
     folder = resources.files("reliamsg.store") / "sql" / kind
-    return [
-        entry.read_text()
-        for entry in sorted(folder.iterdir(), key=lambda e: e.name)
-        if entry.name.endswith(".sql")
-    ]
+    entries = sorted(folder.iterdir(), key=lambda e: e.name)
+    return tuple(entry.read_text() for entry in entries if entry.name.endswith(".sql"))
 
 
 def statements(script: str) -> list[str]:

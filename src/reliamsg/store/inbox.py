@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from reliamsg.message import Prev, Stream
-from reliamsg.store.database import PAGE_BYTES, Database
+from reliamsg.store.database import PAGE_BYTES, Connect, Database
 from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Entry, Journal
 
@@ -162,10 +162,17 @@ class Inbox:
     opening of it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], group: str) -> None:
-        self._database = Database(path, "inbox", group)
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        group: str,
+        connect: Connect = sqlite3.connect,
+        random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+    ) -> None:
+        self._database = Database(path, "inbox", group, connect)
+        self.random_bytes = random_bytes
         self.path = self._database.path
-        self.boot = secrets.token_hex(8)
+        self.boot = random_bytes(8).hex()
         self._journal = Journal(self.boot)
         self._ids: dict[Stream, int] = {}
         self._new_ids: dict[Stream, int] = {}
@@ -173,7 +180,8 @@ class Inbox:
             self.exported = Exported(self._database, self._journal)
             with self._database.transaction() as connection:
                 connection.execute(
-                    "INSERT OR IGNORE INTO meta (name, value) VALUES ('inbox_id', ?)", (secrets.token_hex(8),)
+                    "INSERT OR IGNORE INTO meta (name, value) VALUES ('inbox_id', ?)",
+                    (random_bytes(8).hex(),),
                 )
                 self.id = str(self._scalar("SELECT value FROM meta WHERE name = 'inbox_id'"))
             self.held_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM held"))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
-from reliamsg.store.database import PAGE_BYTES, Database
+from reliamsg.store.database import PAGE_BYTES, Connect, Database
 from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Entry, Journal
 from reliamsg.store.members import (
@@ -49,15 +49,22 @@ class Outbox:
     constructed."""
 
     def __init__(
-        self, path: str | os.PathLike[str], producer: str, wall_us: int, mono_us: int, boot: str
+        self,
+        path: str | os.PathLike[str],
+        producer: str,
+        wall_us: int,
+        mono_us: int,
+        boot: str,
+        connect: Connect = sqlite3.connect,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        self._db = Database(path, "outbox", producer)
+        self._db = Database(path, "outbox", producer, connect)
         try:
             self.path = self._db.path
             self.producer = producer
             self.journal = Journal(boot)
             self.exported = Exported(self._db, self.journal)
-            self.incarnation = int.from_bytes(os.urandom(8), "big")
+            self.incarnation = int.from_bytes(random_bytes(8), "big")
             with self._db.translated(), self._db.transaction() as connection:
                 stored = int(self._meta(connection, "epoch", "0"))
                 self.fresh = stored == 0

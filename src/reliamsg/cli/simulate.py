@@ -1,0 +1,130 @@
+"""``reliamsg simulate``: the product in a simulated world, seed by seed."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import msgspec
+
+from reliamsg.cli.status import Status
+from reliamsg.simulation.faults import FAULTS
+from reliamsg.simulation.runner import Outcome, run, run_many
+from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.shrink import shrink
+
+__all__ = ["simulate"]
+
+
+class _Seeds(click.ParamType[range]):
+    """``A:B``: from A, without B."""
+
+    name = "A:B"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> range:
+        if isinstance(value, range):
+            return value
+        found = re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(value))
+        if found is None or int(found[1]) >= int(found[2]):
+            self.fail(f"{value!r}: two numbers, the second one higher, as in 0:2000", param, ctx)
+        return range(int(found[1]), int(found[2]))
+
+
+class _Faults(click.ParamType[tuple[str, ...]]):
+    """Names, separated by commas; ``none``."""
+
+    name = "NAME,…"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        names = tuple(name for name in str(value).split(",") if name and name != "none")
+        for name in names:
+            if name not in FAULTS:
+                self.fail(f"there is no fault {name!r}: choose of {', '.join(FAULTS)}", param, ctx)
+        return names
+
+
+@click.command("simulate")
+@click.option("--seeds", type=_Seeds(), help="Run these seeds: from A, up to B without it.")
+@click.option("--seed", type=click.IntRange(0), help="Run one seed.")
+@click.option(
+    "--messages", type=click.IntRange(1), default=200, show_default=True, help="Messages in each run."
+)
+@click.option(
+    "--faults", type=_Faults(), help="These faults and no others, instead of those that the seed draws."
+)
+@click.option("--trace", is_flag=True, help="Print what happened (with --seed).")
+@click.option("--shrink/--no-shrink", "shrinks", default=True, help="Make the first failing run smaller.")
+@click.option("--every-fault", is_flag=True, help="A fault that never struck is an error.")
+@click.option("--json", "as_json", is_flag=True, help="The last line is JSON.")
+def simulate(
+    seeds: range | None,
+    seed: int | None,
+    messages: int,
+    faults: tuple[str, ...] | None,
+    trace: bool,
+    shrinks: bool,
+    every_fault: bool,
+    as_json: bool,
+) -> int:
+    """Run producers and consumers in a simulated world in which everything fails, and judge what they did.
+
+    The real protocol, stores, sending and receiving logic, under one seeded clock, with simulated brokers, networks and
+    crashes: no threads, no sockets, no sleeping. A seed always makes the same run. Exit code 1 where a promise was
+    broken: the first such run is made smaller, and printed.
+    """
+    if (seeds is None) == (seed is None):
+        raise click.UsageError("give --seeds A:B, or --seed N")
+    if trace and seed is None:
+        raise click.UsageError("--trace needs --seed")
+    if trace and seed is not None:
+        for line in run(draw(seed, messages, faults), keep=True).lines:
+            click.echo(line)
+    failed: list[Outcome] = []
+
+    def told(outcome: Outcome) -> None:
+        if outcome.violations:
+            failed.append(outcome)
+            _tell(outcome, messages)
+
+    summary = run_many(seeds or [seed or 0], messages, faults, told)
+    if failed and shrinks and not trace:
+        _shrink(failed[0])
+    idle = summary.idle_faults if every_fault else []
+    if as_json:
+        click.echo(msgspec.json.encode(summary.as_dict()).decode())
+    else:
+        for name, times in summary.faults.items():
+            if times or every_fault:
+                click.echo(f"  {name:20} {times:8,}  {FAULTS[name][1]}")
+        click.echo(
+            f"{summary.seeds:,} runs, {len(summary.failing_seeds)} with violations,"
+            f" {summary.runs_per_minute:,.0f} a minute"
+        )
+    for name in idle:
+        click.echo(f"reliamsg: the fault {name} never struck", err=True)
+    return Status.INCOMPLETE if failed or idle else Status.OK
+
+
+def _tell(outcome: Outcome, messages: int) -> None:
+    scenario = outcome.scenario
+    click.echo(f"seed {scenario.seed}: {scenario.described()}")
+    for violation in outcome.violations[:10]:
+        click.echo(f"  {violation}")
+    if len(outcome.violations) > 10:
+        click.echo(f"  and {len(outcome.violations) - 10} more")
+    if outcome.error:
+        click.echo(outcome.error)
+    click.echo(f"  again: reliamsg simulate --seed {scenario.seed} --messages {messages} --trace")
+
+
+def _shrink(outcome: Outcome) -> None:
+    small = shrink(outcome, lambda line: click.echo(f"  {line}"))
+    scenario = small.scenario
+    for line in small.lines:
+        click.echo(line)
+    _tell(small, scenario.messages)
+    click.echo(f"  with --faults {','.join(scenario.faults) or 'none'}")

@@ -1,0 +1,260 @@
+"""A simulated process that consumes: the real receiving logic and inbox, and a small application."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import TYPE_CHECKING
+
+from reliamsg.errors import GroupBusy, InboxWriteError, ReliamsgError
+from reliamsg.message import Gap, Message, MessageId, Stream
+from reliamsg.receiving.aside import LateItem, ReplayItem
+from reliamsg.receiving.engine import GapItem, ReceivingEngine
+from reliamsg.receiving.lane import Chunk, fail
+from reliamsg.simulation.disk import Drive
+from reliamsg.simulation.process import Process
+from reliamsg.store.database import open_readonly
+from reliamsg.store.inbox import Inbox
+from reliamsg.store.journal import read_journal
+
+if TYPE_CHECKING:
+    from reliamsg.simulation.world import World
+
+__all__ = ["ConsumerProcess"]
+
+CHUNK_MESSAGES = 64
+HANDLING_S = 0.002
+"""A handler takes up to so long."""
+SLOW_S = (0.05, 1.0)
+"""Some take so long."""
+
+
+class ConsumerProcess(Process):
+    """Consumes for a group; with `standby` when nobody else does."""
+
+    def __init__(self, world: World, name: str, drive: Drive, group: str, standby: bool) -> None:
+        super().__init__(world, name, drive)
+        self.group = group
+        self.engine: ReceivingEngine | None = None
+        self._inbox: Inbox | None = None
+        self._standby = standby
+        self._application = random.Random(f"{world.scenario.seed}/application/{name}")
+        self._chunk: Chunk | None = None
+        self._busy = False
+        """The application handles something, or is about to."""
+        self._unacked: list[Message] = []
+        """Handled, to be acknowledged some time."""
+        self._acked: list[MessageId] = []
+        """Acknowledged, not known to be durable."""
+        self._waits: tuple[int, list[MessageId]] | None = None
+        self._told_lsn = 0
+        """Up to where its journal was read."""
+        self._reading_since = world.scheduler.now
+
+    def open(self, life: int | None = None) -> None:
+        """See :class:`Process`."""
+        if self.alive or (life is not None and life != self.life):
+            return
+        self.life += 1
+        self.alive = True
+        self.drive.format()
+        self.note("opens its inbox")
+        self.call(self._open)
+
+    def _open(self) -> None:
+        world = self.world
+        try:
+            self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.random.randbytes)
+            self.engine = ReceivingEngine(
+                world.consumer_settings(self.group, self._standby), world.rules(self.random.getrandbits(32)),
+                world.sites, self._inbox, self.transports, probe=self.probe, clock=lambda: self.scheduler.now,
+                wall_us=world.wall_us,
+            )  # fmt: skip
+        except ReliamsgError as error:
+            self._cannot_go_on(error)
+            return
+        world.oracle.inboxes[self.group].add(self._inbox.id)
+        self._reading_since = self.scheduler.now
+        self.engine.shared.wake = self.wake
+        self.engine.start()
+        self.wake()
+
+    def _cannot_go_on(self, error: ReliamsgError) -> None:
+        self.note(f"stops: {type(error).__name__}: {error}")
+        self.world.expected(self, error)
+        self.end()
+        self.drive.abandon(self.abandon)
+        self.ended()
+        self.scheduler.after(1.0 if not isinstance(error, GroupBusy) else 5.0, self.open, self.life)
+
+    def abandon(self) -> None:
+        """See :class:`Process`."""
+        if self._inbox is not None:
+            self._inbox.close()
+        self.engine = self._inbox = None
+
+    def ended(self) -> None:
+        """See :class:`Process`."""
+        self._chunk, self._busy, self._waits = None, False, None
+        self._unacked.clear()
+        self._acked.clear()
+
+    def step(self) -> float | None:
+        """See :class:`Process`."""
+        engine = self.engine
+        if engine is None:
+            return None
+        deadline = engine.step(self.scheduler.now)
+        engine.take_errors()
+        fatal = engine.shared.fatal
+        if fatal is not None:
+            self._cannot_go_on(fatal)
+            return None
+        return deadline
+
+    # -- the application ------------------------------------------------------------------------------------
+
+    def looked_at(self) -> None:
+        """See :class:`Process`: ask for messages when there are any, and for what is durable."""
+        engine = self.engine
+        if engine is None:
+            return
+        self._ask_durable(engine)
+        if not self._busy and (engine.shared.may_hand_out or self._chunk is not None):
+            self._busy = True
+            self.after(self.random.uniform(0.0, HANDLING_S), self._handle)
+
+    def _ask_durable(self, engine: ReceivingEngine) -> None:
+        if self._waits is None:
+            return
+        number, messages = self._waits
+        try:
+            if not engine.is_durable(number):
+                return
+        except InboxWriteError:
+            self._waits = None
+            return
+        except ReliamsgError:
+            return
+        self.world.oracle.settled_durably(self.group, self.name, messages)
+        self._waits = None
+
+    def _handle(self) -> None:
+        """Take something, and handle it."""
+        engine, self._busy = self.engine, False
+        if engine is None:
+            return
+        if self._chunk is None:
+            try:
+                item = engine.take(1, CHUNK_MESSAGES)
+            except ReliamsgError:
+                return  # what is fatal is seen by the next step
+            if isinstance(item, GapItem):
+                self._gap(engine, item)
+            elif isinstance(item, LateItem):
+                engine.aside.late_seen(item.number)
+            elif isinstance(item, ReplayItem):
+                item.message.ack()
+            self._chunk = item if isinstance(item, Chunk) else None
+        if self._chunk is not None:
+            self._handle_some(engine, self._chunk)
+
+    def _handle_some(self, engine: ReceivingEngine, chunk: Chunk) -> None:
+        chance, shared = self._application, engine.shared
+        for _ in range(chance.choice([1, 4, 16])):
+            message = chunk.next() if shared.fatal is None and shared.holds else None
+            if message is None:
+                engine.release(chunk)
+                self._chunk = None
+                break
+            self._handle_one(engine, message)
+            if self.faults.bites("crash_inside"):
+                self.faults.strikes("crash_inside")
+                self.crash("in a handler")
+                return
+        if self._chunk is not None:
+            self._busy = True
+            slow = chance.random() < 0.05
+            self.after(chance.uniform(*SLOW_S) if slow else chance.uniform(0.0, HANDLING_S), self._handle)
+
+    def _handle_one(self, engine: ReceivingEngine, message: Message) -> None:
+        oracle, chance = self.world.oracle, self._application
+        oracle.delivered(self.group, self.name, message)
+        self.note(f"is given {message.id}" + (" again" if message.redelivered else ""))
+        if self.faults.bites("handler_failed"):
+            self.faults.strikes("handler_failed")
+            fail(message, RuntimeError("as simulated"))
+            return
+        if self.faults.bites("rejected"):
+            self.faults.strikes("rejected")
+            message.reject("as simulated")
+            oracle.buried(self.group, message.id)
+            return
+        if chance.random() < 0.05:
+            self._unacked.append(message)
+            self.after(chance.uniform(*SLOW_S), self._acknowledge_later)
+        else:
+            self._acknowledge(engine, message)
+
+    def _acknowledge(self, engine: ReceivingEngine, message: Message) -> None:
+        message.ack()
+        self.world.oracle.acknowledged(self.group, message.id)
+        self._acked.append(message.id)
+        if self._waits is None and self._application.random() < 0.3:
+            self._waits = engine.want_durable(), self._acked
+            self._acked = []
+
+    def _acknowledge_later(self) -> None:
+        if self._unacked and self.engine is not None:
+            at = self._application.randrange(len(self._unacked))
+            self._acknowledge(self.engine, self._unacked.pop(at))
+
+    def _gap(self, engine: ReceivingEngine, item: GapItem) -> None:
+        """Decide on a gap."""
+        if self.world.scenario.on_gap == "wait":
+            return
+        self.note(f"accepts: {item.gap}")
+        if engine.accept(item.gap):
+            self.world.oracle.gap(self.group, item.gap, self._reading_since)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def tell_journalled(self) -> None:
+        """Tell the judge what applications are not told: what came before the group joined, and what was skipped."""
+        skips = self.world.scenario.on_gap == "skip"
+        with contextlib.closing(open_readonly(self.drive.path)) as connection:
+            rows = [
+                row
+                for row in read_journal(connection, self._told_lsn)
+                if row.kind in ("before_join", "declared")
+            ]
+        for row in rows:
+            self._told_lsn = row.lsn
+            stream = Stream(row.producer, row.topic, row.partition)
+            if row.kind == "before_join":
+                self.world.oracle.before_join(self.group, stream, row.epoch, row.first, row.last)
+            elif skips:
+                gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
+                self.world.oracle.skipped(self.group, gap, row.mono_us / 1e6)
+
+    def close(self) -> None:
+        """End cleanly, as :class:`~reliamsg.receiving.runner.Runner` does it."""
+        engine = self.engine
+        if engine is None:
+            return
+        if self._chunk is not None:
+            engine.release(self._chunk)
+        now = self.scheduler.now
+        engine.flush(now)
+        engine.say_goodbye(now)
+        engine.succession.close_given_up()
+        for site in engine.sites.values():
+            site.closing = True
+            for link in site.links.all:
+                link.close(1.0)
+            site.state = "closed"
+        engine.flush(now, closing=True)
+        engine.shared.end()
+        self.abandon()
+        self.end()
+        self.ended()

@@ -1,0 +1,163 @@
+"""Simulated disks: real SQLite files whose commits can fail, be cut short by a crash, or be undone by a restore.
+
+What a process committed with ``synchronous=FULL`` is on the disk; a crash takes everything else, and may leave any
+part of the commit that was being written. Files lie in memory (``/dev/shm`` where there is one), so that a simulated
+fsync costs nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from reliamsg.store.database import Database, Kind
+
+__all__ = ["Crash", "Drive", "Image", "Mishap"]
+
+SYNC_FULL = 2
+"""``PRAGMA synchronous``: each commit is fsynced."""
+
+Mishap = Literal["", "disk_full", "fsync_error", "crash_before_commit", "torn_write", "crash_after_commit"]
+"""What happens to a commit; empty where nothing does."""
+
+Image = tuple[bytes, bytes]
+"""A database file and its WAL file."""
+
+_templates: dict[tuple[Kind, str], bytes] = {}
+"""Files as they are when they were just made, by kind and owner: making one takes longer than copying it."""
+
+
+class Crash(BaseException):
+    """The process ends at this point, as by SIGKILL or a power cut. No part of the product may catch it for good."""
+
+
+class _Connection(sqlite3.Connection):
+    """Lets its drive decide on each commit."""
+
+    drive: Drive | None = None
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT" and self.drive is not None:
+            return self.drive.commit(super().execute)
+        return super().execute(sql, *parameters)
+
+
+class Drive:
+    """One client's file. `mishap` is asked at every commit; `committed` is told of each that is on the disk."""
+
+    def __init__(self, path: Path, kind: Kind, owner: str, chance: random.Random) -> None:
+        self.path = path
+        self.mishap: Callable[[], Mishap] = lambda: ""
+        self.commits = 0
+        self._kind, self._owner = kind, owner
+        self._random = chance
+        self._wal = path.with_name(path.name + "-wal")
+        self._connection: _Connection | None = None
+        self._opened: Image = b"", b""
+        self._looked = False
+        """Whether it is known if commits are fsynced."""
+        self._torn: Image | None = None
+        """What a crash in the middle of a commit has left, if there was one."""
+        self._synced: Image | None = None
+        """Where commits are not fsynced: what is on the disk for sure."""
+
+    def connect(self, path: Path, **options: Any) -> sqlite3.Connection:
+        """Takes the place of ``sqlite3.connect``."""
+        before = self.image()
+        connection = sqlite3.connect(path, factory=_Connection, **options)
+        connection.drive = self
+        self._connection, self._opened, self._synced = connection, before, None
+        self._looked = False
+        return connection
+
+    def format(self) -> None:
+        """Make a new file, where there is none."""
+        if self.path.exists():
+            return
+        key = (self._kind, self._owner)
+        if key not in _templates:
+            Database(self.path, self._kind, self._owner).close()
+            _templates[key] = self.path.read_bytes()
+        self.path.write_bytes(_templates[key])
+        self.path.chmod(0o600)
+
+    def commit(self, execute: Callable[[str], sqlite3.Cursor]) -> sqlite3.Cursor:
+        """Commit, or what becomes of that."""
+        if not self._looked:
+            self._looked = True
+            if execute("PRAGMA synchronous").fetchone()[0] < SYNC_FULL:
+                self._synced = self._opened
+        mishap = self.mishap()
+        if mishap == "disk_full":
+            raise _error("database or disk is full", sqlite3.SQLITE_FULL)
+        if mishap == "fsync_error":
+            if self._random.random() < 0.5:
+                execute("COMMIT")
+            raise _error("disk I/O error", sqlite3.SQLITE_IOERR_FSYNC)
+        if mishap == "crash_before_commit":
+            raise Crash
+        before = self.image() if mishap == "torn_write" else None
+        cursor = execute("COMMIT")
+        self.commits += 1
+        if before is not None:
+            self._torn = self._tear(before, self.image())
+        if mishap:
+            raise Crash
+        return cursor
+
+    def _tear(self, before: Image, after: Image) -> Image:
+        """The WAL file while it was being written: new up to somewhere, old from there on."""
+        old, new = before[1], after[1]
+        size = len(new)
+        first = 0
+        while (
+            first < min(len(old), size)
+            and old[first : first + 512] == new[first : min(first + 512, len(old))]
+        ):
+            first += 512
+        first = min(first, len(old))
+        # The last frame says that the transaction is complete: it never is.
+        at = self._random.randrange(first, max(first + 1, size - 512))
+        rest = old[at:] if self._random.random() < 0.5 else self._random.randbytes(min(64, size - at))
+        return before[0], new[:at] + rest
+
+    # -- what becomes of the file ---------------------------------------------------------------------------
+
+    def image(self) -> Image:
+        """The files as they are now."""
+        return self.path.read_bytes(), self._wal.read_bytes() if self._wal.exists() else b""
+
+    def crash(self, close: Callable[[], None]) -> None:
+        """Leave the files as they were when the process ended. `close` gives up the process's hold on them."""
+        image = self._torn or self.image()
+        if self._synced is not None:
+            image = self._synced
+        self.abandon(close)
+        self.restore(image)
+
+    def abandon(self, close: Callable[[], None]) -> None:
+        """The process is gone; what closing does to the files does not count."""
+        if self._connection is not None:
+            self._connection.drive = None
+            self._connection = None
+        self._torn = None
+        close()
+
+    def restore(self, image: Image) -> None:
+        """Make the files what they were. Nobody may have them open."""
+        database, wal = image
+        self.path.write_bytes(database)
+        self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
+        if wal:
+            self._wal.write_bytes(wal)
+        else:
+            self._wal.unlink(missing_ok=True)
+
+
+def _error(text: str, code: int) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError(text)
+    error.sqlite_errorcode = code
+    return error

@@ -1,0 +1,101 @@
+"""The faults of a simulated world: what can happen, how likely, and how often it did."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+__all__ = ["FAULTS", "Faults"]
+
+GROWTH = 5.0
+"""A fault whose first chance is p becomes likelier by the factor 1 + GROWTH * p with every opportunity it misses."""
+MOST = 0.5
+"""No chance is higher."""
+
+FAULTS: dict[str, tuple[float, str]] = {
+    # What a broker does to one message or answer
+    "confirm_and_lose": (0.02, "a broker confirms a message and does not keep it"),
+    "early_confirm": (0.02, "a broker confirms a message a while before it is stored"),
+    "confirm_lost": (0.02, "a broker keeps a message, and its confirm never comes"),
+    "swallow": (0.02, "a broker neither keeps nor confirms a message"),
+    "confirm_disorder": (0.02, "a broker confirms messages in another order"),
+    "duplicate": (0.05, "a broker puts a message into its queues twice"),
+    "damage": (0.01, "a broker flips a bit of a message"),
+    "misroute": (0.02, "a message that is confirmed does not reach one of its queues"),
+    "return": (0.02, "an AMQP broker returns a message"),
+    "nack": (0.02, "an AMQP broker nacks a message, though a queue may have it"),
+    "refuse": (0.02, "a broker refuses a message for good, as it says"),
+    "reorder": (0.05, "a broker delivers another message than the oldest"),
+    # What a broker does as a whole
+    "broker_down": (0.01, "a broker is away for a while, and comes back as it was"),
+    "broker_empty": (0.01, "a broker comes back with nothing"),
+    "broker_stale": (0.01, "a broker comes back as it was some time ago"),
+    "broker_tail": (0.01, "a broker comes back without what it stored last"),
+    "session_forgotten": (0.01, "a broker forgets one group's queue or session"),
+    "two_sessions": (0.02, "a broker lets two clients read as the same group"),
+    "blocked": (0.01, "a broker asks senders to stop for a while"),
+    "login_refused": (0.01, "a broker refuses logins for a while"),
+    # Networks
+    "cut": (0.01, "nothing passes between a process and a site, in either direction"),
+    "cut_up": (0.01, "nothing passes from a process to a site"),
+    "cut_down": (0.01, "nothing passes from a site to a process"),
+    "reset": (0.02, "a connection is reset, with all that was on its way"),
+    "delay": (0.01, "everything between a process and a site takes longer than any timeout"),
+    "control_lost": (0.05, "a control frame is lost"),
+    "control_twice": (0.05, "a control frame comes twice"),
+    "control_late": (0.05, "a control frame comes after later ones"),
+    # Processes and disks
+    "crash": (0.0005, "a process ends between two steps"),
+    "crash_inside": (0.0005, "a process ends in the middle of a step"),
+    "crash_before_commit": (0.002, "a process ends before a commit"),
+    "torn_write": (0.002, "a process ends while a commit is being written"),
+    "crash_after_commit": (0.002, "a process ends after a commit, before it knows"),
+    "pause": (0.0005, "a process is stopped for a while, and goes on"),
+    "restart": (0.0005, "a process is closed cleanly and opened again"),
+    "disk_full": (0.002, "a disk is full for a while"),
+    "fsync_error": (0.001, "an fsync fails"),
+    "restored": (0.0005, "an outbox is replaced by an older copy of it"),
+    "clock_jump": (0.01, "a wall clock jumps by up to a day"),
+    # Applications
+    "handler_failed": (0.02, "handling a message raises"),
+    "rejected": (0.01, "the application gives a message up"),
+    # Malice
+    "forged": (0.05, "somebody without the key publishes or tells in another's name"),
+    "replayed": (0.05, "somebody sends again what was captured"),
+    "flood": (0.02, "somebody sends a lot of junk"),
+}  # fmt: skip
+"""Name → the chance at the first opportunity, and what happens."""
+
+
+class Faults:
+    """Which faults there are in one run, and their dice: each has its own, so that leaving one out changes no other's.
+
+    ``struck`` counts what a fault changed, not what it tried.
+    """
+
+    def __init__(self, seed: int, names: Iterable[str]) -> None:
+        self.enabled = frozenset(names)
+        self.struck: dict[str, int] = {}
+        self.over = False
+        """From now on nothing fails any more."""
+        self._rates = {name: FAULTS[name][0] for name in sorted(self.enabled)}
+        self._random = {name: random.Random(f"{seed}/{name}") for name in sorted(self.enabled)}
+
+    def bites(self, name: str, times: float = 1.0) -> bool:
+        """Whether a fault happens at this opportunity, which counts as much as `times` ones."""
+        rate = self._rates.get(name)
+        if rate is None or self.over:
+            return False
+        if self._random[name].random() < min(MOST, rate * times):
+            self._rates[name] = FAULTS[name][0]
+            return True
+        self._rates[name] = min(MOST, rate * (1 + GROWTH * times * FAULTS[name][0]))
+        return False
+
+    def random(self, name: str) -> random.Random:
+        """The fault's own dice, for its details."""
+        return self._random[name]
+
+    def strikes(self, name: str) -> None:
+        """It changed something."""
+        self.struck[name] = self.struck.get(name, 0) + 1

@@ -1,0 +1,101 @@
+"""What happened in a simulated world: a record that a person can read, and what was seen on the way through brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from reliamsg.message import MessageId
+from reliamsg.simulation.clock import Scheduler
+from reliamsg.transport.base import Delivery, Outgoing
+from reliamsg.wire.data import CONTENT_TYPE, Frame, FrameError, open_frame
+from reliamsg.wire.plain import decode_plain, is_plain
+
+__all__ = ["History", "Witness"]
+
+CAPTURED = 40
+"""Frames of each kind that an attacker remembers."""
+
+
+class Witness(Protocol):
+    """Who is told of what passes brokers."""
+
+    def seen(self, message: MessageId, body: bytes) -> None:
+        """A producer sent this."""
+
+    def confirmed_at(self, site: str, message: MessageId) -> None:
+        """A broker says that it has this."""
+
+    def let_go_at(self, site: str, group: str, message: MessageId) -> None:
+        """A group's consumer told a broker that this is safe."""
+
+
+class History:
+    """Records what happens. `lines` are for people; the same seed makes the same lines."""
+
+    def __init__(self, scheduler: Scheduler, witness: Witness, keep: bool) -> None:
+        self.lines: list[str] = []
+        self.frames: list[tuple[str, bytes]] = []
+        """Data frames that an attacker captured, with their topics."""
+        self.control: list[tuple[str, bytes]] = []
+        """The same of control frames, with their addresses."""
+        self._scheduler = scheduler
+        self._witness = witness
+        self._keep = keep
+
+    def note(self, kind: str, who: str, what: str) -> None:
+        """Record a line."""
+        if self._keep:
+            self.lines.append(f"{self._scheduler.now:10.4f}  {kind:9} {who:10} {what}")
+
+    # -- what passes brokers --------------------------------------------------------------------------------
+
+    def sent(self, site: str, message: Outgoing) -> None:
+        """A producer's message arrived at a broker."""
+        if len(self.frames) < CAPTURED and message.content_type == CONTENT_TYPE:
+            self.frames.append((message.topic, message.body))
+        frame = _frame(message.body, message.headers)
+        if frame is None:
+            return
+        self.note("network", site, f"gets {message.message_id} ({frame.envelope.count})")
+        envelope = frame.envelope
+        for seq, body in enumerate(frame.records().bodies, envelope.seq):
+            self._witness.seen(
+                MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, seq), body
+            )
+
+    def confirmed(self, site: str, message: Outgoing) -> None:
+        """A broker confirms a message."""
+        frame = _frame(message.body, message.headers)
+        for found in () if frame is None else _messages(frame):
+            self._witness.confirmed_at(site, found)
+
+    def let_go(self, site: str, group: str, delivery: Delivery) -> None:
+        """A consumer acknowledged a delivery."""
+        frame = _frame(delivery.body, delivery.headers)
+        for found in () if frame is None else _messages(frame):
+            self._witness.let_go_at(site, group, found)
+
+    def captured(self, address: str, body: bytes) -> None:
+        """A control frame passed."""
+        if len(self.control) < CAPTURED:
+            self.control.append((address, body))
+
+
+def _frame(body: bytes, headers: object) -> Frame | None:
+    """What a broker message holds, where it is sound."""
+    try:
+        found = (
+            decode_plain(body, headers)
+            if isinstance(headers, dict) and is_plain(headers)
+            else open_frame(body)
+        )
+        return found if found.intact() else None
+    except FrameError:
+        return None
+
+
+def _messages(frame: Frame) -> Iterator[MessageId]:
+    envelope = frame.envelope
+    for seq in range(envelope.seq, envelope.seq + min(envelope.count, 100_000)):
+        yield MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, seq)

@@ -1,0 +1,144 @@
+"""Simulated networks: paths between processes and sites, and connections over them.
+
+A connection keeps the order of what it carries, and loses nothing while both its ends live: what can't pass now passes
+later. It dies when nothing passes for longer than a heartbeat, at each end by itself, so that one end may believe in it
+longer than the other. What is on its way then is lost.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from reliamsg.simulation.clock import Scheduler
+
+__all__ = ["Connection", "End", "Path"]
+
+Call = Callable[..., object]
+LATENCY_S = (0.0005, 0.02)
+HEARTBEAT_S = (3.0, 9.0)
+"""An end that hears nothing for a time between these gives its connection up."""
+
+
+class Path:
+    """The network between one process and one site."""
+
+    def __init__(self, scheduler: Scheduler, chance: random.Random) -> None:
+        self.scheduler = scheduler
+        self.random = chance
+        self.delay = 0.0
+        """Seconds that everything takes beyond the usual."""
+        self.cut = {"up": False, "down": False}
+        """Whether nothing passes to the site, or from it."""
+        self.connections: dict[Connection, None] = {}
+
+    def latency(self) -> float:
+        return self.random.uniform(*LATENCY_S) + self.delay
+
+    @property
+    def passes(self) -> bool:
+        """Whether a handshake is possible."""
+        return not (self.cut["up"] or self.cut["down"])
+
+    def set_cut(self, direction: str, cut: bool) -> None:
+        """Let nothing pass in a direction (``up`` is to the site), or let everything."""
+        self.cut[direction] = cut
+        for connection in list(self.connections):
+            end = connection.site if direction == "up" else connection.client
+            if cut:
+                end.starve()
+            else:
+                end.feed()
+
+
+class End:
+    """One end of a connection, and what is on its way to it."""
+
+    def __init__(self, connection: Connection, direction: str) -> None:
+        self.connection = connection
+        self.alive = True
+        self._direction = direction
+        self._stuck: list[tuple[Call, tuple[Any, ...]]] = []
+        self._latest = 0.0
+        """When the latest of what is on its way arrives."""
+        self._starving = 0
+        self.on_lost: Call = lambda reason: None
+        """Called with why, when the connection is gone and it was not this end that ended it."""
+
+    def send(self, call: Call, *arguments: Any) -> None:
+        """Have `call` made at this end, after everything that was sent to it before."""
+        path = self.connection.path
+        at = max(self._latest, path.scheduler.now + path.latency())
+        self._latest = at
+        path.scheduler.after(at - path.scheduler.now, self._arrive, call, arguments)
+
+    def _arrive(self, call: Call, arguments: tuple[Any, ...]) -> None:
+        if not self.alive:
+            return
+        if self._stuck or self.connection.path.cut[self._direction]:
+            self._stuck.append((call, arguments))
+        else:
+            call(*arguments)
+
+    def starve(self) -> None:
+        """Nothing comes any more. This end gives up after a while."""
+        path = self.connection.path
+        self._starving += 1
+        path.scheduler.after(path.random.uniform(*HEARTBEAT_S), self._starved, self._starving)
+
+    def _starved(self, number: int) -> None:
+        if self.alive and self._starving == number and self.connection.path.cut[self._direction]:
+            self.lose("no heartbeat")
+
+    def starve_unless(self, starving: Call) -> None:
+        """Nobody sends to this end any more, as long as `starving()` says so."""
+        path = self.connection.path
+
+        def look() -> None:
+            if self.alive and starving():
+                self.lose("no heartbeat")
+
+        path.scheduler.after(path.random.uniform(*HEARTBEAT_S), look)
+
+    def feed(self) -> None:
+        """It comes again, first what was stuck."""
+        self._starving += 1
+        stuck, self._stuck = self._stuck, []
+        for call, arguments in stuck:
+            self.send(call, *arguments)
+
+    def lose(self, reason: str) -> None:
+        """This end learns that the connection is gone; the other one a moment later, if anything passes."""
+        if not self.alive:
+            return
+        self.close(reason)
+        self.on_lost(reason)
+
+    def close(self, reason: str = "closed") -> None:
+        """End it from here."""
+        if not self.alive:
+            return
+        self.alive = False
+        self._stuck.clear()
+        connection = self.connection
+        other = connection.site if self is connection.client else connection.client
+        if other.alive:
+            other.send(other.lose, reason)
+        else:
+            connection.path.connections.pop(connection, None)
+
+
+class Connection:
+    """Two ends. What is sent to one goes over the path in its direction."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.client = End(self, "down")
+        self.site = End(self, "up")
+        path.connections[self] = None
+
+    def reset(self, reason: str) -> None:
+        """Both ends lose it now, with all that is on its way."""
+        self.client.lose(reason)
+        self.site.lose(reason)

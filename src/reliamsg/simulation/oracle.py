@@ -1,0 +1,339 @@
+"""The judge of a simulated run: what applications asked for and were given, against what was promised.
+
+It knows only what applications saw and what passed the brokers, and never asks the product's own state. What each kind
+of violation means is in :data:`KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from reliamsg.message import Gap, Message, MessageId, Stream
+from reliamsg.simulation.clock import Scheduler
+
+__all__ = ["KINDS", "Operation", "Oracle", "Violation"]
+
+KINDS = {
+    "lost": "durable, and neither delivered nor declared",
+    "lost_held": "declared as a gap, although its producer was to hold it until the group had it",
+    "let_go_unsafe": "its broker was told that it is safe, and then it was lost",
+    "phantom": "delivered, yet never published",
+    "delivered_after_failed": "delivered, although publishing it was reported as failed",
+    "out_of_order": "delivered after a later message of its stream",
+    "duplicate": "delivered again without being flagged",
+    "redelivered_after_ack": "delivered again after its acknowledgement was durable",
+    "delivered_after_gap": "delivered after it was declared as a gap",
+    "false_gap": "declared as a gap after it was delivered",
+    "skipped": "passed over without being declared",
+    "gap_too_early": "declared as expired before the gap timeout",
+    "corrupt": "one identity with two contents, or one content with two identities",
+    "published_unconfirmed": "counted as published before enough sites had confirmed it",
+    "two_readers": "two consumers of a group were handed messages at the same time",
+    "not_drained": "not done long after the last fault",
+    "stopped": "a client stopped that had no reason to",
+    "internal_error": "the product raised what it never should",
+    "checker": "the plain checker finds what must not be",
+}
+"""Kinds of violations, and what they mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must not be."""
+
+    kind: str
+    text: str
+    at: float
+    """Simulated seconds."""
+
+    def __str__(self) -> str:
+        return f"{self.at:.3f}: {self.kind} ({KINDS[self.kind]}): {self.text}"
+
+
+@dataclass(slots=True)
+class Operation:
+    """One message that an application published."""
+
+    number: int
+    stream: Stream
+    body: bytes
+    outcome: Literal["invoked", "ok", "failed", "indeterminate"] = "invoked"
+    durable_at: float = 0.0
+    message: MessageId | None = None
+    """Its identity, once known."""
+    gone: bool = False
+    """It was lost with the disk that it was on, which nothing can help."""
+    confirmed: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Given:
+    """What one group was given of one stream."""
+
+    latest: tuple[int, int] = (0, 0)
+    """Highest (epoch, number)."""
+    number: int = -1
+    """Highest number of an operation."""
+    moved_at: float = 0.0
+    """When something was handed out or declared last."""
+
+
+class Oracle:
+    """See the module. Every method is told of something when it happens."""
+
+    def __init__(self, scheduler: Scheduler, groups: Iterable[str], gap_timeout: float, needed: int) -> None:
+        self.violations: list[Violation] = []
+        self.operations: dict[bytes, Operation] = {}
+        self.groups = tuple(groups)
+        self.holds = False
+        """Producers hold everything until the groups have it, and applications never give a gap up."""
+        self._scheduler = scheduler
+        self._gap_timeout = gap_timeout
+        self._needed = needed
+        """Sites that must have confirmed."""
+        self._streams: dict[Stream, list[Operation]] = {}
+        self._bodies: dict[MessageId, bytes] = {}
+        self._given: dict[tuple[str, Stream], _Given] = {}
+        self.handed: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
+        """By group, what was delivered, and to which consumer last."""
+        self._first_at: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
+        """The same, and when first."""
+        self.settled: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
+        """What was acknowledged durably, and by whose inbox."""
+        self.acked: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        """What was acknowledged."""
+        self.dead: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        """What was given up to the dead letters."""
+        self.declared: dict[str, list[tuple[Gap, float]]] = {group: [] for group in self.groups}
+        self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
+        self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
+        self._passed: list[tuple[str, Operation, MessageId, float]] = []
+        """(group, message, by which, when): what was passed without a word; journals may still have one."""
+        self._before_join: dict[str, set[tuple[Stream, int, int, int]]] = {
+            group: set() for group in self.groups
+        }
+        """What came before a group joined, as its journal says: there is no other word about that."""
+
+    def violate(self, kind: str, text: str) -> None:
+        """Something must not be."""
+        self.violations.append(Violation(kind, text, self._scheduler.now))
+
+    # -- publishing -----------------------------------------------------------------------------------------
+
+    def invoked(self, stream: Stream, body: bytes) -> Operation:
+        """An application publishes."""
+        done = Operation(len(self.operations), stream, body)
+        self.operations[body] = done
+        self._streams.setdefault(stream, []).append(done)
+        return done
+
+    def durable(self, operation: Operation, message: MessageId) -> None:
+        """Publishing returned."""
+        operation.outcome, operation.durable_at = "ok", self._scheduler.now
+        operation.message = message
+
+    def published(self, operation: Operation) -> None:
+        """Its receipt says that it is confirmed."""
+        if len(operation.confirmed) < self._needed:
+            sites = ", ".join(sorted(operation.confirmed)) or "no site"
+            self.violate("published_unconfirmed", f"{operation.message}: {sites} confirmed it")
+
+    def disk_replaced(self, producer: str, since: float) -> None:
+        """An outbox is what it was at `since` again."""
+        for operation in self.operations.values():
+            if operation.stream.producer == producer and operation.durable_at > since:
+                operation.gone = True
+            if operation.stream.producer == producer and operation.outcome == "invoked":
+                operation.outcome = "indeterminate"
+
+    # -- at brokers -----------------------------------------------------------------------------------------
+
+    def seen(self, message: MessageId, body: bytes) -> None:
+        """See :class:`~reliamsg.simulation.history.Witness`."""
+        operation = self.operations.get(body)
+        if operation is None:
+            self.violate("phantom", f"{message} was sent, and nobody published it")
+            return
+        self._identify(operation, message)
+
+    def _identify(self, operation: Operation, message: MessageId) -> None:
+        before = self._bodies.setdefault(message, operation.body)
+        if before != operation.body:
+            self.violate("corrupt", f"{message} is {before!r} and {operation.body!r}")
+        elif (message.producer, message.topic, message.partition) != operation.stream:
+            self.violate("corrupt", f"{message} was published to {operation.stream}")
+        operation.message = message
+
+    def confirmed_at(self, site: str, message: MessageId) -> None:
+        """See :class:`~reliamsg.simulation.history.Witness`."""
+        body = self._bodies.get(message)
+        if body is not None:
+            self.operations[body].confirmed.add(site)
+
+    def let_go_at(self, site: str, group: str, message: MessageId) -> None:
+        """See :class:`~reliamsg.simulation.history.Witness`."""
+        if group in self._let_go:
+            self._let_go[group].setdefault(message, self._scheduler.now)
+
+    # -- consuming ------------------------------------------------------------------------------------------
+
+    def delivered(self, group: str, consumer: str, message: Message) -> None:
+        """An application was handed a message."""
+        identity = message.id
+        operation = self.operations.get(message.body)
+        if operation is None:
+            self.violate("phantom", f"{identity} at {consumer}: {message.body[:40]!r}")
+            return
+        if operation.outcome == "failed":
+            self.violate("delivered_after_failed", f"{identity} at {consumer}")
+        self._identify(operation, identity)
+        given = self._given.setdefault((group, operation.stream), _Given())
+        if identity in self.handed[group]:
+            self._again(group, consumer, message)
+        elif not (message.redelivered or message.replayed):
+            self._first(group, consumer, operation, identity, given)
+        if self._is_declared(group, identity) and not message.replayed:
+            self.violate("delivered_after_gap", f"{identity} at {consumer}")
+        self.handed[group][identity] = consumer
+        self._first_at[group].setdefault(identity, self._scheduler.now)
+        given.latest = max(given.latest, (identity.epoch, identity.seq))
+        given.number = max(given.number, operation.number)
+        given.moved_at = self._scheduler.now
+
+    def _again(self, group: str, consumer: str, message: Message) -> None:
+        if message.replayed:
+            return
+        if not message.redelivered:
+            self.violate(
+                "duplicate", f"{message.id} at {consumer}, before at {self.handed[group][message.id]}"
+            )
+        by = self.settled[group].get(message.id)
+        if by == consumer:
+            self.violate("redelivered_after_ack", f"{message.id} at {consumer}")
+
+    def _first(
+        self, group: str, consumer: str, operation: Operation, identity: MessageId, given: _Given
+    ) -> None:
+        if (identity.epoch, identity.seq) <= given.latest or operation.number <= given.number:
+            self.violate("out_of_order", f"{identity} at {consumer}, after {given.latest}")
+            return
+        for other in self._streams[operation.stream]:
+            if given.number < other.number < operation.number and other.outcome == "ok":
+                self._check_passed(group, other, identity)
+
+    def _check_passed(self, group: str, other: Operation, by: MessageId) -> None:
+        if other.message is None or other.gone or self._done(group, other.message):
+            return
+        self._passed.append((group, other, by, self._scheduler.now))
+
+    def acknowledged(self, group: str, message: MessageId) -> None:
+        """An application acknowledged a message."""
+        self.acked[group].add(message)
+
+    def settled_durably(self, group: str, consumer: str, messages: Iterable[MessageId]) -> None:
+        """``ack(durable=True)`` would have returned."""
+        for message in messages:
+            self.settled[group][message] = consumer
+
+    def buried(self, group: str, message: MessageId) -> None:
+        """An application gave a message up."""
+        self.dead[group].add(message)
+        self.acked[group].add(message)
+
+    def gap(self, group: str, gap: Gap, connected_since: float) -> None:
+        """An application was told of a gap, and moved past it. `connected_since`: since when its consumer had been
+        able to read at all."""
+        given = self._given.setdefault((group, gap.stream), _Given())
+        waited = self._scheduler.now - max(given.moved_at, connected_since)
+        if gap.reason == "expired" and waited < self._gap_timeout - 0.001:
+            self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
+        self.declared[group].append((gap, self._scheduler.now))
+        for message in self.handed[group]:
+            if _covers(gap, message) and message not in self.dead[group]:
+                self.violate("false_gap", f"{gap} at {group}: {message} was delivered")
+        given.moved_at = self._scheduler.now
+
+    def skipped(self, group: str, gap: Gap, at: float) -> None:
+        """A group's journal says that it went on without these, as its application had asked for."""
+        self.declared[group].append((gap, at))
+        for message, first in self._first_at[group].items():
+            if _covers(gap, message) and message not in self.dead[group] and first < at:
+                self.violate("false_gap", f"{gap} at {group}: {message} was delivered")
+
+    def before_join(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
+        """A group's journal says that these came before it joined."""
+        self._before_join[group].add((stream, epoch, first, last))
+
+    def _came_before(self, group: str, message: MessageId) -> bool:
+        stream = Stream(message.producer, message.topic, message.partition)
+        return any(
+            stream == its and epoch == message.epoch and first <= message.seq <= (last or message.seq)
+            for its, epoch, first, last in self._before_join[group]
+        )
+
+    def _is_declared(self, group: str, message: MessageId) -> bool:
+        return any(_covers(gap, message) for gap, _ in self.declared[group])
+
+    def _is_passed(self, group: str, message: MessageId) -> bool:
+        return self._is_declared(group, message) or self._came_before(group, message)
+
+    def _done(self, group: str, message: MessageId) -> bool:
+        return message in self.handed[group] or message in self.dead[group] or self._is_passed(group, message)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def open_for(self, group: str) -> list[Operation]:
+        """What the group has still to come."""
+        handed, dead = self.acked[group], self.dead[group]
+        return [
+            operation
+            for operation in self.operations.values()
+            if operation.outcome == "ok"
+            and not operation.gone
+            and operation.message not in handed
+            and operation.message not in dead
+            and not (operation.message is not None and self._is_passed(group, operation.message))
+        ]
+
+    def judge(self) -> None:
+        """Everything is over."""
+        for group, operation, by, at in self._passed:
+            message = operation.message
+            if (
+                message is not None
+                and not self._is_passed(group, message)
+                and message not in self.dead[group]
+            ):
+                self.violations.append(Violation("skipped", f"{message} at {group}, passed by {by}", at))
+        for group in self.groups:
+            for operation in self.operations.values():
+                self._judge(group, operation)
+
+    def _judge(self, group: str, operation: Operation) -> None:
+        message = operation.message
+        if operation.gone or message is None or message in self.handed[group] or message in self.dead[group]:
+            return
+        declared = next((at for gap, at in self.declared[group] if _covers(gap, message)), None)
+        let_go = self._let_go[group].get(message)
+        if declared is None and not self._came_before(group, message):
+            if operation.outcome == "ok":
+                self.violate("lost", f"{message} at {group}")
+        elif declared is not None and self.holds and operation.outcome == "ok":
+            self.violate("lost_held", f"{message} at {group}")
+        if (
+            let_go is not None
+            and declared is not None
+            and let_go < declared
+            and len(self.inboxes[group]) == 1
+        ):
+            self.violate("let_go_unsafe", f"{message} at {group}: let go at {let_go:.3f}")
+
+
+def _covers(gap: Gap, message: MessageId) -> bool:
+    if gap.stream != (message.producer, message.topic, message.partition):
+        return False
+    if gap.last is None:
+        return (message.epoch, message.seq) >= (gap.epoch, gap.first)
+    return gap.epoch == message.epoch and gap.first <= message.seq <= gap.last

@@ -1,0 +1,212 @@
+"""A simulated process: what runs in it, until it crashes; and what waits while it is stopped."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from reliamsg.simulation.disk import Crash, Drive, Mishap
+from reliamsg.simulation.network import Path
+from reliamsg.simulation.transport import SimulatedTransports
+
+if TYPE_CHECKING:
+    from reliamsg.simulation.world import World
+
+__all__ = ["Process"]
+
+RESTART_S = (0.05, 2.0)
+PAUSE_S = (0.1, 12.0)
+CRASHES: tuple[Mishap, ...] = ("crash_before_commit", "torn_write", "crash_after_commit")
+FULL_S = (0.2, 3.0)
+THREAD_S = 0.0002
+"""A thread that is woken takes up to so long to run."""
+
+
+class Process:
+    """One process with one file. Subclasses know what it does.
+
+    Whatever happens in it goes through :meth:`call`, so that it can end, or be stopped, between any two things.
+    """
+
+    def __init__(self, world: World, name: str, drive: Drive) -> None:
+        self.world = world
+        self.scheduler = world.scheduler
+        self.faults = world.faults
+        self.name = name
+        self.drive = drive
+        self.random = random.Random(f"{world.scenario.seed}/process/{name}")
+        self.alive = False
+        self.life = 0
+        """How often it was opened."""
+        self.paused = False
+        self.transports = SimulatedTransports(self, world.brokers)
+        self._backlog: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._full_until = 0.0
+        self._step_at = float("inf")
+        self._steps = 0
+        drive.mishap = self._mishap
+
+    # -- Host -----------------------------------------------------------------------------------------------
+
+    def path(self, site: str) -> Path:
+        """See :class:`~reliamsg.simulation.transport.Host`."""
+        return self.world.path(self.name, site)
+
+    def uniform(self, low: float, high: float) -> float:
+        """See :class:`~reliamsg.simulation.transport.Host`."""
+        return self.random.uniform(low, high)
+
+    def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
+        """See :class:`~reliamsg.simulation.transport.Host`."""
+        self.scheduler.after(seconds, self._later, self.life, function, arguments)
+
+    def _later(self, life: int, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
+        if life == self.life:
+            self.call(function, *arguments)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """See :class:`~reliamsg.simulation.transport.Host`."""
+        if not self.alive:
+            return
+        if self.paused:
+            self._backlog.append((function, arguments))
+            return
+        if self.faults.bites("crash"):
+            self.faults.strikes("crash")
+            self.crash("between two steps")
+            return
+        if self.faults.bites("restart"):
+            function, arguments = self._restart, ()
+        if self.faults.bites("pause"):
+            self._pause()
+        try:
+            function(*arguments)
+            self.looked_at()
+        except Crash as crash:
+            self.crash(str(crash) or "in the middle of a commit")
+        except Exception as error:  # noqa: BLE001  (nothing else may come out of the product)
+            self.note(f"raises {error!r}")
+            self.world.oracle.violate("internal_error", f"{self.name}: {error!r}")
+            self.world.broken(error)
+            self.crash("an internal error")
+
+    # -- faults ---------------------------------------------------------------------------------------------
+
+    def probe(self, point: str) -> None:
+        """The product passes a point at which a crash is interesting."""
+        if self.faults.bites("crash_inside"):
+            self.faults.strikes("crash_inside")
+            raise Crash(f"at {point}")
+
+    def _mishap(self) -> Mishap:
+        if self.scheduler.now < self._full_until and not self.faults.over:
+            self.faults.strikes("disk_full")
+            return "disk_full"
+        if self.faults.bites("disk_full"):
+            self._full_until = self.scheduler.now + self.faults.random("disk_full").uniform(*FULL_S)
+            self.faults.strikes("disk_full")
+            self.note("disk is full")
+            return "disk_full"
+        if self.faults.bites("fsync_error"):
+            self.faults.strikes("fsync_error")
+            self.note("an fsync fails")
+            return "fsync_error"
+        for name in CRASHES:
+            if self.faults.bites(name):
+                self.faults.strikes(name)
+                return name
+        return ""
+
+    def _pause(self) -> None:
+        seconds = self.faults.random("pause").uniform(*PAUSE_S)
+        self.note(f"is stopped for {seconds:.2f} s")
+        self.faults.strikes("pause")
+        self.paused = True
+        for site in self.world.brokers:
+            for connection in self.path(site).connections:
+                connection.site.starve_unless(lambda: self.paused)
+        self.scheduler.after(seconds, self._go_on, self.life)
+
+    def _go_on(self, life: int) -> None:
+        if life != self.life or not self.paused:
+            return
+        self.note("goes on")
+        self.paused = False
+        backlog, self._backlog = self._backlog, []
+        for function, arguments in backlog:
+            # What came while it was stopped is all there at once.
+            self.after(0.0, function, *arguments)
+
+    def _restart(self) -> None:
+        self.note("is closed")
+        self.faults.strikes("restart")
+        self.close()
+        self.scheduler.after(self.random.uniform(*RESTART_S), self.open, self.life)
+
+    def crash(self, where: str) -> None:
+        """End as by SIGKILL."""
+        if not self.alive:
+            return
+        self.note(f"crashes {where}")
+        self.end()
+        self.drive.crash(self.abandon)
+        self.ended()
+        self.scheduler.after(self.random.uniform(*RESTART_S), self.open, self.life)
+
+    def end(self) -> None:
+        """Nothing of it runs any more."""
+        self.alive = self.paused = False
+        self.life += 1
+        self._backlog.clear()
+        self._step_at = float("inf")
+        self.transports.kill()
+
+    # -- the engine's thread --------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """The engine wants to be called soon."""
+        self.step_at(self.scheduler.now + self.random.uniform(0.0, THREAD_S))
+
+    def step_at(self, at: float) -> None:
+        """Have the engine called at a time, if not before."""
+        if at < self._step_at:
+            self._step_at = at
+            self._steps += 1
+            self.after(max(0.0, at - self.scheduler.now), self._step, self._steps)
+
+    def _step(self, number: int) -> None:
+        if number != self._steps:
+            return
+        self._step_at = float("inf")
+        deadline = self.step()
+        if deadline is not None:
+            self.step_at(max(deadline, self.scheduler.now + THREAD_S))
+
+    # -- what subclasses do ---------------------------------------------------------------------------------
+
+    def open(self, life: int | None = None) -> None:
+        """Begin, again or for the first time."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End cleanly."""
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Give up the file, as the end of a process does."""
+        raise NotImplementedError
+
+    def ended(self) -> None:
+        """The process is gone: what it had begun is indeterminate."""
+
+    def step(self) -> float | None:
+        """Let the engine do what is due."""
+        raise NotImplementedError
+
+    def looked_at(self) -> None:
+        """Something happened in it; the application may have something to do."""
+
+    def note(self, what: str) -> None:
+        """Record a line."""
+        self.world.history.note("process", self.name, what)

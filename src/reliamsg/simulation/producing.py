@@ -1,0 +1,216 @@
+"""A simulated process that publishes: the real sending logic and outbox, and a small application."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+from reliamsg.errors import FatalError, ProducerFenced, ReliamsgError
+from reliamsg.message import Stream
+from reliamsg.sending.engine import Engine
+from reliamsg.sending.intake import MESSAGE_OVERHEAD
+from reliamsg.sending.receipt import Receipt
+from reliamsg.simulation.disk import Drive, Image
+from reliamsg.simulation.oracle import Operation
+from reliamsg.simulation.process import Process
+from reliamsg.store.outbox import Outbox
+
+if TYPE_CHECKING:
+    from reliamsg.simulation.world import World
+
+__all__ = ["ProducerProcess"]
+
+LATER_S = 0.2
+"""A publish that was refused for lack of room is tried again."""
+BACKUP_S = (0.5, 4.0)
+LOOK_AT_ALL = 50
+BURSTS = (1, 1, 1, 2, 6, 20)
+"""So many messages at a time."""
+
+
+class ProducerProcess(Process):
+    """Publishes `messages` to the topics, over about `seconds`."""
+
+    def __init__(self, world: World, name: str, drive: Drive, messages: int, seconds: float) -> None:
+        super().__init__(world, name, drive)
+        self.engine: Engine | None = None
+        self._outbox: Outbox | None = None
+        self.left = messages
+        self._every = seconds / max(1, messages)
+        self._application = random.Random(f"{world.scenario.seed}/application/{name}")
+        self._published = 0
+        self._waiting: list[tuple[Operation, Receipt]] = []
+        """Not known to be durable."""
+        self._unconfirmed: list[tuple[Operation, Receipt]] = []
+        self._looks = 0
+        self._copy: tuple[float, Image] | None = None
+        """An older copy of the outbox, and when it was made."""
+
+    def open(self, life: int | None = None) -> None:
+        """See :class:`Process`."""
+        if self.alive or (life is not None and life != self.life):
+            return
+        world = self.world
+        self.life += 1
+        self.alive = True
+        self.drive.format()
+        self.note("opens its outbox")
+        self.call(self._open)
+        if self.engine is not None and self.alive:
+            self.after(0.0, self._publish)
+            if "restored" in self.faults.enabled:
+                self.after(world.faults.random("restored").uniform(*BACKUP_S), self._back_up)
+
+    def _open(self) -> None:
+        world = self.world
+        try:
+            self._outbox = Outbox(
+                self.drive.path, self.name, world.wall_us(), int(self.scheduler.now * 1e6),
+                self.random.randbytes(8).hex(), self.drive.connect, self.random.randbytes,
+            )  # fmt: skip
+            self.engine = Engine(
+                self._outbox, world.sites, world.scenario.named_groups, world.producer_settings(), self.transports,
+                lambda: self.scheduler.now, world.wall_us, self.probe, self.wake,
+            )  # fmt: skip
+        except ReliamsgError as error:
+            self._cannot_go_on(error)
+            return
+        for link in self.engine.links.values():
+            link.transport.start()
+        self.wake()
+
+    def _cannot_go_on(self, error: ReliamsgError) -> None:
+        """The product refuses to go on: the application opens it again after a while, as a supervisor would."""
+        self.note(f"stops: {type(error).__name__}: {error}")
+        self.world.expected(self, error)
+        self.end()
+        self.drive.abandon(self.abandon)
+        self.ended()
+        if not isinstance(error, ProducerFenced):
+            self.scheduler.after(1.0, self.open, self.life)
+
+    def abandon(self) -> None:
+        """See :class:`Process`."""
+        if self._outbox is not None:
+            self._outbox.close()
+        self.engine = self._outbox = None
+
+    def ended(self) -> None:
+        """See :class:`Process`."""
+        for operation, _ in self._waiting:
+            operation.outcome = "indeterminate"
+        self._waiting.clear()
+        self._unconfirmed.clear()
+        if self._copy is not None and self.faults.bites("restored", 300):
+            at, image = self._copy
+            self.faults.strikes("restored")
+            self.note(f"its outbox is replaced by a copy of {at:.4f}")
+            self.drive.restore(image)
+            self.world.oracle.disk_replaced(self.name, at)
+            self.world.restored = True
+
+    def _back_up(self) -> None:
+        self._copy = self.scheduler.now, self.drive.image()
+
+    def step(self) -> float | None:
+        """See :class:`Process`."""
+        engine = self.engine
+        if engine is None:
+            return None
+        deadline = engine.step()
+        if engine.fatal is not None:
+            self._cannot_go_on(engine.fatal)
+            return None
+        return deadline
+
+    # -- the application ------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        if self.engine is None or not self.left:
+            return
+        chance = self._application
+        count = min(self.left, chance.choice(BURSTS))
+        for _ in range(count):
+            if not self._publish_one():
+                self.after(LATER_S, self._publish)
+                return
+        self.after(chance.expovariate(1.0) * self._every * count, self._publish)
+
+    def _publish_one(self) -> bool:
+        engine, chance = self.engine, self._application
+        assert engine is not None  # it publishes only while it is open
+        topic = chance.choice(self.world.scenario.topics)
+        self._published += 1
+        body = f"{self.name}/{topic}/{self._published}/".encode() + bytes(chance.choice([0, 10, 200]))
+        key = chance.choice([None, None, "k"])
+        headers = {"account": "A"} if chance.random() < 0.2 else None
+        operation = self.world.oracle.invoked(Stream(self.name, topic, 0), body)
+        try:
+            if key is None and headers is None:
+                receipt = engine.intake.accept_one(topic, body, 0.0)
+            else:
+                size = len(body) + MESSAGE_OVERHEAD
+                receipt = engine.intake.accept(topic, [body], key, headers, size, 0.0)
+        except FatalError:
+            operation.outcome = "failed"
+            return False
+        except ReliamsgError as error:
+            operation.outcome = "failed"
+            self.note(f"can't publish: {type(error).__name__}")
+            return False
+        self.left -= 1
+        self._waiting.append((operation, receipt))
+        return True
+
+    def looked_at(self) -> None:
+        """See :class:`Process`: look after receipts."""
+        while self._waiting:
+            operation, receipt = self._waiting[0]
+            group = receipt._group
+            if not group.event.is_set():
+                break
+            del self._waiting[0]
+            if group.error is not None:
+                operation.outcome = "failed" if not isinstance(group.error, FatalError) else "indeterminate"
+                self.left += operation.outcome == "failed"
+                continue
+            message = receipt.id
+            assert message is not None  # it is durable
+            self.world.oracle.durable(operation, message)
+            self._unconfirmed.append((operation, receipt))
+        self._check_confirms()
+
+    def _check_confirms(self) -> None:
+        """Look at the oldest receipts, and now and then at all: the others may be confirmed before it."""
+        self._looks += 1
+        waiting = self._unconfirmed
+        if waiting and self._looks % LOOK_AT_ALL == 0:
+            waiting.sort(key=lambda each: not each[1].done)
+        done = 0
+        while done < len(waiting) and waiting[done][1].done:
+            operation, receipt = waiting[done]
+            operation.message = receipt.id
+            self.world.oracle.published(operation)
+            done += 1
+        del waiting[:done]
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    @property
+    def done(self) -> bool:
+        """Whether all was published and confirmed."""
+        return self.alive and self.engine is not None and not self.left and self.engine.pending() == 0
+
+    def close(self) -> None:
+        """End cleanly."""
+        engine = self.engine
+        if engine is None:
+            return
+        engine.begin_close()
+        for link in engine.links.values():
+            link.transport.close(1.0)
+        engine.finish()
+        self.looked_at()
+        self.engine = self._outbox = None
+        self.end()
+        self.ended()

@@ -1,0 +1,138 @@
+"""Running many seeds: what failed, how often each fault struck, and how fast it went."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reliamsg.simulation.checking import compare
+from reliamsg.simulation.faults import FAULTS
+from reliamsg.simulation.oracle import Violation
+from reliamsg.simulation.scenario import Scenario, draw
+from reliamsg.simulation.world import World
+
+__all__ = ["Outcome", "Summary", "run", "run_many"]
+
+MEMORY = Path("/dev/shm")
+"""Where files cost nothing to write."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run."""
+
+    scenario: Scenario
+    violations: tuple[Violation, ...]
+    struck: dict[str, int]
+    lines: tuple[str, ...] = ()
+    """What happened, if it was kept."""
+    error: str = ""
+    """The traceback of what the product should never have raised."""
+    seconds: float = 0.0
+    """Simulated."""
+
+    @property
+    def kinds(self) -> set[str]:
+        return {violation.kind for violation in self.violations}
+
+
+@dataclass
+class Summary:
+    """Many runs."""
+
+    seeds: int = 0
+    violations: int = 0
+    failing_seeds: list[int] = field(default_factory=list)
+    faults: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAULTS, 0))
+    """How often each struck."""
+    seconds: float = 0.0
+    """Of processor time: on a machine that does nothing else, what a clock on the wall says."""
+
+    @property
+    def runs_per_minute(self) -> float:
+        return self.seeds / self.seconds * 60 if self.seconds else 0.0
+
+    @property
+    def idle_faults(self) -> list[str]:
+        """Those that never struck."""
+        return [name for name, times in self.faults.items() if not times]
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a run."""
+        self.seeds += 1
+        self.violations += len(outcome.violations)
+        if outcome.violations:
+            self.failing_seeds.append(outcome.scenario.seed)
+        for name, times in outcome.struck.items():
+            self.faults[name] += times
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "seeds": self.seeds,
+            "violations": self.violations,
+            "failing_seeds": self.failing_seeds,
+            "faults": self.faults,
+            "runs_per_minute": round(self.runs_per_minute, 1),
+        }
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the product's log, which says on every page that something is wrong."""
+    logger = logging.getLogger("reliamsg")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def run(scenario: Scenario, keep: bool = False, directory: Path | None = None) -> Outcome:
+    """Run one scenario. `keep`: with its history. `directory`: where its files are left; by default they are not."""
+    with quiet():
+        if directory is not None:
+            return _run(scenario, keep, directory)
+        made = Path(tempfile.mkdtemp(prefix="reliamsg-sim-", dir=MEMORY if MEMORY.is_dir() else None))
+        try:
+            return _run(scenario, keep, made)
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+def _run(scenario: Scenario, keep: bool, directory: Path) -> Outcome:
+    world = World(scenario, directory, keep)
+    world.run()
+    compare(world, directory)
+    error = "".join(traceback.format_exception(world.error)) if world.error is not None else ""
+    return Outcome(
+        scenario, tuple(world.oracle.violations), world.faults.struck, tuple(world.history.lines), error,
+        world.scheduler.now,
+    )  # fmt: skip
+
+
+def run_many(
+    seeds: Iterable[int],
+    messages: int,
+    faults: Iterable[str] | None = None,
+    told: Callable[[Outcome], object] = lambda outcome: None,
+) -> Summary:
+    """Run the scenarios of many seeds; `told` hears of each."""
+    summary = Summary()
+    chosen = None if faults is None else tuple(faults)
+    begun = time.process_time()
+    for seed in seeds:
+        outcome = run(draw(seed, messages, chosen))
+        summary.add(outcome)
+        summary.seconds = time.process_time() - begun
+        told(outcome)
+    return summary

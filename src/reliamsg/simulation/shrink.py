@@ -1,0 +1,40 @@
+"""Making a failing run smaller: fewer faults, fewer messages, the same violation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from reliamsg.simulation.runner import Outcome, run
+
+__all__ = ["shrink"]
+
+MOST_RUNS = 150
+
+
+def shrink(outcome: Outcome, told: Callable[[str], object] = lambda line: None) -> Outcome:
+    """A smaller run with a violation of a kind that `outcome` has. `told` hears of each step."""
+    wanted, runs = outcome.kinds, 0
+
+    def smaller(found: Outcome, what: str) -> bool:
+        nonlocal outcome, runs
+        runs += 1
+        if not found.kinds & wanted:
+            return False
+        outcome = found
+        told(f"still {', '.join(sorted(found.kinds & wanted))} {what}")
+        return True
+
+    again = True
+    while again and runs < MOST_RUNS:
+        again = False
+        for fault in outcome.scenario.faults:
+            again |= smaller(run(outcome.scenario.without(fault)), f"without {fault}")
+        messages = outcome.scenario.messages
+        for fewer in (messages // 4, messages // 2, messages * 3 // 4, messages - 1):
+            if 0 < fewer < messages and smaller(
+                run(replace(outcome.scenario, messages=fewer)), f"with {fewer} messages"
+            ):
+                again = True
+                break
+    return run(outcome.scenario, keep=True)

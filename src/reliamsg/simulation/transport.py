@@ -1,0 +1,385 @@
+"""Transports to simulated brokers: the port of :mod:`reliamsg.transport.base` over simulated connections.
+
+Events are called by the scheduler, in the process that the transport belongs to, and never from within a call of that
+process, as an I/O thread of its own would do it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from reliamsg.config import Site
+from reliamsg.simulation.broker import Broker, Reader, Session
+from reliamsg.simulation.network import Connection, Path
+from reliamsg.transport.base import (
+    Binding,
+    Delivery,
+    Outcome,
+    Outgoing,
+    ReceiverEvents,
+    ReceiverTransport,
+    SenderEvents,
+    SenderTransport,
+    Token,
+)
+
+__all__ = ["Host", "SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
+
+RETRY_S = (0.1, 2.0)
+CONNECT_TIMEOUT_S = 3.0
+THREAD_S = 0.0003
+"""An I/O thread that is woken takes up to so long to run."""
+
+
+class Host(Protocol):
+    """The process that a transport belongs to, as far as it needs it."""
+
+    @property
+    def name(self) -> str: ...
+    def path(self, site: str) -> Path:
+        """The network to a site."""
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Run something in the process, now or when it goes on; not at all when it has ended."""
+
+    def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
+        """The same later."""
+
+    def uniform(self, low: float, high: float) -> float:
+        """A random number."""
+
+
+class _Transport:
+    """Connecting, disconnecting and control frames, the same in both directions."""
+
+    def __init__(
+        self, host: Host, site: Site, broker: Broker, client: str, events: SenderEvents | ReceiverEvents
+    ) -> None:
+        self.site, self.broker, self.client = site, broker, client
+        self.connection: Connection | None = None
+        """The one that is used; it may be dead at the other end."""
+        self._host = host
+        self._events = events
+        self._session: Session | None = None
+        self._path = host.path(site.name)
+        self._addresses: tuple[str, ...] = ()
+        self._closed = False
+        self._attempts = 0
+
+    # -- the port -------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._host.after(self._host.uniform(0.0, THREAD_S), self._connect)
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        self._addresses = tuple(addresses)
+        session = self._session
+        if session is not None and self.connection is not None:
+            self.connection.site.send(setattr, session, "addresses", frozenset(addresses))
+
+    def tell(self, address: str, body: bytes) -> bool:
+        connection = self.connection
+        if connection is None or len(body) > self.site.max_frame_bytes:
+            return False
+        connection.site.send(self.broker.tell, address, body)
+        return True
+
+    def reconnect(self, reason: str) -> None:
+        if self.connection is not None:
+            self._host.after(0.0, self._drop, self.connection, reason)
+
+    def close(self, timeout: float) -> None:
+        self._closed = True
+        if self.connection is not None:
+            self.connection.client.close("closed")
+            self.connection = self._session = None
+
+    def wake(self) -> None:
+        """Only senders have something to do."""
+
+    # -- the process ends -----------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """The process is gone: the site sees the connection break, and no event is called any more."""
+        self.close(0.0)
+
+    # -- connecting -----------------------------------------------------------------------------------------
+
+    def _endpoint(self) -> str:
+        return str(self.site.endpoints[0])
+
+    def _connect(self) -> None:
+        if self._closed or self.connection is not None:
+            return
+        self._attempts += 1
+        if not self._path.passes or self._path.delay > CONNECT_TIMEOUT_S:
+            self._host.after(CONNECT_TIMEOUT_S, self._failed, "timed out", False, "")
+            return
+        connection = Connection(self._path)
+        connection.site.send(self._handshake, connection)
+        self._host.after(CONNECT_TIMEOUT_S, self._give_up, self._attempts)
+
+    def _give_up(self, attempt: int) -> None:
+        """The attempt had no answer."""
+        if self.connection is None and not self._closed and attempt == self._attempts:
+            self._failed("timed out", False, "")
+
+    def _handshake(self, connection: Connection) -> None:
+        """At the site: a client wants to connect."""
+        refusal = self.broker.admit()
+        session = Session(connection, self.client)
+        client = connection.client
+        attempt = self._attempts
+        if refusal is not None:
+            client.send(self._call, self._refused, refusal, attempt)
+            return
+        session.addresses = frozenset(self._addresses)
+        session.hear = lambda address, body: self._call(self._heard, connection, address, body)
+        self.broker.open(session)
+        holder, existed = self._enter(session)
+        if holder:
+            self.broker.close(session)
+            client.send(self._call, self._busy, holder, attempt)
+            return
+        client.send(self._call, self._up, connection, session, existed, attempt)
+        self._entered(session)
+
+    def _enter(self, session: Session) -> tuple[str, bool]:
+        """At the site: who keeps the client from doing what it wants to, and whether its queues existed."""
+        return "", True
+
+    def _entered(self, session: Session) -> None:
+        """At the site, after the client was told that it is connected."""
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        self._host.call(function, *arguments)
+
+    def _up(self, connection: Connection, session: Session, existed: bool, attempt: int) -> None:
+        if self._closed or attempt != self._attempts or self.connection is not None:
+            connection.client.close("closed")
+            return
+        self.connection, self._session = connection, session
+        connection.client.on_lost = lambda reason: self._call(self._lost, connection, reason)
+        if frozenset(self._addresses) != session.addresses:
+            self.listen(self._addresses)
+        self._tell_connected(existed)
+
+    def _tell_connected(self, existed: bool) -> None:
+        raise NotImplementedError
+
+    def _refused(self, reason: str, attempt: int) -> None:
+        if attempt == self._attempts and self.connection is None:
+            self._failed(reason, reason == "login refused", "")
+
+    def _busy(self, holder: str, attempt: int) -> None:
+        if attempt == self._attempts and self.connection is None:
+            self._failed("", False, holder)
+
+    def _failed(self, reason: str, credentials: bool, holder: str) -> None:
+        if self._closed:
+            return
+        self._attempts += 1  # whatever this attempt still leads to comes too late
+        if holder:
+            self._tell_busy(holder)
+        else:
+            self._events.unreachable(self._endpoint(), reason, credentials)
+        self._host.after(self._host.uniform(*RETRY_S), self._connect)
+
+    def _tell_busy(self, holder: str) -> None:
+        raise NotImplementedError
+
+    def _drop(self, connection: Connection, reason: str) -> None:
+        if self.connection is connection:
+            connection.client.close(reason)
+            self._lost(connection, reason)
+
+    def _lost(self, connection: Connection, reason: str) -> None:
+        if self.connection is not connection or self._closed:
+            return
+        self.connection = self._session = None
+        self._events.disconnected(reason)
+        self._host.after(self._host.uniform(*RETRY_S) / 4, self._connect)
+
+    def _heard(self, connection: Connection, address: str, body: bytes) -> None:
+        if self.connection is connection and address in self._addresses:
+            self._events.heard(address, body)
+
+
+class SimulatedSender(_Transport):
+    """Publishes to a simulated broker."""
+
+    _events: SenderEvents
+
+    def __init__(
+        self,
+        host: Host,
+        site: Site,
+        broker: Broker,
+        client: str,
+        bindings: Sequence[Binding],
+        events: SenderEvents,
+    ) -> None:
+        super().__init__(host, site, broker, client, events)
+        self._bindings = tuple(bindings)
+        self._woken = False
+        self._blocked = False
+
+    def wake(self) -> None:
+        if not self._woken and not self._closed:
+            self._woken = True
+            self._host.after(self._host.uniform(0.0, THREAD_S), self._pull)
+
+    def bind(self, bindings: Sequence[Binding]) -> None:
+        self._bindings = tuple(bindings)
+        if self.connection is not None:
+            self.connection.site.send(self.broker.declare, self._bindings)
+
+    def _enter(self, session: Session) -> tuple[str, bool]:
+        self.broker.declare(self._bindings)
+        session.tell_blocked = lambda reason: self._call(self._block, session, reason)
+        return "", True
+
+    def _entered(self, session: Session) -> None:
+        if self.broker.blocked is not None and session.tell_blocked is not None:
+            session.connection.client.send(session.tell_blocked, self.broker.blocked)
+
+    def _tell_connected(self, existed: bool) -> None:
+        self._blocked = False
+        self._events.connected(self._endpoint(), None)
+        self.wake()
+
+    def _block(self, session: Session, reason: str | None) -> None:
+        if session is self._session:
+            self._blocked = reason is not None
+            self._events.blocked(reason)
+            self.wake()
+
+    def _pull(self) -> None:
+        self._woken = False
+        connection, session = self.connection, self._session
+        while connection is not None and connection is self.connection and not self._blocked:
+            outgoing = self._events.pull()
+            if not outgoing:
+                break
+            assert session is not None  # there is a connection
+            for message in outgoing:
+                self._publish(connection, session, message)
+
+    def _publish(self, connection: Connection, session: Session, message: Outgoing) -> None:
+        if len(message.body) > self.site.max_frame_bytes:
+            refusal = Outcome.REFUSED, f"{len(message.body)} bytes are more than the site takes"
+            self._host.after(0.0, self._answer, connection, message.token, refusal)
+            return
+
+        def answered(token: int, refusal: tuple[Outcome, str] | None) -> None:
+            self._call(self._answer, connection, token, refusal)
+
+        connection.site.send(self.broker.publish, session, message, answered)
+
+    def _answer(self, connection: Connection, token: int, refusal: tuple[Outcome, str] | None) -> None:
+        if self.connection is not connection:
+            return
+        if refusal is None:
+            self._events.confirmed([token])
+        else:
+            self._events.refused(token, *refusal)
+        self.wake()
+
+
+class SimulatedReceiver(_Transport):
+    """Reads a simulated broker for a group."""
+
+    _events: ReceiverEvents
+
+    def __init__(
+        self,
+        host: Host,
+        site: Site,
+        broker: Broker,
+        client: str,
+        bindings: Sequence[Binding],
+        events: ReceiverEvents,
+    ) -> None:
+        super().__init__(host, site, broker, client, events)
+        self._keys = tuple((b.topic, b.partition, b.group) for b in bindings)
+        self._reader: Reader | None = None
+
+    def acknowledge(self, tokens: Sequence[Token]) -> None:
+        connection = self.connection
+        if connection is None:
+            return
+        mine = [token[1] for token in tokens if isinstance(token, tuple) and token[0] is self._reader]
+        connection.site.send(self.broker.acknowledge, self._reader, mine)
+
+    def _enter(self, session: Session) -> tuple[str, bool]:
+        connection = session.connection
+        reader = Reader(
+            session, self._keys, self.site.prefetch,
+            lambda deliveries: self._call(self._received, connection, deliveries),
+            lambda: self._call(self._drained, connection),
+        )  # fmt: skip
+        found = self.broker.read(reader)
+        if isinstance(found, str):
+            return found, False
+        session.reader = reader
+        return "", found
+
+    def _entered(self, session: Session) -> None:
+        self.broker.feed()
+
+    def _tell_connected(self, existed: bool) -> None:
+        assert self._session is not None  # there is a connection
+        self._reader = self._session.reader
+        self._events.connected(self._endpoint(), existed)
+
+    def _tell_busy(self, holder: str) -> None:
+        self._events.busy(holder)
+
+    def _received(self, connection: Connection, deliveries: Sequence[Delivery]) -> None:
+        if self.connection is connection:
+            self._events.received(deliveries)
+
+    def _drained(self, connection: Connection) -> None:
+        if self.connection is connection:
+            self._events.drained()
+
+
+class SimulatedTransports:
+    """Where one process gets its transports from."""
+
+    def __init__(self, host: Host, brokers: dict[str, Broker]) -> None:
+        self._host = host
+        self._brokers = brokers
+        self._open: list[SimulatedSender | SimulatedReceiver] = []
+
+    def open_sender(
+        self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents, /
+    ) -> SenderTransport:
+        """A transport that publishes to `site`; not started yet."""
+        made = SimulatedSender(
+            self._host, site, self._brokers[site.name], f"{self._host.name}: {producer_id}", bindings, events
+        )
+        self._open.append(made)
+        return made
+
+    def open_receiver(
+        self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents, /
+    ) -> ReceiverTransport:
+        """A transport that reads `site` for the one group that `bindings` name; not started yet."""
+        made = SimulatedReceiver(
+            self._host, site, self._brokers[site.name], self._host.name, bindings, events
+        )
+        self._open.append(made)
+        return made
+
+    def kill(self) -> None:
+        """The process is gone."""
+        for transport in self._open:
+            transport.kill()
+        self._open.clear()
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Those that there are."""
+        return [t.connection for t in self._open if t.connection is not None]

@@ -1,0 +1,206 @@
+"""A simulated world: sites, networks, processes and faults under one clock, and what is judged about them."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path as FilePath
+
+from reliamsg.core.consumer import Rules
+from reliamsg.errors import (
+    GroupBusy,
+    InboxIndeterminate,
+    InboxWriteError,
+    OutboxIndeterminate,
+    OutboxWriteError,
+    ProducerFenced,
+    ReliamsgError,
+)
+from reliamsg.keys import KeyRing
+from reliamsg.receiving.engine import EngineSettings
+from reliamsg.sending.settings import Settings, make_settings
+from reliamsg.simulation.broker import Broker
+from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.consuming import ConsumerProcess
+from reliamsg.simulation.disk import Drive
+from reliamsg.simulation.faults import Faults
+from reliamsg.simulation.history import History
+from reliamsg.simulation.network import Path
+from reliamsg.simulation.oracle import Oracle
+from reliamsg.simulation.process import Process
+from reliamsg.simulation.producing import ProducerProcess
+from reliamsg.simulation.scenario import Scenario
+from reliamsg.simulation.weather import Weather
+
+__all__ = ["World"]
+
+BEGIN_S = 1_000.0
+BEGIN_WALL_US = 1_700_000_000_000_000
+DRAIN_S = 400.0
+"""After the last fault everything must be done within so many seconds."""
+LINGER_S = 3.0
+"""When all is done, what comes then must do no harm."""
+LOOK_S = 1.0
+
+
+class World:
+    """One run. Call :meth:`run`, once."""
+
+    def __init__(self, scenario: Scenario, directory: FilePath, keep: bool = False) -> None:
+        self.scenario = scenario
+        self.scheduler = Scheduler(BEGIN_S)
+        self.faults = Faults(scenario.seed, scenario.faults)
+        self.oracle = Oracle(self.scheduler, scenario.groups, scenario.gap_timeout, scenario.needed)
+        self.history = History(self.scheduler, self.oracle, keep)
+        self.sites = scenario.sites
+        self.restored = False
+        """An outbox was replaced by an older copy of itself."""
+        self.wall_jump_us = 0
+        self.error: BaseException | None = None
+        """The first that the product should never have raised."""
+        self._keys = KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if scenario.keys else None
+        self._directory = directory
+        self._paths: dict[tuple[str, str], Path] = {}
+        self.brokers = {
+            site.name: Broker(
+                site.name, site.protocol, self.scheduler, self.faults, self.history,
+                random.Random(f"{scenario.seed}/broker/{site.name}"),
+            )
+            for site in scenario.sites
+        }  # fmt: skip
+        self.producers = [self._producer(name) for name in scenario.producers]
+        self.consumers = [self._consumer(group, 1) for group in scenario.groups]
+        if scenario.standbys:
+            self.consumers += [self._consumer(group, 2) for group in scenario.groups]
+        self.weather = Weather(self)
+
+    def _producer(self, name: str) -> ProducerProcess:
+        scenario = self.scenario
+        drive = self._drive(f"{name}.outbox.db", "outbox", name)
+        share = scenario.messages // len(scenario.producers)
+        return ProducerProcess(self, name, drive, share, scenario.publish_s)
+
+    def _consumer(self, group: str, number: int) -> ConsumerProcess:
+        name = f"{group}-{number}"
+        drive = self._drive(f"{name}.inbox.db", "inbox", group)
+        return ConsumerProcess(self, name, drive, group, standby=number > 1)
+
+    def _drive(self, name: str, kind: str, owner: str) -> Drive:
+        chance = random.Random(f"{self.scenario.seed}/drive/{name}")
+        return Drive(self._directory / name, "outbox" if kind == "outbox" else "inbox", owner, chance)
+
+    @property
+    def processes(self) -> list[Process]:
+        """All of them."""
+        return [*self.producers, *self.consumers]
+
+    def path(self, process: str, site: str) -> Path:
+        """The network between a process and a site."""
+        found = self._paths.get((process, site))
+        if found is None:
+            chance = random.Random(f"{self.scenario.seed}/path/{process}/{site}")
+            found = self._paths[process, site] = Path(self.scheduler, chance)
+        return found
+
+    def wall_us(self) -> int:
+        """The wall clock, which jumps."""
+        return BEGIN_WALL_US + int(self.scheduler.now * 1e6) + self.wall_jump_us
+
+    # -- settings -------------------------------------------------------------------------------------------
+
+    def producer_settings(self) -> Settings:
+        """For all producers."""
+        s = self.scenario
+        return make_settings(
+            s.confirm, s.release, s.wire, None, s.max_bytes, s.retain_seconds, 64 * 1024, 16, 4 * 1024,
+            s.hello_timeout, 1.0, None, self._keys, s.sites,
+        )  # fmt: skip
+
+    def consumer_settings(self, group: str, standby: bool) -> EngineSettings:
+        """For all consumers."""
+        s = self.scenario
+        return EngineSettings(
+            group,
+            s.topics,
+            False,
+            False,
+            s.max_inbox_bytes,
+            s.takeover_timeout,
+            s.on_gap,
+            standby,
+            keys=self._keys,
+        )
+
+    def rules(self, seed: int) -> Rules:
+        """For all consumers."""
+        s = self.scenario
+        return Rules(
+            max_unacknowledged=50, max_deliveries=50, gap_timeout=s.gap_timeout, skip_gaps=s.on_gap == "skip",
+            nak_delay=0.5, repair_timeout=60.0, seed=seed,
+        )  # fmt: skip
+
+    # -- what processes tell --------------------------------------------------------------------------------
+
+    def expected(self, process: Process, error: ReliamsgError) -> None:
+        """A client stopped: had it any reason to?"""
+        reasons: list[tuple[type[ReliamsgError], Callable[[], bool]]] = [
+            (OutboxIndeterminate, lambda: "fsync_error" in self.faults.struck),
+            (InboxIndeterminate, lambda: "fsync_error" in self.faults.struck),
+            (OutboxWriteError, lambda: "disk_full" in self.faults.struck),
+            (InboxWriteError, lambda: "disk_full" in self.faults.struck),
+            (GroupBusy, lambda: True),
+            (ProducerFenced, lambda: self.restored),
+        ]
+        if not any(isinstance(error, kind) and holds() for kind, holds in reasons):
+            self.oracle.violate("stopped", f"{process.name}: {type(error).__name__}: {error}")
+
+    def broken(self, error: BaseException) -> None:
+        """The product raised what it never should."""
+        self.error = self.error or error
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """From the beginning to the judgement."""
+        for broker in self.brokers.values() if self.scenario.created else ():
+            for topic in self.scenario.topics:
+                for group in self.scenario.groups:
+                    broker.queues[topic, 0, group] = deque()
+        for process in self.processes:
+            self.scheduler.after(self.weather.random.uniform(0.0, 0.3), process.open)
+        self.weather.begin()
+        end = BEGIN_S + self.scenario.faulty_s
+        self.scheduler.run(end)
+        self.weather.end()
+        self.history.note("world", "", "faults end")
+        while not self._is_done and self.scheduler.now < end + DRAIN_S:
+            self.scheduler.run(self.scheduler.now + LOOK_S)
+            if self.scheduler.now > end + self.scenario.gap_timeout:  # perhaps nothing more will come
+                for consumer in self.consumers:
+                    consumer.tell_journalled()
+        if not self._is_done:
+            self._not_drained()
+        self.scheduler.run(self.scheduler.now + LINGER_S)
+        for process in (*self.consumers, *self.producers):
+            process.close()
+        for consumer in self.consumers:
+            consumer.tell_journalled()
+        self.oracle.holds = self.scenario.release == "consumed" and self.scenario.on_gap == "wait"
+        self.oracle.judge()
+
+    @property
+    def _is_done(self) -> bool:
+        return all(producer.done for producer in self.producers) and not any(
+            self.oracle.open_for(group) for group in self.scenario.groups
+        )
+
+    def _not_drained(self) -> None:
+        for producer in self.producers:
+            if not producer.done:
+                self.oracle.violate("not_drained", f"{producer.name} has messages that are not confirmed")
+        for group in self.scenario.groups:
+            still = self.oracle.open_for(group)
+            if still:
+                text = f"{group} has {len(still)} messages to come, first {still[0].message}"
+                self.oracle.violate("not_drained", text)
