@@ -312,6 +312,9 @@ class SimulatedReceiver(_Transport):
         mine = [token[1] for token in tokens if isinstance(token, tuple) and token[0] is self._reader]
         connection.site.send(self.broker.acknowledge, self._reader, mine)
 
+    def renew(self, topic: str, partition: int) -> None:
+        """Queues of the model keep their bindings: there is nothing to renew."""
+
     def _enter(self, session: Session) -> tuple[str, bool]:
         connection = session.connection
         reader = Reader(
