@@ -13,7 +13,7 @@ from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.receiving import feeding
 from reliamsg.transport import amqp_receiver, amqp_sender
 from reliamsg.transport.base import Binding, Outcome
-from reliamsg.wire.address import EXCHANGE, group_address, group_queue
+from reliamsg.wire.address import EXCHANGE, group_address, group_queue, producer_address
 from tests.e2e.tools import World, numbers, published, take
 from tests.patience import wait_for
 from tests.transport.amqp_tools import forget_address, forget_queue, receiving, sending
@@ -95,6 +95,44 @@ def test_a_receiver_binds_its_queue_once_more(node: RabbitNode, site: Site, bind
             wait_for(comes, "it is filled again", poll=0.2)
         wait_for(lambda: len(elsewhere.deliveries) == len(sent.confirms), "the other group has all")
         assert _bindings(node, other) == 1
+
+
+def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
+    node: RabbitNode, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker does not answer about it. Its stream waits; others flow, and it does when the queue is back."""
+    monkeypatch.setattr(amqp_sender, "STUCK_SECONDS", 2.0)
+    options = {"backoff_min": 0.05, "backoff_max": 0.5, "connect_timeout": 6.0, "queue_type": "classic"}
+    site = Site("dc1", node.url, **options)  # type: ignore[arg-type]
+    dead, fine = Binding(f"{unique}1", 0, unique), Binding(f"{unique}2", 0, unique)
+    own = producer_address(unique)
+    with receiving(site, [dead]) as (receiver, got):
+        got.transport = receiver
+    name = f'{{resource, <<"/">>, queue, <<"{group_queue(dead.topic, 0, unique)}">>}}'
+    found = f"{{ok, Q}} = rabbit_amqqueue:lookup({name})"
+    node.ctl("eval", f"{found}, application:set_env(rabbit, kept, Q).")
+    node.ctl(
+        "eval", f"{found}, mnesia:dirty_write(rabbit_queue, amqqueue:set_pid(Q, spawn(fun() -> ok end)))."
+    )
+    with (
+        sending(site, [dead, fine], connect=False) as (sender, sent),
+        receiving(site, [fine]) as (receiver, got),
+    ):
+        sender.listen([own])
+        wait_for(lambda: sent.up, "connected all the same")
+        wait_for(lambda: sender.stuck == {dead}, "one is left out")  # and again, each time that it was tried
+        got.transport = receiver
+        sent.queue += [message(n, fine.topic) for n in range(1, 11)]
+        sender.wake()
+        wait_for(lambda: len(got.deliveries) == 10 and len(sent.confirms) == 10, "others flow")
+        wait_for(lambda: receiver.tell(own, b"state") and sent.frames, "control frames pass", poll=0.2)
+        node.ctl("eval", "{ok, Q} = application:get_env(rabbit, kept), mnesia:dirty_write(rabbit_queue, Q).")
+        with receiving(site, [dead]) as (_, revived):
+            sent.queue.append(message(100, dead.topic))
+            sender.wake()
+            wait_for(lambda: revived.deliveries, "it flows too")
+            wait_for(lambda: not sender.stuck, "nothing is left out", poll=0.1)
+        assert sent.down == []
 
 
 def test_where_nothing_may_be_declared_nothing_is(node: RabbitNode, site: Site, binding: Binding) -> None:

@@ -12,7 +12,7 @@ from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.transport.amqp_codec import text
 from reliamsg.transport.amqp_connection import Connection, IOLoop, parameters, refusal, why_ended
 from reliamsg.transport.amqp_logging import quiet_pika
-from reliamsg.transport.amqp_topology import Refused, Script
+from reliamsg.transport.amqp_topology import Refused, Script, Unanswered
 from reliamsg.transport.session import Ended
 
 __all__ = ["Link"]
@@ -61,6 +61,10 @@ class Link:
         self._control: Any = None
         self._scripts: deque[tuple[Script[Any], Callable[[Any], None], Callable[[Refused], None]]] = deque()
         self._script_timer: Any = None
+        self._answered_at = 0.0
+        """When the current script got its latest answer, or began."""
+        self._unanswered = 0
+        """Requests that were given up: what is answered to them comes too late."""
 
     @property
     def alive(self) -> bool:
@@ -195,7 +199,9 @@ class Link:
     def perform(
         self, script: Script[Any], done: Callable[[Any], None], failed: Callable[[Refused], None]
     ) -> None:
-        """Run a script on the control channel, after those asked for before; one that hangs ends the link."""
+        """Run a script on the control channel, after those asked for before. A request that the broker does not answer
+        in half of the time for connecting raises :class:`Unanswered` in the script; if that lets it pass it ends the
+        link."""
         self._scripts.append((script, done, failed))
         if len(self._scripts) == 1:
             self._advance(None)
@@ -248,13 +254,14 @@ class Link:
         self._control = self._link.channel(on_open_callback=on_open)
         self._control.add_on_close_callback(on_close)
 
-    def _advance(self, answer: Any, error: Refused | None = None) -> None:
+    def _advance(self, answer: Any, error: Refused | Unanswered | None = None) -> None:
         """Give the current script its answer, and start the next one when it has ended."""
         if not self.alive or not self._scripts:
             return
         script, done, failed = self._scripts[0]
+        self._answered_at = time.monotonic()
         if self._script_timer is None:
-            self._script_timer = self.later(self._site.connect_timeout, self._script_hangs)
+            self._watch_script()
         try:
             request = script.send(answer) if error is None else script.throw(error)
         except StopIteration as stop:
@@ -263,8 +270,11 @@ class Link:
         except Refused as refused:
             self._end_script()
             failed(refused)
+        except Unanswered:
+            self.drop(Ended(f"the broker did not answer a declaration within {self._patience:g} s"))
         else:
-            request(self._advance)
+            asked = self._unanswered
+            request(lambda answer: self._advance(answer) if asked == self._unanswered else None)
             return
         if self._scripts and self._script_timer is None:
             self._advance(None)
@@ -274,8 +284,30 @@ class Link:
         self._io_loop.remove_timeout(self._script_timer)
         self._script_timer = None
 
-    def _script_hangs(self) -> None:
-        self.drop(Ended(f"the broker did not answer a declaration within {self._site.connect_timeout:g} s"))
+    @property
+    def _patience(self) -> float:
+        """How long a request may take, in seconds."""
+        return self._site.connect_timeout / 2
+
+    def _watch_script(self) -> None:
+        wait = max(0.0, self._answered_at + self._patience - time.monotonic())
+        self._script_timer = self.later(wait, self._look_at_script)
+
+    def _look_at_script(self) -> None:
+        """A channel answers in order: without an answer it is of no more use, and another takes its place."""
+        if time.monotonic() - self._answered_at < self._patience:
+            self._watch_script()
+            return
+        self._unanswered += 1
+        self._script_timer = self.later(
+            self._patience, lambda: self.drop(Ended("the broker does not answer"))
+        )
+        self._open_control(self._go_on)
+
+    def _go_on(self) -> None:
+        self._io_loop.remove_timeout(self._script_timer)
+        self._script_timer = None
+        self._advance(None, Unanswered())
 
     @property
     def _link(self) -> Connection:

@@ -35,6 +35,9 @@ DRAIN_SECONDS = 0.005
 REDECLARE_SECONDS = 1.0
 """At most so often is the topology declared again because messages are returned."""
 
+STUCK_SECONDS = 60.0
+"""So often queues are declared again about which the broker did not answer."""
+
 LIMIT_SECONDS = 300.0
 """How long a size limit that the broker named is believed: it can be raised while it runs."""
 
@@ -50,6 +53,9 @@ class AmqpSender(AmqpSession[SenderEvents, "_Flow"]):
         super().__init__(site, events, f"reliamsg-send-{site.name}", f"reliamsg producer {producer_id}")
         self.producer_id = producer_id
         self.bindings = tuple(bindings)
+        self.stuck: set[Binding] = set()
+        """Those about whose queues the broker did not answer: they must not keep us from all others. A cluster may have
+        queues that nobody leads."""
         self._limit: tuple[int, float] | None = None
 
     def wake(self) -> None:
@@ -139,9 +145,17 @@ class _Flow:
     def _declare(self, done: Any) -> None:
         self.unbound = False
         self._declaring = True
-        self.link.perform(
-            declare(self.link, self._sender.site, self._sender.bindings), done, self._on_declare_failed
-        )
+        self.link.perform(self._topology(), done, self._on_declare_failed)
+
+    def _topology(self) -> Script[None]:
+        sender = self._sender
+        before = set(sender.stuck)
+        yield from declare(self.link, sender.site, sender.bindings, stuck=sender.stuck)
+        for binding in sender.stuck - before:
+            log.warning(
+                "site %s: the broker does not answer about the queue of %s for group %s: it is left out for now",
+                sender.site.name, binding.topic, binding.group,
+            )  # fmt: skip
 
     def _on_declare_failed(self, refused: Refused) -> None:
         self.link.drop(Ended(f"the broker refused to declare: {refused}"))
@@ -158,7 +172,20 @@ class _Flow:
         sender.events.connected(self._endpoint, None)
         if self._blocked is not None:
             sender.events.blocked(self._blocked)
+        self.link.later(STUCK_SECONDS, self._retry_stuck)
         self._pump()
+
+    def _retry_stuck(self) -> None:
+        """Declare again what was left out; data flows meanwhile."""
+        self.link.later(STUCK_SECONDS, self._retry_stuck)
+        sender = self._sender
+        if sender.stuck:
+            sender.stuck.clear()
+            self.link.perform(
+                self._topology(),
+                lambda _: None,
+                lambda refused: log.info("site %s: declaring: %s", sender.site.name, refused),
+            )
 
     def _on_redeclared(self, _: object) -> None:
         self._declaring = False
@@ -249,7 +276,7 @@ class _Flow:
     def _mend(self, address: str) -> Script[None]:
         """Declare everything again; where that was of no use to an address before, bind its queues once more."""
         sender = self._sender
-        yield from declare(self.link, sender.site, sender.bindings)
+        yield from self._topology()
         if address in self._unrouted:
             unused = [b for b in sender.bindings if topic_address(b.topic, b.partition) == address]
             yield from renew(self.link, sender.site, unused)

@@ -17,8 +17,8 @@ from reliamsg.transport.base import Binding
 from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue, topic_address
 
 __all__ = [
-    "ACCESS_REFUSED", "Busy", "Control", "Refused", "Request", "Script", "bind_control", "declare",
-    "listen_queue", "ready_count", "renew", "take_locks",
+    "ACCESS_REFUSED", "Busy", "Control", "Refused", "Request", "Script", "Unanswered", "bind_control",
+    "declare", "listen_queue", "ready_count", "renew", "take_locks",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -68,32 +68,53 @@ class Refused(Exception):
         self.reason = reason
 
 
+class Unanswered(Exception):
+    """The broker did not answer a request in time. The next one goes through a new control channel."""
+
+
 class Busy(Exception):
     """Another connection holds a lock queue of the group."""
 
 
 def declare(
-    link: Control, site: Site, bindings: Iterable[Binding], *, look_first: bool = False
-) -> Script[bool | None]:
+    link: Control, site: Site, bindings: Iterable[Binding], *, look_first: bool = False,
+    stuck: set[Binding] | None = None,
+) -> Script[bool | None]:  # fmt: skip
     """Declare exchange, group queues and bindings as ``site.declare`` says.
 
-    With `look_first` the result is whether all queues existed before, else None.
+    With `look_first` the result is whether all queues existed before, else None. What is in `stuck` is left out, and
+    what the broker does not answer about is added to it.
     """
     if site.declare == "none":
         return None
     yield from _declare_exchange(link, site)
     existed = True
     for binding in dict.fromkeys(bindings):
-        queue = group_queue(binding.topic, binding.partition, binding.group)
-        if site.declare == "passive" or look_first:
-            found = yield from _exists(link, queue)
+        if stuck is not None and binding in stuck:
+            continue
+        try:
+            found = yield from _declare_bound(link, site, binding, look_first)
+        except Unanswered:
+            if stuck is None:
+                raise
+            stuck.add(binding)
+        else:
             existed = existed and found
-            if not found and site.declare == "passive":
-                raise Refused(NOT_FOUND, f"queue {queue!r} does not exist, and declare='passive'")
-        if site.declare == "create":
-            yield from _declare_queue(link, site, queue)
-            yield _bind(link, queue, topic_address(binding.topic, binding.partition))
     return existed if look_first else None
+
+
+def _declare_bound(link: Control, site: Site, binding: Binding, look_first: bool) -> Script[bool]:
+    """Declare a group's queue and bind it; the result is whether it existed, as far as anybody looked."""
+    queue = group_queue(binding.topic, binding.partition, binding.group)
+    found = True
+    if site.declare == "passive" or look_first:
+        found = yield from _exists(link, queue)
+        if not found and site.declare == "passive":
+            raise Refused(NOT_FOUND, f"queue {queue!r} does not exist, and declare='passive'")
+    if site.declare == "create":
+        yield from _declare_queue(link, site, queue)
+        yield _bind(link, queue, topic_address(binding.topic, binding.partition))
+    return found
 
 
 def renew(link: Control, site: Site, bindings: Iterable[Binding]) -> Script[None]:
