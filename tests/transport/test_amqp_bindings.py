@@ -102,6 +102,7 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
 ) -> None:
     """The broker does not answer about it. Its stream waits; others flow, and it does when the queue is back."""
     monkeypatch.setattr(amqp_sender, "STUCK_SECONDS", 2.0)
+    monkeypatch.setattr(amqp_receiver, "STUCK_SECONDS", 2.0)
     options = {"backoff_min": 0.05, "backoff_max": 0.5, "connect_timeout": 6.0, "queue_type": "classic"}
     site = Site("dc1", node.url, **options)  # type: ignore[arg-type]
     dead, fine = Binding(f"{unique}1", 0, unique), Binding(f"{unique}2", 0, unique)
@@ -116,22 +117,25 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
     )
     with (
         sending(site, [dead, fine], connect=False) as (sender, sent),
-        receiving(site, [fine]) as (receiver, got),
+        receiving(site, [dead, fine], connect=False) as (receiver, got),
     ):
         sender.listen([own])
-        wait_for(lambda: sent.up, "connected all the same")
-        wait_for(lambda: sender.stuck == {dead}, "one is left out")  # and again, each time that it was tried
+        wait_for(lambda: sent.up and got.up, "connected all the same")
+        assert sender.stuck == receiver.stuck == {dead}
         got.transport = receiver
         sent.queue += [message(n, fine.topic) for n in range(1, 11)]
         sender.wake()
         wait_for(lambda: len(got.deliveries) == 10 and len(sent.confirms) == 10, "others flow")
         wait_for(lambda: receiver.tell(own, b"state") and sent.frames, "control frames pass", poll=0.2)
+        assert got.empty == 0, "nobody knows what is in that queue"
+        assert sent.down == got.down == []
         node.ctl("eval", "{ok, Q} = application:get_env(rabbit, kept), mnesia:dirty_write(rabbit_queue, Q).")
-        with receiving(site, [dead]) as (_, revived):
-            sent.queue.append(message(100, dead.topic))
-            sender.wake()
-            wait_for(lambda: revived.deliveries, "it flows too")
-            wait_for(lambda: not sender.stuck, "nothing is left out", poll=0.1)
+        wait_for(lambda: not sender.stuck | receiver.stuck, "nothing is left out")
+        wait_for(lambda: len(got.up) == 2, "connected anew, to read it")
+        sent.queue.append(message(100, dead.topic))
+        sender.wake()
+        wait_for(lambda: len(got.deliveries) == 11, "it flows too")
+        wait_for(lambda: got.empty, "all are seen empty")
         assert sent.down == []
 
 

@@ -59,7 +59,9 @@ class Link:
         self._ended: Ended | None = None
         self._handshake: Any = None
         self._control: Any = None
-        self._scripts: deque[tuple[Script[Any], Callable[[Any], None], Callable[[Refused], None]]] = deque()
+        self._scripts: deque[tuple[Script[Any], Callable[[Any], None], Callable[[Refused], None], float]] = (
+            deque()
+        )
         self._script_timer: Any = None
         self._answered_at = 0.0
         """When the current script got its latest answer, or began."""
@@ -197,12 +199,17 @@ class Link:
         channel.add_on_close_callback(on_close)
 
     def perform(
-        self, script: Script[Any], done: Callable[[Any], None], failed: Callable[[Refused], None]
+        self,
+        script: Script[Any],
+        done: Callable[[Any], None],
+        failed: Callable[[Refused], None],
+        patience: float | None = None,
     ) -> None:
         """Run a script on the control channel, after those asked for before. A request that the broker does not answer
-        in half of the time for connecting raises :class:`Unanswered` in the script; if that lets it pass it ends the
-        link."""
-        self._scripts.append((script, done, failed))
+        within `patience` seconds (the time for connecting, unless given) raises :class:`Unanswered` in the script; if
+        that lets it pass it ends the link."""
+        seconds = self._site.connect_timeout if patience is None else patience
+        self._scripts.append((script, done, failed, seconds))
         if len(self._scripts) == 1:
             self._advance(None)
 
@@ -243,12 +250,14 @@ class Link:
         self._open_control(ready)
 
     def _open_control(self, then: Callable[[], None]) -> None:
-        def on_open(_: Any) -> None:
-            then()
+        def on_open(channel: Any) -> None:
+            if channel is self._control:
+                then()
 
-        def on_close(_: Any, reason: Exception) -> None:
+        def on_close(channel: Any, reason: Exception) -> None:
             refused = refusal(reason)
-            if self.alive and refused is not None:
+            # A channel that was given up has nothing to say any more, whatever becomes of what it was asked.
+            if self.alive and refused is not None and channel is self._control:
                 self._open_control(lambda: self._advance(None, refused))
 
         self._control = self._link.channel(on_open_callback=on_open)
@@ -258,10 +267,10 @@ class Link:
         """Give the current script its answer, and start the next one when it has ended."""
         if not self.alive or not self._scripts:
             return
-        script, done, failed = self._scripts[0]
+        script, done, failed, patience = self._scripts[0]
         self._answered_at = time.monotonic()
         if self._script_timer is None:
-            self._watch_script()
+            self._script_timer = self.later(patience, self._look_at_script)
         try:
             request = script.send(answer) if error is None else script.throw(error)
         except StopIteration as stop:
@@ -271,7 +280,7 @@ class Link:
             self._end_script()
             failed(refused)
         except Unanswered:
-            self.drop(Ended(f"the broker did not answer a declaration within {self._patience:g} s"))
+            self.drop(Ended(f"the broker did not answer a declaration within {patience:g} s"))
         else:
             asked = self._unanswered
             request(lambda answer: self._advance(answer) if asked == self._unanswered else None)
@@ -284,24 +293,15 @@ class Link:
         self._io_loop.remove_timeout(self._script_timer)
         self._script_timer = None
 
-    @property
-    def _patience(self) -> float:
-        """How long a request may take, in seconds."""
-        return self._site.connect_timeout / 2
-
-    def _watch_script(self) -> None:
-        wait = max(0.0, self._answered_at + self._patience - time.monotonic())
-        self._script_timer = self.later(wait, self._look_at_script)
-
     def _look_at_script(self) -> None:
         """A channel answers in order: without an answer it is of no more use, and another takes its place."""
-        if time.monotonic() - self._answered_at < self._patience:
-            self._watch_script()
+        patience = self._scripts[0][3]
+        left = self._answered_at + patience - time.monotonic()
+        if left > 0:
+            self._script_timer = self.later(left, self._look_at_script)
             return
         self._unanswered += 1
-        self._script_timer = self.later(
-            self._patience, lambda: self.drop(Ended("the broker does not answer"))
-        )
+        self._script_timer = self.later(patience, lambda: self.drop(Ended("the broker does not answer")))
         self._open_control(self._go_on)
 
     def _go_on(self) -> None:

@@ -16,6 +16,8 @@ from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_session import AmqpSession
 from reliamsg.transport.amqp_teller import Teller
 from reliamsg.transport.amqp_topology import (
+    STUCK,
+    STUCK_SECONDS,
     Busy,
     Refused,
     Request,
@@ -56,6 +58,9 @@ class AmqpReceiver(AmqpSession[ReceiverEvents, "_Flow"]):
         self.bindings = tuple(dict.fromkeys(bindings))
         group = self.bindings[0].group if self.bindings else ""
         super().__init__(site, events, f"reliamsg-receive-{site.name}", f"reliamsg group {group}")
+        self.stuck: set[Binding] = set()
+        """Those about whose queues the broker does not answer, as :attr:`AmqpSender.stuck`. What they hold, producers
+        may send again."""
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
         """Let the broker forget these deliveries; those of an earlier connection are ignored. Any thread."""
@@ -95,6 +100,8 @@ class _Flow:
         self._acks: deque[int] = deque()
         self._waking = False
         self._existed: bool | None = None
+        self._readable: list[Binding] = []
+        """Without those about which the broker does not answer."""
         self._delivered_at = float("-inf")
         self._empty_since: float | None = None
         """When the queues were last seen empty with nothing delivered since."""
@@ -133,7 +140,7 @@ class _Flow:
         channel.add_on_cancel_callback(
             lambda _: self.link.drop(Ended("the broker cancelled the consumer: a queue is gone"))
         )
-        self.link.perform(self._set_up(), self._on_ready, self._on_set_up_failed)
+        self.link.perform(self._set_up(), self._on_ready, self._on_set_up_failed, self._patience)
 
     def _set_up(self) -> Script[str | None]:
         """Returns who holds the group, if somebody does."""
@@ -142,8 +149,15 @@ class _Flow:
             locks = yield from take_locks(link, receiver.bindings)
         except Busy as busy:
             return str(busy)
-        self._existed = yield from declare(link, receiver.site, receiver.bindings, look_first=True)
-        queues = [group_queue(b.topic, b.partition, b.group) for b in receiver.bindings]
+        before = set(receiver.stuck)
+        existed = yield from declare(
+            link, receiver.site, receiver.bindings, look_first=True, stuck=receiver.stuck
+        )
+        for binding in receiver.stuck - before:
+            log.warning(STUCK, receiver.site.name, binding.topic, binding.group)
+        self._existed = None if receiver.stuck else existed
+        self._readable = [b for b in receiver.bindings if b not in receiver.stuck]
+        queues = [group_queue(b.topic, b.partition, b.group) for b in self._readable]
         yield self._qos()
         for queue in queues:
             yield self._consume(queue, self._on_message, auto_ack=False)
@@ -151,6 +165,29 @@ class _Flow:
             # Nobody publishes there; consuming is how a lock's deletion is noticed.
             yield self._consume(lock, _ignore, auto_ack=True)
         return None
+
+    @property
+    def _patience(self) -> float:
+        """How long the broker may take to answer about one queue, so that there is time for others."""
+        return self._receiver.site.connect_timeout / 2
+
+    def _retry_stuck(self) -> None:
+        """See whether the broker answers about what was left out; a new connection then reads it."""
+        self.link.later(STUCK_SECONDS, self._retry_stuck)
+        receiver, still = self._receiver, set[Binding]()
+
+        def declared(_: object) -> None:
+            if still != receiver.stuck:
+                receiver.stuck = still
+                self.link.drop(Ended("a queue that did not answer does so again"))
+
+        if receiver.stuck:
+            self.link.perform(
+                declare(self.link, receiver.site, set(receiver.stuck), stuck=still),
+                declared,
+                lambda refused: log.info("site %s: declaring: %s", receiver.site.name, refused),
+                self._patience,
+            )
 
     def _qos(self) -> Request:
         prefetch = max(1, self._receiver.site.prefetch // max(1, len(self._receiver.bindings)))
@@ -174,6 +211,7 @@ class _Flow:
         receiver.events.connected(self._endpoint, self._existed)
         self._tell()
         self._look()
+        self.link.later(STUCK_SECONDS, self._retry_stuck)
 
     def _on_set_up_failed(self, refused: Refused) -> None:
         self.link.drop(Ended(f"the broker refused: {refused}"))
@@ -247,9 +285,8 @@ class _Flow:
     def _count(self) -> Script[int]:
         """Count what waits. Bindings and exchange are declared anew before that: that they were taken away shows
         nowhere but in that nothing comes any more, and producers need not know this group."""
-        receiver = self._receiver
-        yield from declare(self.link, receiver.site, receiver.bindings)
-        return (yield from ready_count(self.link, receiver.bindings))
+        yield from declare(self.link, self._receiver.site, self._readable)
+        return (yield from ready_count(self.link, self._readable))
 
     def _on_counted(self, waiting: int) -> None:
         # The count came on another channel than deliveries: an answer on theirs comes after those that were on
@@ -263,7 +300,8 @@ class _Flow:
         if waiting == 0:
             self._ignored = 0
             self._empty_since = time.monotonic()
-            self._receiver.events.drained()
+            if not self._receiver.stuck:
+                self._receiver.events.drained()
         elif self._held or self._delivered_at >= self._looked_at:
             self._ignored = 0
         else:

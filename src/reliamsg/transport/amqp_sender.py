@@ -14,7 +14,7 @@ from reliamsg.transport.amqp_control import ControlChannel
 from reliamsg.transport.amqp_inflight import InFlight
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_session import AmqpSession
-from reliamsg.transport.amqp_topology import Refused, Script, declare, renew
+from reliamsg.transport.amqp_topology import STUCK, STUCK_SECONDS, Refused, Script, declare, renew
 from reliamsg.transport.base import Binding, Outcome, Outgoing, SenderEvents
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import EXCHANGE, topic_address
@@ -34,9 +34,6 @@ DRAIN_SECONDS = 0.005
 
 REDECLARE_SECONDS = 1.0
 """At most so often is the topology declared again because messages are returned."""
-
-STUCK_SECONDS = 60.0
-"""So often queues are declared again about which the broker did not answer."""
 
 LIMIT_SECONDS = 300.0
 """How long a size limit that the broker named is believed: it can be raised while it runs."""
@@ -145,17 +142,19 @@ class _Flow:
     def _declare(self, done: Any) -> None:
         self.unbound = False
         self._declaring = True
-        self.link.perform(self._topology(), done, self._on_declare_failed)
+        self.link.perform(self._topology(), done, self._on_declare_failed, self._patience)
+
+    @property
+    def _patience(self) -> float:
+        """How long the broker may take to answer about one queue, so that there is time for others."""
+        return self._sender.site.connect_timeout / 2
 
     def _topology(self) -> Script[None]:
         sender = self._sender
         before = set(sender.stuck)
         yield from declare(self.link, sender.site, sender.bindings, stuck=sender.stuck)
         for binding in sender.stuck - before:
-            log.warning(
-                "site %s: the broker does not answer about the queue of %s for group %s: it is left out for now",
-                sender.site.name, binding.topic, binding.group,
-            )  # fmt: skip
+            log.warning(STUCK, sender.site.name, binding.topic, binding.group)
 
     def _on_declare_failed(self, refused: Refused) -> None:
         self.link.drop(Ended(f"the broker refused to declare: {refused}"))
@@ -178,14 +177,15 @@ class _Flow:
     def _retry_stuck(self) -> None:
         """Declare again what was left out; data flows meanwhile."""
         self.link.later(STUCK_SECONDS, self._retry_stuck)
-        sender = self._sender
-        if sender.stuck:
-            sender.stuck.clear()
-            self.link.perform(
-                self._topology(),
-                lambda _: None,
-                lambda refused: log.info("site %s: declaring: %s", sender.site.name, refused),
-            )
+        if not self._sender.stuck:
+            return
+        still: set[Binding] = set()
+        self.link.perform(
+            declare(self.link, self._sender.site, set(self._sender.stuck), stuck=still),
+            lambda _: self._sender.stuck.intersection_update(still),
+            lambda refused: log.info("site %s: declaring: %s", self._sender.site.name, refused),
+            self._patience,
+        )
 
     def _on_redeclared(self, _: object) -> None:
         self._declaring = False
@@ -271,14 +271,16 @@ class _Flow:
                 self._mend(text(method.routing_key)),
                 lambda _: None,
                 lambda refused: log.warning("site %s: declaring: %s", self._sender.site.name, refused),
+                self._patience,
             )
 
     def _mend(self, address: str) -> Script[None]:
         """Declare everything again; where that was of no use to an address before, bind its queues once more."""
         sender = self._sender
+        unused = [b for b in sender.bindings if topic_address(b.topic, b.partition) == address]
+        sender.stuck.difference_update(unused)
         yield from self._topology()
         if address in self._unrouted:
-            unused = [b for b in sender.bindings if topic_address(b.topic, b.partition) == address]
             yield from renew(self.link, sender.site, unused)
         self._unrouted.add(address)
 

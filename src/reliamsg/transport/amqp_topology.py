@@ -17,8 +17,8 @@ from reliamsg.transport.base import Binding
 from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue, topic_address
 
 __all__ = [
-    "ACCESS_REFUSED", "Busy", "Control", "Refused", "Request", "Script", "Unanswered", "bind_control",
-    "declare", "listen_queue", "ready_count", "renew", "take_locks",
+    "ACCESS_REFUSED", "STUCK", "STUCK_SECONDS", "Busy", "Control", "Refused", "Request", "Script", "Unanswered",
+    "bind_control", "declare", "listen_queue", "ready_count", "renew", "take_locks",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,12 @@ RENEWED = "reliamsg-renewed"
 
 MAX_RENEWALS = 10
 """So many bindings of a group's queue may be added to its first one: they stay as long as the queue."""
+
+STUCK = "site %s: the broker does not answer about the queue of %s for group %s: it is left out for now"
+"""A line for the log."""
+
+STUCK_SECONDS = 60.0
+"""So often what was left out is declared again."""
 
 T = TypeVar("T")
 Address = tuple[str, int]
