@@ -97,10 +97,11 @@ def test_a_receiver_binds_its_queue_once_more(node: RabbitNode, site: Site, bind
         assert _bindings(node, other) == 1
 
 
+@pytest.mark.parametrize("change", ["set_pid(Q, spawn(fun() -> ok end))", "set_state(Q, crashed)"])
 def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
-    node: RabbitNode, unique: str, monkeypatch: pytest.MonkeyPatch
+    node: RabbitNode, unique: str, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """The broker does not answer about it. Its stream waits; others flow, and it does when the queue is back."""
+    """The broker does not answer about it, or says that it is away. Its stream waits; others flow."""
     monkeypatch.setattr(amqp_sender, "STUCK_SECONDS", 2.0)
     monkeypatch.setattr(amqp_receiver, "STUCK_SECONDS", 2.0)
     options = {"backoff_min": 0.05, "backoff_max": 0.5, "connect_timeout": 6.0, "queue_type": "classic"}
@@ -112,9 +113,7 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
     name = f'{{resource, <<"/">>, queue, <<"{group_queue(dead.topic, 0, unique)}">>}}'
     found = f"{{ok, Q}} = rabbit_amqqueue:lookup({name})"
     node.ctl("eval", f"{found}, application:set_env(rabbit, kept, Q).")
-    node.ctl(
-        "eval", f"{found}, mnesia:dirty_write(rabbit_queue, amqqueue:set_pid(Q, spawn(fun() -> ok end)))."
-    )
+    node.ctl("eval", f"{found}, mnesia:dirty_write(rabbit_queue, amqqueue:{change}).")
     with (
         sending(site, [dead, fine], connect=False) as (sender, sent),
         receiving(site, [dead, fine], connect=False) as (receiver, got),

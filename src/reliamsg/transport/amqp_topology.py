@@ -42,7 +42,7 @@ RENEWED = "reliamsg-renewed"
 MAX_RENEWALS = 10
 """So many bindings of a group's queue may be added to its first one: they stay as long as the queue."""
 
-STUCK = "site %s: the broker does not answer about the queue of %s for group %s: it is left out for now"
+STUCK = "site %s: the queue of %s for group %s can't be reached at the broker: it is left out for now"
 """A line for the log."""
 
 STUCK_SECONDS = 60.0
@@ -89,7 +89,7 @@ def declare(
     """Declare exchange, group queues and bindings as ``site.declare`` says.
 
     With `look_first` the result is whether all queues existed before, else None. What is in `stuck` is left out, and
-    what the broker does not answer about is added to it.
+    what the broker does not answer about, or keeps at a node that is away, is added to it.
     """
     if site.declare == "none":
         return None
@@ -100,8 +100,10 @@ def declare(
             continue
         try:
             found = yield from _declare_bound(link, site, binding, look_first)
-        except Unanswered:
-            if stuck is None:
+        except (Unanswered, Refused) as error:
+            # With "create" a queue that is not found has its home at a node that is away.
+            away = isinstance(error, Unanswered) or (site.declare == "create" and error.code == NOT_FOUND)
+            if stuck is None or not away:
                 raise
             stuck.add(binding)
         else:
