@@ -1,6 +1,6 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo chaos test test-full lint format types bench clean
+.PHONY: help setup demo chaos test test-full lint format types bench fuzz model clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -42,6 +42,13 @@ format: setup  ## Put the formatting right
 
 types: setup  ## Types, strictly
 	$(BIN)/mypy
+
+fuzz: setup  ## Coverage-guided fuzzing of every decoder, FUZZ_SECONDS=60 for each
+	VIRTUAL_ENV=$(CURDIR)/.venv $$(command -v uv || echo $(BIN)/uv) pip install -q --group fuzz
+	$(BIN)/python -m tests.fuzz.run
+
+model: setup  ## The protocol as a model, and that variants which break a rule are refuted
+	$(BIN)/python -m tests.model.check
 
 bench: setup  ## Throughput against plain pika, and an audit of ten million messages
 	$(BIN)/python benchmarks/throughput.py --json

@@ -1,0 +1,22 @@
+"""The smallest of the model's cases; ``make model`` checks all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.model.check import CASES, Case, run
+
+QUICK = ("restored from a backup", "numbers used again after a restore", "a gap passed and not declared")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in QUICK], ids=lambda case: case.name)
+def test_quick_cases(case: Case) -> None:
+    assert run(case).broken == case.breaks
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name not in QUICK], ids=lambda case: case.name
+)
+def test_all_other_cases(case: Case) -> None:
+    assert run(case).broken == case.breaks
