@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,20 @@ from tests.fuzz.all import TARGETS
 from tests.fuzz.target import Target
 
 FOUND = Path(__file__).parent / "found"
+"""Inputs that once were defects, in a directory for each target."""
 every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=list(TARGETS))
-"""Inputs that once were defects, by target."""
-FILES = ("outbox-file", "inbox-file")
+NEVER_TAKEN = ("batch-envelope", "any-file")
+"""Targets of which no input is sound to its end."""
+DATABASES = ("outbox-file", "inbox-file", "any-file")
+"""Targets whose own work takes more memory than their input is worth."""
+LENGTHS = (
+    b"\xff\xff\xff\xff",
+    b"\x7f\xff\xff\xff",
+    b"\xff",
+    b"\xdd\xff\xff\xff\xff",
+    b"\xc6\x7f\xff\xff\xff",
+)
+"""What a length may be claimed to be, on its own and as an array and a byte string of msgpack."""
 
 
 @st.composite
@@ -32,9 +44,18 @@ def damaged(draw: st.DrawFn, target: Target) -> bytes:
 
 
 @every_target
-def test_real_inputs_are_taken(target: Target) -> None:
+def test_real_inputs(target: Target) -> None:
     for seed in target.seeds():
         target(seed)
+    if target.name not in NEVER_TAKEN:
+        target.run(target.seeds()[0])  # is not refused, so that fuzzing begins behind the first check
+
+
+@pytest.mark.parametrize(
+    "path", sorted(FOUND.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}"
+)
+def test_inputs_that_once_were_defects(path: Path) -> None:
+    TARGETS[path.parent.name](path.read_bytes())
 
 
 @every_target
@@ -53,3 +74,24 @@ def test_damaged_inputs(target: Target) -> None:
         target(data)
 
     some()
+
+
+@pytest.mark.parametrize(
+    "target", [t for t in TARGETS.values() if t.name not in DATABASES], ids=lambda t: t.name
+)
+def test_memory_follows_the_input_not_what_it_claims(target: Target) -> None:
+    """Any length in it, made as large as it can be, at any place."""
+    seed = min(target.seeds(), key=len)
+    target(seed)  # what is made once, such as caches, counts for nobody
+    step = max(1, len(seed) // 60)
+    tracemalloc.start()
+    try:
+        for place in range(0, len(seed), step):
+            for length in LENGTHS:
+                tracemalloc.reset_peak()
+                before, _ = tracemalloc.get_traced_memory()
+                target(seed[:place] + length + seed[place + len(length) :])
+                _, peak = tracemalloc.get_traced_memory()
+                assert peak - before < 2_000_000, (place, length)
+    finally:
+        tracemalloc.stop()

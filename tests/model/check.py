@@ -129,7 +129,7 @@ def run(case: Case) -> Outcome:
         defined = [f"-D{switch}" for switch in case.switches]
         _do(["spin", "-a", *defined, str(MODEL)], directory)
         how = "-DNP" if case.cycles else "-DSAFETY"
-        _do(["gcc", "-O2", "-w", how, f"-DMEMLIM={MEMORY_MB}", "-o", "pan", "pan.c"], directory)
+        _do(["gcc", "-O1", "-w", how, f"-DMEMLIM={MEMORY_MB}", "-o", "pan", "pan.c"], directory)
         said = _do(["./pan", "-m20000", *(["-l"] if case.cycles else [])], directory)
     if "max search depth too small" in said or "out of memory" in said:
         raise RuntimeError(f"{case.name}: the search was not complete:\n{said}")

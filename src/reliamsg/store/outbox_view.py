@@ -83,20 +83,20 @@ def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
         ).fetchall()
         unpublished = db.execute(above, (published,)).fetchone()[0]
         members = _members(db)
-    return OutboxInfo(
-        meta["owner"],
-        int(meta.get("epoch", "0")),
-        batches,
-        messages,
-        size,
-        oldest,
-        unpublished,
-        sites,
-        parked,
-        _groups(meta, members),
-        members,
-        meta.get("release", "confirmed"),
-    )
+        return OutboxInfo(
+            meta["owner"],
+            int(meta.get("epoch", "0")),
+            batches,
+            messages,
+            size,
+            oldest,
+            unpublished,
+            sites,
+            parked,
+            _groups(meta, members),
+            members,
+            meta.get("release", "confirmed"),
+        )
 
 
 def _members(db: sqlite3.Connection) -> list[MemberInfo]:
