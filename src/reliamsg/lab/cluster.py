@@ -25,7 +25,7 @@ __all__ = ["ClusterNode", "PartitionMode", "RabbitCluster"]
 PartitionMode = Literal["ignore", "autoheal", "pause_minority", "pause_if_all_down"]
 """What a node does when it can't reach others: RabbitMQ's ``cluster_partition_handling``."""
 
-_TICK_SECONDS = 5
+_TICK_SECONDS = 8
 """Within so long, a quarter more or less, nodes notice that they can't reach each other; RabbitMQ's own is 60."""
 
 _COOKIE = "reliamsg-lab"

@@ -177,6 +177,7 @@ class _Flow:
     def _retry_stuck(self) -> None:
         """Declare again what was left out; data flows meanwhile."""
         self.link.later(STUCK_SECONDS, self._retry_stuck)
+        self._sender.stuck.intersection_update(self._sender.bindings)
         if not self._sender.stuck:
             return
         still: set[Binding] = set()
