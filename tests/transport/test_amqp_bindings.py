@@ -102,8 +102,8 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
     node: RabbitNode, unique: str, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     """The broker does not answer about it, or says that it is away. Its stream waits; others flow."""
-    monkeypatch.setattr(amqp_sender, "STUCK_SECONDS", 2.0)
-    monkeypatch.setattr(amqp_receiver, "STUCK_SECONDS", 2.0)
+    monkeypatch.setattr(amqp_sender, "STUCK_SECONDS", (2.0, 4.0))
+    monkeypatch.setattr(amqp_receiver, "STUCK_SECONDS", (2.0, 4.0))
     options = {"backoff_min": 0.05, "backoff_max": 0.5, "connect_timeout": 6.0, "queue_type": "classic"}
     site = Site("dc1", node.url, **options)  # type: ignore[arg-type]
     dead, fine = Binding(f"{unique}1", 0, unique), Binding(f"{unique}2", 0, unique)

@@ -100,6 +100,7 @@ class _Flow:
         self._acks: deque[int] = deque()
         self._waking = False
         self._existed: bool | None = None
+        self._stuck_wait = STUCK_SECONDS[0]
         self._readable: list[Binding] = []
         """Without those about which the broker does not answer."""
         self._delivered_at = float("-inf")
@@ -173,7 +174,8 @@ class _Flow:
 
     def _retry_stuck(self) -> None:
         """See whether the broker answers about what was left out; a new connection then reads it."""
-        self.link.later(STUCK_SECONDS, self._retry_stuck)
+        self._stuck_wait = min(2 * self._stuck_wait, STUCK_SECONDS[1])
+        self.link.later(self._stuck_wait, self._retry_stuck)
         receiver, still = self._receiver, set[Binding]()
 
         def declared(_: object) -> None:
@@ -211,7 +213,7 @@ class _Flow:
         receiver.events.connected(self._endpoint, self._existed)
         self._tell()
         self._look()
-        self.link.later(STUCK_SECONDS, self._retry_stuck)
+        self.link.later(self._stuck_wait, self._retry_stuck)
 
     def _on_set_up_failed(self, refused: Refused) -> None:
         self.link.drop(Ended(f"the broker refused: {refused}"))

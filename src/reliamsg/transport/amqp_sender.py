@@ -105,6 +105,7 @@ class _Flow:
         self._draining = False
         self._blocked: str | None = None
         self._redeclared_at = float("-inf")
+        self._stuck_wait = STUCK_SECONDS[0]
         self._unrouted: set[str] = set()
         """Addresses of messages that were returned, and for which the topology was declared again."""
         link.on_confirm = self._on_confirm
@@ -171,12 +172,13 @@ class _Flow:
         sender.events.connected(self._endpoint, None)
         if self._blocked is not None:
             sender.events.blocked(self._blocked)
-        self.link.later(STUCK_SECONDS, self._retry_stuck)
+        self.link.later(self._stuck_wait, self._retry_stuck)
         self._pump()
 
     def _retry_stuck(self) -> None:
         """Declare again what was left out; data flows meanwhile."""
-        self.link.later(STUCK_SECONDS, self._retry_stuck)
+        self._stuck_wait = min(2 * self._stuck_wait, STUCK_SECONDS[1])
+        self.link.later(self._stuck_wait, self._retry_stuck)
         self._sender.stuck.intersection_update(self._sender.bindings)
         if not self._sender.stuck:
             return

@@ -45,8 +45,8 @@ MAX_RENEWALS = 10
 STUCK = "site %s: the queue of %s for group %s can't be reached at the broker: it is left out for now"
 """A line for the log."""
 
-STUCK_SECONDS = 60.0
-"""So often what was left out is declared again."""
+STUCK_SECONDS = (5.0, 60.0)
+"""So long after that it is declared again: at first, doubling, and at most."""
 
 T = TypeVar("T")
 Address = tuple[str, int]
