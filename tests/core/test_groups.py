@@ -89,7 +89,7 @@ def test_a_position_beyond_the_tail_is_not_believed() -> None:
 def test_states_of_streams_that_do_not_exist_are_ignored() -> None:
     made = table()
     assert not made.hear(AUDIT, "billing", (7, 1), NONE, 1.0)
-    assert AUDIT not in made
+    assert made.members(AUDIT) == []
     assert list(made.streams) == [ORDERS]
 
 

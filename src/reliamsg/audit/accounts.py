@@ -122,45 +122,13 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         F.struct(F.col("epoch"), F.col("last").alias("number")) < F.col("lowest")
     )
     certain = F.col("sound") & (~tail | (F.lit(drained) & F.col("finished")))
-    stranger = F.col("stranger")
-    # What the outbox keeps for the group, which can still ask for it at the end of the stream.
-    kept = F.col("held") & ~F.col("consumed")
-    of_group = (
-        F.when(F.col("accounted") & F.col("handed"), "delivered")
-        .when(
-            F.col("accounted") & F.col("gap"), F.when(F.col("removed"), "removed").otherwise("declared_gap")
-        )
-        .when(F.col("accounted") & F.col("dead"), "dead")
-        .when(F.col("pending"), "pending")
-        .when(
-            F.col("early"),
-            F.when(F.col("joined").isNull() & F.col("sound"), "never_joined").otherwise("before_join"),
-        )
-        .when(F.col("let_off"), "excused")
-        .when(F.col("gone"), "removed")
-        .when(F.col("rest"), F.when(certain & ~(tail & kept), "lost").otherwise("undelivered"))
-        .when(F.col("beyond"), "after")
-        .when(stranger & F.col("handed"), F.when(F.col("told"), "phantom").otherwise("unproven"))
-        .when(F.col("stray_gap"), "phantom_gap")
-        .otherwise("strange")
-    )
-    of_producer = (
-        F.when(F.col("pending"), "pending")
-        .when(F.col("after"), "after")
-        .when(F.col("accounted"), F.when(F.col("removed"), "removed").otherwise("enqueued"))
-        .otherwise("strange")
-    )
-    stray_gap = stranger & F.col("declared") & F.col("told") & F.col("has_original") & ~F.col("moved")
-    hop = (
-        F.when(F.col("received") & F.col("buffered"), "buffered")
-        .when(F.col("received"), "received")
-        .when(F.col("confirmed"), "confirmed")
-        .otherwise("enqueued")
+    stray_gap = (
+        F.col("stranger") & F.col("declared") & F.col("told") & F.col("has_original") & ~F.col("moved")
     )
     fates = (
         begins.withColumn("stray_gap", F.coalesce(stray_gap, F.lit(False)))
-        .withColumn("fate", F.when(own, of_producer).otherwise(of_group))
-        .withColumn("hop", F.when(~own & F.col("fate").isin(*_LOSSES), hop))
+        .withColumn("fate", F.when(own, _fate_of_producer()).otherwise(_fate_of_group(certain, tail)))
+        .withColumn("hop", F.when(~own & F.col("fate").isin(*_LOSSES), _hop()))
     )
     return fates.select(
         *KEY,
@@ -183,6 +151,52 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         (~own & _false_removal()).alias("false_removal"),
         (~own & _unsettled()).alias("consumed_unsettled"),
         "unverifiable",
+    )
+
+
+def _fate_of_group(certain: Column, tail: Column) -> Column:
+    """What became of a range at a group. `certain`: what is missing there is lost, unless the outbox still keeps it for
+    the end of the stream (`tail`)."""
+    stranger = F.col("stranger")
+    kept = F.col("held") & ~F.col("consumed")
+    return (
+        F.when(F.col("accounted") & F.col("handed"), "delivered")
+        .when(
+            F.col("accounted") & F.col("gap"), F.when(F.col("removed"), "removed").otherwise("declared_gap")
+        )
+        .when(F.col("accounted") & F.col("dead"), "dead")
+        .when(F.col("pending"), "pending")
+        .when(
+            F.col("early"),
+            F.when(F.col("joined").isNull() & F.col("sound"), "never_joined").otherwise("before_join"),
+        )
+        .when(F.col("let_off"), "excused")
+        .when(F.col("gone"), "removed")
+        .when(F.col("rest"), F.when(certain & ~(tail & kept), "lost").otherwise("undelivered"))
+        .when(F.col("beyond"), "after")
+        .when(stranger & F.col("handed"), F.when(F.col("told"), "phantom").otherwise("unproven"))
+        .when(F.col("stray_gap"), "phantom_gap")
+        .otherwise("strange")
+    )
+
+
+def _fate_of_producer() -> Column:
+    """The same at its producer."""
+    return (
+        F.when(F.col("pending"), "pending")
+        .when(F.col("after"), "after")
+        .when(F.col("accounted"), F.when(F.col("removed"), "removed").otherwise("enqueued"))
+        .otherwise("strange")
+    )
+
+
+def _hop() -> Column:
+    """How far a range came that was not handed out."""
+    return (
+        F.when(F.col("received") & F.col("buffered"), "buffered")
+        .when(F.col("received"), "received")
+        .when(F.col("confirmed"), "confirmed")
+        .otherwise("enqueued")
     )
 
 

@@ -72,10 +72,7 @@ def audit(
     suit(own, spark, journalled)
     if output is not None:
         output.clear()
-    believed = chains.believed(segments)
-    members = chains.members(believed)
-    if members.forked:
-        members = chains.Members(_keep(chains.without_copies(members.frame)), True)
+    members = _members(segments)
     problems = evidence.problems(members.frame, segments)
     known = _keep(chains.chains(members.frame, problems))
     rows = _keep(renumbered.settled(chains.rows(members.frame)))
@@ -89,15 +86,10 @@ def audit(
     stretches = _keep(contents.stretches(rows, contested))
     pieces = _keep(
         accounts.ranges(
-            rows,
-            of_chains,
-            named,
-            drained=rules.drained,
-            until_us=rules.until_us,
-            contested=contested,
+            rows, of_chains, named, drained=rules.drained, until_us=rules.until_us, contested=contested,
             counted=counted,
         )
-    )
+    )  # fmt: skip
     others = _keep(
         union(
             [
@@ -120,13 +112,25 @@ def audit(
     found = _verdict(findings, pieces, instances, by_site, by_hop, saved, known, rows, copies)
     found["seconds"] = round(time.perf_counter() - started, 3)
     if output is not None:
-        output.table("findings", findings)
-        output.table("ranges", pieces)
-        output.table("sites", by_site)
-        output.table("latency", by_hop)
-        output.table("chains", of_chains)
+        tables = {
+            "findings": findings,
+            "ranges": pieces,
+            "sites": by_site,
+            "latency": by_hop,
+            "chains": of_chains,
+        }
+        for name, frame in tables.items():
+            output.table(name, frame)
         output.finish(found, rows, findings)
     return found
+
+
+def _members(segments: DataFrame) -> chains.Members:
+    """The segments that count, each in its chain."""
+    members = chains.members(chains.believed(segments))
+    if not members.forked:
+        return members
+    return chains.Members(_keep(chains.without_copies(members.frame)), True)
 
 
 def _keep(frame: DataFrame) -> DataFrame:

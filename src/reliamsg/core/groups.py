@@ -187,14 +187,6 @@ class GroupTable:
 
     # -- questions ------------------------------------------------------------------------------------------
 
-    @property
-    def streams(self) -> Iterator[Stream]:
-        """All streams that are known."""
-        return iter(self._members)
-
-    def __contains__(self, stream: Stream) -> bool:
-        return stream in self._members
-
     def find(self, stream: Stream, group: str) -> Member | None:
         """A group of a stream."""
         return self._members.get(stream, {}).get(group)

@@ -136,11 +136,7 @@ class Consumer:
             repair_timeout=repair_timeout,
             takeover_timeout=takeover_timeout,
         )
-        check_keys(keys)
-        if keys is not None and unsequenced == "deliver":
-            raise ConfigError(
-                "unsequenced='deliver' and keys exclude each other: such messages are not signed"
-            )
+        _check_signing(keys, unsequenced)
         self._generation = forks.generation
         self._group, self._topics, self._inbox_path = group, names, inbox
         self._on_gap = on_gap
@@ -166,32 +162,38 @@ class Consumer:
             on_gap if isinstance(on_gap, str) else "callable", standby, keys=keys,
         )  # fmt: skip
         export = journal_export(journal)
+
+        def make(store: Inbox, successor: bool) -> ReceivingEngine:
+            return ReceivingEngine(
+                replace(settings, successor=successor), rules, sites, store, transports or factory,
+                probe=probe, journal=export,
+            )  # fmt: skip
+
+        self._make, self._on_error = make, on_error
         self._runner: Runner | None = None
         self._stopped = False
         self._opener: Opener | None = None
-
-        def open_inbox() -> None:
-            successor = self._opener is not None
-            engine = _open(
-                Inbox(inbox, group),
-                lambda store: ReceivingEngine(
-                    replace(settings, successor=successor), rules, sites, store, transports or factory,
-                    probe=probe, journal=export,
-                ),
-            )  # fmt: skip
-            self._engine = engine
-            self._runner = runner = Runner(engine, f"reliamsg consumer {group}", on_error)
-            self._finalizer = weakref.finalize(self, _at_exit, runner, self._generation)
-            runner.stopped = self._stopped
-            runner.start()
-
         try:
-            open_inbox()
+            self._open_inbox()
         except InboxLocked:
             if not standby:
                 raise
             every = min(1.0, takeover_timeout / 8)
-            self._opener = Opener(open_inbox, every, f"reliamsg standby {group}")
+            self._opener = Opener(self._open_inbox, every, f"reliamsg standby {group}")
+
+    def _open_inbox(self) -> None:
+        """Take the inbox, and start. Called again and again by a standby whose inbox another process has."""
+        store = Inbox(self._inbox_path, self._group)
+        try:
+            engine = self._make(store, self._opener is not None)
+        except BaseException:
+            store.close()
+            raise
+        self._engine = engine
+        self._runner = runner = Runner(engine, f"reliamsg consumer {self._group}", self._on_error)
+        self._finalizer = weakref.finalize(self, _at_exit, runner, self._generation)
+        runner.stopped = self._stopped
+        runner.start()
 
     # -- messages -----------------------------------------------------------------------------------------
 
@@ -447,14 +449,6 @@ class Consumer:
             raise ClosedError("this consumer was closed")
 
 
-def _open(store: Inbox, make: Callable[[Inbox], ReceivingEngine]) -> ReceivingEngine:
-    try:
-        return make(store)
-    except BaseException:
-        store.close()
-        raise
-
-
 def _at_exit(runner: Runner, generation: int) -> None:
     """The consumer was forgotten: leave the inbox clean all the same, where it is ours."""
     if forks.generation == generation:
@@ -488,6 +482,12 @@ def _check_choices(**found: object) -> None:
             listed = " or ".join(map(repr, choices[name]))
             more = ", or a callable" if name == "on_gap" else ""
             raise ConfigError(f"{name}={value!r}: choose {listed}{more}")
+
+
+def _check_signing(keys: KeyRing | None, unsequenced: str) -> None:
+    check_keys(keys)
+    if keys is not None and unsequenced == "deliver":
+        raise ConfigError("unsequenced='deliver' and keys exclude each other: such messages are not signed")
 
 
 def _check_positive(**found: float) -> None:

@@ -27,7 +27,7 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
 from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
 from reliamsg.sending.receipt import Receipt
-from reliamsg.sending.settings import check_groups, make_settings
+from reliamsg.sending.settings import check_blocking, check_groups, make_settings
 from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
@@ -51,6 +51,44 @@ class Producer:
 
     Opening takes the outbox for this process and starts a new epoch; what the outbox still holds from before
     is sent first. Sites need not be reachable: construction succeeds, messages wait, :meth:`status` says why.
+
+    `producer_id` names this publisher everywhere and for ever, and owns exactly one outbox. `groups`
+    names, per topic, the consumer groups whose AMQP queues are declared before the first publish.
+    `confirm` says which sites must have confirmed before a message counts as published, see
+    :data:`~reliamsg.config.Confirm`.
+
+    `release`: with ``confirmed`` published messages leave the outbox at the first of `retain_seconds` and
+    `retain_bytes`, earlier when room is needed. With ``consumed`` a message also stays until every group that
+    was named for its topic when it was published has acknowledged it, or declared it missing; so no broker can
+    lose it for good, and a group that never comes fills the outbox (:meth:`status` names it). There a group
+    that is not in `groups` any more stays named until :meth:`remove_group`. What is held is sent again to
+    groups that lack it, at most `max_repair_bytes_per_second` in all. `max_bytes` bounds what must be held;
+    then `when_full` decides:
+    ``publish`` blocks for at most `block_timeout` seconds before it raises :class:`OutboxFull`, or raises
+    at once.
+
+    `wire`: ``batch`` sends many messages as one broker message; ``plain`` sends each as a broker message
+    of its own, body untouched and identity in headers, for consumers without reliamsg (not at MQTT 3.1.1
+    sites). `compression` of batches needs the extra ``zstd``. `max_batch_messages` and `max_batch_bytes`
+    cut batches; a larger message goes alone.
+
+    `hello_timeout`: what is published after opening is durable at once, and first sent when the named groups have
+    said which epoch they know, or after so many seconds from the first connection; 0 turns that off. It keeps an
+    outbox that was restored from a backup from publishing what groups take for old. `status_interval`: groups that
+    have not acknowledged everything are told what there is, so many seconds after a stream has gone quiet, and
+    then at intervals that double up to a minute. `keys`: everything is signed with them, and what groups say is
+    believed only if it is.
+
+    `journal`: a directory, fsspec URL or :class:`~reliamsg.config.JournalExport` that the journal leaves for, in
+    segments; without it the journal stays in the outbox. While the target is away and the backlog is used up,
+    publishing waits as for room in the outbox, and raises :class:`JournalFull`.
+
+    `on_error` is called with what happens in the background: a fatal error, which every later call raises
+    as well, or an exception of a callback. `transports` replaces the brokers, as
+    :class:`reliamsg.testing.MemoryNetwork` does. `probe` is for tests: called with the name of a point
+    that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``, ``released``, ``named``, ``removed``,
+    ``offered``, ``next_epoch``, ``renumbered``, ``fenced``, and those of the
+    :class:`~reliamsg.export.exporter.Exporter`), on whichever thread passes it.
 
     Threads: any thread may call any method. One writer thread uses the file, each site has one I/O thread,
     callbacks run on a thread of their own. After ``fork()`` the child must open a producer of its own
@@ -88,59 +126,15 @@ class Producer:
         transports: Transports = factory,
         probe: Callable[[str], None] | None = None,
     ) -> None:
-        """Open the outbox and begin to connect.
-
-        `producer_id` names this publisher everywhere and for ever, and owns exactly one outbox. `groups`
-        names, per topic, the consumer groups whose AMQP queues are declared before the first publish.
-        `confirm` says which sites must have confirmed before a message counts as published, see
-        :data:`~reliamsg.config.Confirm`.
-
-        `release`: with ``confirmed`` published messages leave the outbox at the first of `retain_seconds` and
-        `retain_bytes`, earlier when room is needed. With ``consumed`` a message also stays until every group that
-        was named for its topic when it was published has acknowledged it, or declared it missing; so no broker can
-        lose it for good, and a group that never comes fills the outbox (:meth:`status` names it). There a group
-        that is not in `groups` any more stays named until :meth:`remove_group`. What is held is sent again to
-        groups that lack it, at most `max_repair_bytes_per_second` in all. `max_bytes` bounds what must be held;
-        then `when_full` decides:
-        ``publish`` blocks for at most `block_timeout` seconds before it raises :class:`OutboxFull`, or raises
-        at once.
-
-        `wire`: ``batch`` sends many messages as one broker message; ``plain`` sends each as a broker message
-        of its own, body untouched and identity in headers, for consumers without reliamsg (not at MQTT 3.1.1
-        sites). `compression` of batches needs the extra ``zstd``. `max_batch_messages` and `max_batch_bytes`
-        cut batches; a larger message goes alone.
-
-        `hello_timeout`: what is published after opening is durable at once, and first sent when the named groups have
-        said which epoch they know, or after so many seconds from the first connection; 0 turns that off. It keeps an
-        outbox that was restored from a backup from publishing what groups take for old. `status_interval`: groups that
-        have not acknowledged everything are told what there is, so many seconds after a stream has gone quiet, and
-        then at intervals that double up to a minute. `keys`: everything is signed with them, and what groups say is
-        believed only if it is.
-
-        `journal`: a directory, fsspec URL or :class:`~reliamsg.config.JournalExport` that the journal leaves for, in
-        segments; without it the journal stays in the outbox. While the target is away and the backlog is used up,
-        publishing waits as for room in the outbox, and raises :class:`JournalFull`.
-
-        `on_error` is called with what happens in the background: a fatal error, which every later call raises
-        as well, or an exception of a callback. `transports` replaces the brokers, as
-        :class:`reliamsg.testing.MemoryNetwork` does. `probe` is for tests: called with the name of a point
-        that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``, ``released``, ``named``, ``removed``,
-        ``offered``, ``next_epoch``, ``renumbered``, ``fenced``, and those of the
-        :class:`~reliamsg.export.exporter.Exporter`), on whichever thread passes it.
-        """
         check_name("producer id", producer_id)
         self._sites = check_sites(sites)
         settings = make_settings(
             confirm, release, wire, compression, max_bytes, retain_seconds, retain_bytes, max_batch_messages,
             max_batch_bytes, hello_timeout, status_interval, max_repair_bytes_per_second, keys, self._sites,
         )  # fmt: skip
-        if when_full not in ("block", "raise"):
-            raise ConfigError(f"when_full={when_full!r}: choose 'block' or 'raise'")
-        if block_timeout < 0:
-            raise ConfigError(f"block_timeout must not be negative: {block_timeout!r}")
         named = check_groups(groups or {})
         export = journal_export(journal)
-        self._block = block_timeout if when_full == "block" else 0.0
+        self._block = check_blocking(when_full, block_timeout)
         self._topics = set(named)
         self._generation = forks.generation
         self._closed = False

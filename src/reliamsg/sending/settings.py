@@ -11,7 +11,7 @@ from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing, check_keys
 from reliamsg.wire.limits import MAX_BATCH_MESSAGES, MAX_NAMED_GROUPS
 
-__all__ = ["Settings", "check_groups", "make_settings"]
+__all__ = ["Settings", "check_blocking", "check_groups", "make_settings"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,15 @@ def make_settings(
         retain_seconds, retain_bytes, max_batch_messages, max_batch_bytes, hello_timeout, status_interval,
         repair_bytes_per_second, keys,
     )  # fmt: skip
+
+
+def check_blocking(when_full: str, block_timeout: float) -> float:
+    """How long ``publish`` waits for room, in seconds; raises :class:`ConfigError` for what can't be."""
+    if when_full not in ("block", "raise"):
+        raise ConfigError(f"when_full={when_full!r}: choose 'block' or 'raise'")
+    if block_timeout < 0:
+        raise ConfigError(f"block_timeout must not be negative: {block_timeout!r}")
+    return block_timeout if when_full == "block" else 0.0
 
 
 def check_groups(groups: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:
