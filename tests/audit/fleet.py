@@ -101,13 +101,18 @@ def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:
     """The same journals of other clients: every client, group and topic has `suffix` behind its name."""
     return [
         Chain(
-            c.role, c.client + suffix, c.source, [_renamed(row, suffix) for row in c.rows], to_the_end=False
+            chain.role,
+            chain.client + suffix,
+            chain.source,
+            [replace(renamed_row(row, suffix), boot=row.boot + suffix) for row in chain.rows],
+            to_the_end=False,
         )
-        for c in chains
+        for chain in chains
     ]
 
 
-def _renamed(row: JournalRow, suffix: str) -> JournalRow:
+def renamed_row(row: JournalRow, suffix: str) -> JournalRow:
+    """The same row of another client, group and topic. Its boot keeps its name."""
     detail = row.detail
     if detail and "topics" in detail:
         detail = {**detail, "topics": [topic + suffix for topic in detail["topics"]]}
@@ -120,7 +125,6 @@ def _renamed(row: JournalRow, suffix: str) -> JournalRow:
         detail = {**detail, "heard": {name + suffix: told for name, told in detail["heard"].items()}}
     return replace(
         row,
-        boot=row.boot + suffix,
         producer=row.producer and row.producer + suffix,
         topic=row.topic and row.topic + suffix,
         group=row.group and row.group + suffix,

@@ -271,3 +271,25 @@ class Disk:
         return restored(
             SavedStream(self.stream, self.joined, self.history, epochs, sorted(self.held), self.gap, [])
         )
+
+
+def pair(count: int = 10, **rules: object) -> tuple[Teller, Group]:
+    """A producer in epoch 10 that has published `count` messages, and a group."""
+    teller = Teller()
+    teller.open(10)
+    if count:
+        teller.publish(count)
+    return teller, Group(**rules)
+
+
+def gapped(count: int, first: int, last: int, **rules: object) -> tuple[Teller, Group]:
+    """A producer of `count` messages, of which `first` to `last` did not arrive at the group."""
+    teller, group = pair(count, **rules)
+    group.receive(teller, 10, 1, first - 1)
+    group.receive(teller, 10, last + 1, count)
+    return teller, group
+
+
+def all_of(teller: Teller) -> list[tuple[int, int]]:
+    """Every message that a producer has published, in order: epoch and number."""
+    return [(epoch, n) for epoch, _, _, last in teller.epochs for n in range(1, last + 1)]

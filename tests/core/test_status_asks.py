@@ -9,17 +9,7 @@ from reliamsg.core.asking import MAX_MISSING, WINDOW_NUMBERS, WINDOW_SPANS, Jitt
 from reliamsg.core.consumer import MAX_ASKS
 from reliamsg.message import Stream
 
-from .status_tools import STREAM, Group, Teller
-
-
-def gapped(count: int, first: int, last: int, **rules: object) -> tuple[Teller, Group]:
-    """A producer of `count` messages, of which `first` to `last` did not arrive at the group."""
-    teller, group = Teller(), Group(**rules)
-    teller.open(10)
-    teller.publish(count)
-    group.receive(teller, 10, 1, first - 1)
-    group.receive(teller, 10, last + 1, count)
-    return teller, group
+from .status_tools import STREAM, Group, Teller, gapped
 
 
 def times(group: Group) -> list[float]:

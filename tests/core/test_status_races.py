@@ -6,17 +6,7 @@ import pytest
 
 from reliamsg.message import Prev
 
-from .status_tools import Group, Teller
-
-
-def gapped(count: int, first: int, last: int, **rules: object) -> tuple[Teller, Group]:
-    """A producer of `count` messages, of which `first` to `last` did not arrive at the group."""
-    teller, group = Teller(), Group(**rules)
-    teller.open(10)
-    teller.publish(count)
-    group.receive(teller, 10, 1, first - 1)
-    group.receive(teller, 10, last + 1, count)
-    return teller, group
+from .status_tools import Group, Teller, gapped
 
 
 def numbers(group: Group, epoch: int = 10) -> list[int]:

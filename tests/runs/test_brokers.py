@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,12 +23,6 @@ from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic, wait_
 
 T = TypeVar("T")
 Size = Callable[[T, T], T]
-
-
-@pytest.fixture
-def paths(rabbit: RabbitNode, shared_mosquitto: Mosquitto) -> Iterator[Paths]:
-    with paths_to(rabbit, shared_mosquitto) as found:
-        yield found
 
 
 def test_brokers_stopped(

@@ -6,7 +6,7 @@ import contextlib
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,19 +22,6 @@ from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic, wait_
 
 T = TypeVar("T")
 Size = Callable[[T, T], T]
-
-
-@pytest.fixture
-def paths(rabbit: RabbitNode, shared_mosquitto: Mosquitto) -> Iterator[Paths]:
-    with paths_to(rabbit, shared_mosquitto) as found:
-        yield found
-
-
-@pytest.fixture
-def seeded() -> random.Random:
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    return random.Random(seed)
 
 
 def test_all_packets_dropped(tmp_path: Path, paths: Paths, unique: str, size: Size[int]) -> None:

@@ -6,13 +6,12 @@ import contextlib
 import queue
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import paho.mqtt.client as mqtt
 import pika
-import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from reliamsg import Consumer, Producer, Site
@@ -21,24 +20,11 @@ from reliamsg.lab.chaos.bridges import bridges
 from reliamsg.wire.address import EXCHANGE
 from tests import patience
 from tests.runs.harness import App, run_in, wait_until_reading
-from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic, wait_until_it_reads
+from tests.runs.paths import IMPATIENT, Paths, Traffic, traffic, wait_until_it_reads
 
 T = TypeVar("T")
 Size = Callable[[T, T], T]
 DAY_S = 86_400.0
-
-
-@pytest.fixture
-def paths(rabbit: RabbitNode, shared_mosquitto: Mosquitto) -> Iterator[Paths]:
-    with paths_to(rabbit, shared_mosquitto) as found:
-        yield found
-
-
-@pytest.fixture
-def seeded() -> random.Random:
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    return random.Random(seed)
 
 
 def test_duplicated_and_reordered(

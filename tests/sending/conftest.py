@@ -11,6 +11,7 @@ import pytest
 from reliamsg import Producer
 from reliamsg.testing import MemoryNetwork
 from tests.sending import tools
+from tests.sending.control_tools import Bench
 
 
 @pytest.fixture
@@ -36,3 +37,12 @@ def make(network: MemoryNetwork, path: Path) -> Iterator[Callable[..., Producer]
     yield open_one
     for one in made:
         one.close(0.0)
+
+
+@pytest.fixture
+def bench(path: Path) -> Iterator[Bench]:
+    """A producer's engine on simulated time."""
+    found = Bench(path)
+    yield found
+    for engine in list(found.engines):
+        found.close(engine)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,14 +17,6 @@ from tests.sending.control_tools import Bench, settled, state, stream
 from tests.sending.tools import journal
 
 GROUPS = {"t": ["g"]}
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "outbox.db")
-    yield found
-    for engine in list(found.engines):
-        found.close(engine)
 
 
 class TestStatuses:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from tests.sending.control_tools import Bench, Group, settled, state, twin_statu
 from tests.sending.tools import journal
 
 GROUPS = {"t": ["g"]}
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "outbox.db")
-    yield found
-    for engine in list(found.engines):
-        found.close(engine)
 
 
 def sent(bench: Bench) -> list[tuple[int, int, bytes]]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from reliamsg import MessageId
@@ -15,14 +12,6 @@ from tests.sending.control_tools import Bench, settled, state
 from tests.sending.tools import journal
 
 GROUPS = {"t": ["g"]}
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "outbox.db")
-    yield found
-    for engine in list(found.engines):
-        found.close(engine)
 
 
 def remove(engine: Engine, first: int, last: int, topic: str = "t") -> int:

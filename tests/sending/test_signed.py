@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -23,14 +22,6 @@ from tests.sending.control_tools import Bench, Group, settled, state, stream
 RING = KeyRing({"a": bytes(range(32))}, sign_with="a")
 OTHERS = KeyRing({"a": bytes(range(1, 33))}, sign_with="a")
 GROUPS = {"t": ["g"]}
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "outbox.db")
-    yield found
-    for engine in list(found.engines):
-        found.close(engine)
 
 
 def hello(bench: Bench, group: Group, epoch: int, ring: KeyRing | None) -> None:

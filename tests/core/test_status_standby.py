@@ -1,0 +1,128 @@
+"""A group's other inbox goes on where the first one stopped."""
+
+from __future__ import annotations
+
+import pytest
+
+from .status_tools import STREAM, pair
+
+
+def test_a_standby_goes_on_where_the_other_stopped() -> None:
+    teller, group = pair(50)
+    assert group.core.adopt(STREAM, (10, 70), (10, 21), 31, group.now)
+    group.hear(teller.status())
+    group.wait(3.0, teller)
+    assert group.got == [(10, n) for n in range(21, 51)]
+    assert group.told("joined") == [(10, 21, 21, "took_over")]
+    assert group.told("before_join") == group.told("declared") == []
+
+
+def test_a_standby_flags_what_the_other_may_have_handed_out() -> None:
+    teller, group = pair(50)
+    group.reading = False
+    group.core.adopt(STREAM, (10, 70), (10, 21), 31, group.now)
+    group.receive(teller, 10, 1, 50)
+    flags: list[tuple[int, int, bool]] = []
+    state = group.state
+    while state.current is not None and state.current.cursor <= 50:
+        found = group.core.offer(state, group.now, 1)
+        if found is None:
+            group.commit()
+            continue
+        flags.append((found.first, found.last, found.redelivered))
+        group.core.take(state, found, found.last, group.now)
+        group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
+    assert next((flag, first) for first, _, flag in flags) == (True, 21)
+    assert max(last for _, last, flag in flags if flag) == 30
+    assert min(first for first, _, flag in flags if not flag) == 31
+
+
+def test_a_standby_finishes_what_the_other_had_left_of_an_earlier_epoch() -> None:
+    teller, group = pair(10)
+    teller.open(20)
+    teller.publish(10)
+    group.core.adopt(STREAM, (20, 140), (10, 8), 6, group.now)
+    group.hear(teller.status())
+    group.wait(4.0, teller)
+    assert group.got == [*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 11))]
+    assert group.core.conflicts == []
+    assert group.told("joined") == [(10, 8, 8, "took_over")]
+
+
+def test_a_standby_flags_all_of_an_epoch_that_the_other_had_handed_out() -> None:
+    teller, group = pair(10)
+    teller.open(20)
+    teller.publish(10)
+    group.core.adopt(STREAM, (20, 140), (10, 8), 6, group.now)
+    for epoch in (10, 20):
+        prev = teller.prev(epoch)
+        group.core.receive("dc1", STREAM, epoch, epoch * 7, prev, 1, 10, epoch, group.now)
+    flags: list[tuple[int, int, int, bool]] = []
+    for _ in range(50):
+        found = group.core.offer(group.state, group.now, 1)
+        if found is None:
+            group.commit()
+            continue
+        flags.append((found.epoch, found.first, found.last, found.redelivered))
+        group.core.take(group.state, found, found.last, group.now)
+        group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
+    flagged = {(e, n) for e, first, last, flag in flags if flag for n in range(first, last + 1)}
+    assert flagged == {*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 6))}
+    assert sum(last - first + 1 for _, first, last, _ in flags) == 13
+
+
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+def test_a_standby_learns_from_data_which_epoch_the_other_was_in(begin: str) -> None:
+    teller, group = pair(10, begin=begin)
+    teller.open(20)
+    teller.publish(10)
+    teller.open(30)
+    teller.publish(10)
+    group.core.adopt(STREAM, (30, 210), (20, 8), 6, group.now)
+    assert group.receive(teller, 10, 1, 10).release  # dealt with by the other
+    group.receive(teller, 30, 1, 10)
+    group.wait(3.0, teller)
+    assert group.got == [*((20, n) for n in range(8, 11)), *((30, n) for n in range(1, 11))]
+    assert group.state.waiting == []
+    assert group.told("before_join") == group.told("declared") == []
+
+
+def test_a_standby_that_learns_nothing_of_the_epoch_the_other_was_in_declares_it() -> None:
+    teller, group = pair(10)
+    for epoch in (20, 30, 40):
+        teller.open(epoch)
+        teller.publish(10)
+    group.core.adopt(STREAM, (40, 280), (20, 8), 6, group.now)
+    group.receive(teller, 40, 1, 10)
+    group.wait(7.0)
+    assert group.told("declared") == [(20, 8, 0, "extent unknown")]
+    assert group.got == [(40, n) for n in range(1, 11)]
+
+
+def test_a_stream_that_is_known_is_not_adopted() -> None:
+    teller, group = pair(10)
+    group.receive(teller, 10, 1, 10)
+    assert not group.core.adopt(STREAM, (10, 70), (10, 5), 8, group.now)
+
+
+@pytest.mark.parametrize("epoch", [10, 20])
+def test_a_standby_that_knows_the_stream_and_is_behind_skips_to_where_the_other_stopped(epoch: int) -> None:
+    teller, group = pair(50)
+    group.receive(teller, 10, 1, 10)
+    group.receive(teller, 10, 15, 20)
+    if epoch == 20:
+        teller.open(20)
+        teller.publish(50)
+        group.receive(teller, 20, 31, 40)
+    assert group.core.adopt(STREAM, (epoch, epoch * 7), (epoch, 36), 46, group.now)
+    group.got.clear()
+    group.hear(teller.status())
+    group.wait(3.0, teller)
+    assert group.got == [(epoch, n) for n in range(36, 51)]
+    assert group.told("declared") == []
+    assert group.state.waiting == []
+    group.crash()
+    assert group.core.report(STREAM).position == (epoch, 51)
+    # What the other one dealt with is a duplicate, whenever it comes.
+    group.receive(teller, 10, 1, 50, "dc2")
+    assert group.told("late") == group.told("declared") == []
