@@ -150,13 +150,25 @@ def given(reader: Reader, count: int) -> Callable[[], bool]:
     return lambda: len(reader.lines()) >= count
 
 
-def test_the_one_that_reads_is_killed(scene: Scene) -> None:
-    first = scene.reader("first")
+def begin(scene: Scene, **options: Any) -> Reader:
+    """A reader at work."""
+    first = scene.reader("first", **options)
     scene.begin()
     wait_for(given(first, 50), "the first reads", 60)
-    second = scene.reader("second", standby=True).wait_ready()
+    return first
+
+
+def begin_with_standby(scene: Scene, **options: Any) -> tuple[Reader, Reader]:
+    """A reader at work, and one that waits and is given nothing."""
+    first = begin(scene, **options)
+    second = scene.reader("second", standby=True, **options).wait_ready()
     wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
     assert second.lines() == []
+    return first, second
+
+
+def test_the_one_that_reads_is_killed(scene: Scene) -> None:
+    first, second = begin_with_standby(scene)
     killed = first.signal(signal.SIGKILL)
     wait_for(given(second, 100), "the second has taken over", 60)
     assert second.lines()[0][0] > killed
@@ -165,11 +177,7 @@ def test_the_one_that_reads_is_killed(scene: Scene) -> None:
 
 
 def test_the_one_that_reads_is_stopped_and_goes_on(scene: Scene) -> None:
-    first = scene.reader("first")
-    scene.begin()
-    wait_for(given(first, 50), "the first reads", 60)
-    second = scene.reader("second", standby=True).wait_ready()
-    wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
+    first, second = begin_with_standby(scene)
     stopped = first.signal(signal.SIGSTOP)
     if (
         len(scene.urls) == 1
@@ -188,11 +196,7 @@ def test_the_one_that_reads_is_stopped_and_goes_on(scene: Scene) -> None:
 
 
 def test_the_one_that_reads_is_closed(scene: Scene) -> None:
-    first = scene.reader("first")
-    scene.begin()
-    wait_for(given(first, 50), "the first reads", 60)
-    second = scene.reader("second", standby=True).wait_ready()
-    wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
+    first, second = begin_with_standby(scene)
     first.signal(signal.SIGTERM)
     wait_for(given(second, 100), "the second has taken over", 60)
     scene.finish()
@@ -203,12 +207,7 @@ def test_the_one_that_reads_is_closed(scene: Scene) -> None:
 
 def test_a_standby_with_the_same_inbox(scene: Scene) -> None:
     """It goes on exactly where the other stopped."""
-    first = scene.reader("first", inbox="shared")
-    scene.begin()
-    wait_for(given(first, 50), "the first reads", 60)
-    second = scene.reader("second", inbox="shared", standby=True).wait_ready()
-    wait_for(given(first, len(first.lines()) + 300), "the first reads on", 60)
-    assert second.lines() == []
+    first, second = begin_with_standby(scene, inbox="shared")
     first.signal(signal.SIGKILL)
     wait_for(given(second, 100), "the second has taken over", 60)
     scene.finish()
@@ -216,9 +215,7 @@ def test_a_standby_with_the_same_inbox(scene: Scene) -> None:
 
 
 def test_a_second_consumer_ends(scene: Scene) -> None:
-    first = scene.reader("first")
-    scene.begin()
-    wait_for(given(first, 50), "the first reads", 60)
+    first = begin(scene)
     second = scene.reader("second")
     second.process.wait(patient(60))
     assert b"GroupBusy" in second.errors.read_bytes()

@@ -70,6 +70,12 @@ class Group:
         bench.open()
         return bench
 
+    def join_both(self, **settings: Any) -> tuple[Bench, Bench]:
+        """One that reads, and then a standby, with such `settings`."""
+        first = self.join()
+        self.settle(0.5)
+        return first, self.join(standby=True, **settings)
+
     def settle(self, seconds: float, step: float = 0.05) -> None:
         """Let all members that are not stopped run, side by side; never do two of them hand out."""
         for _ in range(round(seconds / step)):
@@ -89,6 +95,12 @@ class Group:
         for site in bench.engine.sites.values():
             for link in site.links.all:
                 self.network._transports.remove(link)  # type: ignore[arg-type]
+
+    def drop(self, bench: Bench) -> None:
+        """Brokers notice that nothing comes from it; with a session that is taken over it would be the same."""
+        for site in bench.engine.sites.values():
+            if site.transport is not None:
+                self.network[site.name].drop(site.transport._connection, "no heartbeat")  # type: ignore[attr-defined, arg-type]
 
     def go_on(self, bench: Bench) -> None:
         self.stopped.discard(bench)
@@ -132,9 +144,7 @@ def test_a_standby_alone_waits_for_as_long_as_another_might_be_silent(group: Gro
 
 
 def test_a_standby_takes_over_from_one_that_is_killed(group: Group) -> None:
-    first = group.join()
-    group.settle(0.5)
-    second = group.join(standby=True)
+    first, second = group.join_both()
     producer = FakeProducer(first)
     for site in ("dc1", "dc2"):
         send(group.network[site], 1, 100)
@@ -167,9 +177,7 @@ def test_a_standby_takes_over_from_one_that_is_killed(group: Group) -> None:
 
 
 def test_a_standby_takes_over_at_once_from_one_that_is_closed(group: Group) -> None:
-    first = group.join()
-    group.settle(0.5)
-    second = group.join(standby=True)
+    first, second = group.join_both()
     send(group.network["dc1"], 1, 100)
     group.settle(0.2)
     assert len(first.take()) == 100
@@ -185,19 +193,14 @@ def test_a_standby_takes_over_at_once_from_one_that_is_closed(group: Group) -> N
 
 
 def test_one_that_was_stopped_hands_out_nothing_when_it_goes_on(group: Group) -> None:
-    first = group.join()
-    group.settle(0.5)
-    second = group.join(standby=True)
+    first, second = group.join_both()
     send(group.network["dc1"], 1, 100)
     group.settle(0.2)
     chunk = first.engine.take(1, 100)
     assert isinstance(chunk, Chunk)
     assert [m.seq for m in itertools.islice(iter(chunk.next, None), 10) if m] == list(range(1, 11))
     group.stop(first)
-    # What held its connections notices; with a session that is taken over it would be the same.
-    for site in first.engine.sites.values():
-        if site.transport is not None:
-            group.network[site.name].drop(site.transport._connection, "no heartbeat")  # type: ignore[attr-defined, arg-type]
+    group.drop(first)
     group.settle(12.0)
     assert group.readers() == [second]
     assert not first.engine.shared.holds
@@ -211,9 +214,7 @@ def test_one_that_was_stopped_hands_out_nothing_when_it_goes_on(group: Group) ->
 
 
 def test_one_that_was_stopped_and_kept_its_connections_goes_on(group: Group) -> None:
-    first = group.join()
-    group.settle(0.5)
-    second = group.join(standby=True, takeover_timeout=80.0)
+    first, second = group.join_both(takeover_timeout=80.0)
     group.stop(first)
     group.settle(12.0)
     assert not first.engine.shared.holds
@@ -288,9 +289,7 @@ def test_of_three_standbys_one_takes_over(group: Group) -> None:
 def test_all_sites_are_away_for_long(group: Group) -> None:
     """Whoever reads can't prove it meanwhile; nobody takes over, since nobody hears anything. Afterwards one of
     them does: the first where a lock tells it at once that it may."""
-    first = group.join()
-    group.settle(0.5)
-    second = group.join(standby=True)
+    first, second = group.join_both()
     group.settle(1.0)
     for broker in group.network.brokers.values():
         broker.down()
@@ -308,9 +307,7 @@ def test_all_sites_are_away_for_long(group: Group) -> None:
 
 
 def test_one_site_is_away_for_long(group: Group) -> None:
-    first = group.join()
-    group.settle(0.5)
-    second = group.join(standby=True)
+    first, second = group.join_both()
     for name in ("dc1", "dc2"):
         group.network[name].down()
         group.settle(20.0)
@@ -322,9 +319,7 @@ def test_one_site_is_away_for_long(group: Group) -> None:
 
 
 def test_control_frames_that_are_lost_for_a_while(group: Group) -> None:
-    first = group.join()
-    group.settle(0.5)
-    second = group.join(standby=True)
+    first, second = group.join_both()
     group.settle(1.0)
     for broker in group.network.brokers.values():
         broker.block("memory alarm")
@@ -347,9 +342,7 @@ def test_a_standby_that_read_before_goes_on_where_the_other_stopped(group: Group
     group.settle(1.0)
     for bench, other, start in ((first, second, 51), (second, first, 101), (first, second, 151)):
         group.stop(bench)
-        for site in bench.engine.sites.values():
-            if site.transport is not None:
-                group.network[site.name].drop(site.transport._connection, "gone")  # type: ignore[attr-defined, arg-type]
+        group.drop(bench)
         group.settle(12.0)
         assert group.readers() == [other]
         group.go_on(bench)

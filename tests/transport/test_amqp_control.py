@@ -14,7 +14,7 @@ from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
 from reliamsg.wire.address import EXCHANGE, group_address, producer_address, status_address
 from tests.patience import wait_for
 from tests.transport.amqp_tools import forget_address, plain_channel, receiving, sending
-from tests.transport.tools import Recorded, message
+from tests.transport.tools import message, replace_addresses, told
 
 SIZE_LIMIT = 300_000
 
@@ -50,16 +50,6 @@ def _control_queues(node: RabbitNode) -> list[str]:
     return [name for name in node.queues() if name.startswith("reliamsg:control:")]
 
 
-def _told(tell: Callable[[str, bytes], bool], address: str, body: bytes, events: Recorded) -> None:
-    """Tell until it is heard: what is told while the other side is on its way may be lost."""
-
-    def once() -> bool:
-        tell(address, body)
-        return (address, body) in events.frames
-
-    wait_for(once, f"{address} is heard", poll=0.05)
-
-
 def test_both_directions_hear_at_their_addresses(node: RabbitNode, site: Site, binding: Binding) -> None:
     status, group = status_address(binding.topic), group_address(binding.group)
     own = producer_address(binding.topic)
@@ -72,8 +62,8 @@ def test_both_directions_hear_at_their_addresses(node: RabbitNode, site: Site, b
             assert not receiver.tell(own, b"too early")
             receiver.listen([status, group])
             wait_for(lambda: got.up, "connected")
-            _told(sender.tell, status, b"status", got)
-            _told(receiver.tell, own, b"state", sent)
+            told(sender.tell, status, b"status", got)
+            told(receiver.tell, own, b"state", sent)
             # In order, its own among them, empty and as large as a repair; and beside it the data.
             large = bytes(range(256)) * (SIZE_LIMIT // 256)
             bodies = [b"", b"beacon", large, *(b"%d" % number for number in range(500))]
@@ -111,40 +101,9 @@ def test_told_on_connecting_and_after_a_reconnect(site: Site, binding: Binding) 
 
 
 def test_addresses_are_replaced_while_connected(site: Site, binding: Binding) -> None:
-    status, other = status_address(binding.topic), status_address(binding.topic, 7)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
-        _told(sender.tell, "nowhere", b"x", _Anything())
-        receiver.listen([status])
-        _told(sender.tell, status, b"first", got)
-        receiver.listen([other])
-        _told(sender.tell, other, b"second", got)
-        got.frames.clear()
-        sender.tell(status, b"of an address given up")
-        _told(sender.tell, other, b"third", got)
-        assert {address for address, _ in got.frames} == {other}
-        # Again and again, faster than the broker answers: the last one counts.
-        for _ in range(50):
-            receiver.listen([status])
-            receiver.listen([status, other])
-        receiver.listen([status])
-        _told(sender.tell, status, b"last", got)
-        got.frames.clear()
-        sender.tell(other, b"of an address given up")
-        _told(sender.tell, status, b"the end", got)
-        assert {address for address, _ in got.frames} == {status}
-
-
-class _Anything(Recorded):
-    """Has heard everything."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames = _All()
-
-
-class _All(list):  # type: ignore[type-arg]
-    def __contains__(self, _: object) -> bool:
-        return True
+        assert sender.tell("nowhere", b"x")
+        replace_addresses(sender, receiver, got, binding.topic)
 
 
 @pytest.mark.usefixtures("quick")
@@ -152,10 +111,10 @@ def test_a_queue_that_is_deleted_is_declared_again(node: RabbitNode, site: Site,
     status = status_address(binding.topic)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
-        _told(sender.tell, status, b"before", got)
+        told(sender.tell, status, b"before", got)
         for queue in _control_queues(node):
             node.ctl("delete_queue", queue)
-        _told(sender.tell, status, b"after", got)
+        told(sender.tell, status, b"after", got)
         assert not got.down
 
 
@@ -171,11 +130,11 @@ def test_bindings_that_were_taken_away_are_made_anew(node: RabbitNode, site: Sit
     status = status_address(binding.topic)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
-        _told(sender.tell, status, b"before", got)
+        told(sender.tell, status, b"before", got)
         with plain_channel(node.port) as channel:
             channel.exchange_delete(EXCHANGE)
             channel.exchange_declare(EXCHANGE, "topic", durable=True)
-        _told(sender.tell, status, b"after", got)
+        told(sender.tell, status, b"after", got)
         assert not got.down
 
 
@@ -195,17 +154,17 @@ def test_bindings_that_the_broker_lists_and_does_not_use(
         receiver.listen([status])
         another.listen([status])
         for round_ in (b"1", b"2"):  # what heals it must not be listed by then either
-            _told(sender.tell, status, b"before" + round_, got)
-            _told(sender.tell, status, b"before" + round_, heard)
-            _told(receiver.tell, own, b"before" + round_, sent)
+            told(sender.tell, status, b"before" + round_, got)
+            told(sender.tell, status, b"before" + round_, heard)
+            told(receiver.tell, own, b"before" + round_, sent)
             for address in (status, own):
                 forget_address(node, address)
-            _told(sender.tell, status, b"after" + round_, got)
-            _told(sender.tell, status, b"after" + round_, heard)
-            _told(receiver.tell, own, b"after" + round_, sent)
+            told(sender.tell, status, b"after" + round_, got)
+            told(sender.tell, status, b"after" + round_, heard)
+            told(receiver.tell, own, b"after" + round_, sent)
         # Given up, it is given up, however often it was bound.
         receiver.listen([group_address(binding.group)])
-        _told(sender.tell, group_address(binding.group), b"elsewhere", got)
+        told(sender.tell, group_address(binding.group), b"elsewhere", got)
         queues = node.ctl("list_bindings", "source_name", "destination_name", "routing_key").splitlines()
         listening = [line.split("\t")[1] for line in queues if line.split("\t")[-1] == status]
         assert len(set(listening)) == 1, "one group is left"
@@ -228,12 +187,12 @@ def test_where_no_binding_helps_a_new_connection_must(
     ):
         sender.listen([own])
         wait_for(lambda: sent.up, "connected")
-        _told(receiver.tell, own, b"before", sent)
+        told(receiver.tell, own, b"before", sent)
         monkeypatch.setattr(amqp_control, "bind_control", without_effect)
         forget_address(node, own)
         wait_for(lambda: sent.down, "it connects anew")
         assert sent.down[0].startswith(f"nothing comes in at {own}")
-        _told(receiver.tell, own, b"after", sent)
+        told(receiver.tell, own, b"after", sent)
 
 
 @pytest.mark.usefixtures("watchful")
@@ -250,17 +209,17 @@ def test_where_listeners_may_not_probe(node: RabbitNode, binding: Binding) -> No
     ):
         sender.listen([own])
         receiver.listen([status])
-        _told(sender.tell, status, b"before", got)
+        told(sender.tell, status, b"before", got)
         refusals = "access to topic '" + status
         log = node.directory / "log"
         wait_for(
             lambda: any(refusals in path.read_text() for path in log.glob("*.log")), "the probe was refused"
         )
-        _told(receiver.tell, own, b"state", sent)
+        told(receiver.tell, own, b"state", sent)
         with plain_channel(node.port) as channel:
             channel.exchange_delete(EXCHANGE)
             channel.exchange_declare(EXCHANGE, "topic", durable=True)
-        _told(sender.tell, status, b"after", got)
+        told(sender.tell, status, b"after", got)
         assert not got.down
 
 
@@ -272,13 +231,13 @@ def test_a_frame_that_the_broker_refuses_ends_nothing_else(
     with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
         sender.listen([own])
         receiver.listen([status])
-        _told(sender.tell, status, b"before", got)
+        told(sender.tell, status, b"before", got)
         assert sender.tell(status, bytes(SIZE_LIMIT + 1)), "the transport does not know the broker's limit"
         sent.queue += [message(n, binding.topic) for n in range(1, 51)]
         sender.wake()
         wait_for(lambda: len(sent.confirms) == 50, "data is confirmed")
-        _told(sender.tell, status, b"after", got)
-        _told(receiver.tell, own, b"heard again", sent)
+        told(sender.tell, status, b"after", got)
+        told(receiver.tell, own, b"heard again", sent)
         assert not sent.down
         assert not sender.tell(status, bytes(site.max_frame_bytes + 1))
     assert "control frames" in caplog.text
@@ -291,7 +250,7 @@ def test_the_backlog_is_bounded(make_rabbit: Callable[..., RabbitNode], binding:
     site = _site(node.url)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
-        _told(sender.tell, status, b"before", got)
+        told(sender.tell, status, b"before", got)
         node.pause()
         body = bytes(100_000)
         taken = 0
@@ -299,7 +258,7 @@ def test_the_backlog_is_bounded(make_rabbit: Callable[..., RabbitNode], binding:
             taken += 1
             assert taken * len(body) < 100 * CONTROL_BACKLOG_BYTES
         node.resume()
-        _told(sender.tell, status, b"after", got)
+        told(sender.tell, status, b"after", got)
 
 
 def test_a_site_that_permits_nothing_of_it(
@@ -342,13 +301,13 @@ def test_an_address_that_is_not_permitted_ends_neither_data_nor_listening(
     ):
         sender.listen([own])
         receiver.listen([status])
-        _told(receiver.tell, own, b"heard", sent)
+        told(receiver.tell, own, b"heard", sent)
         sender.tell(status, b"forbidden")
         wait_for(lambda: not sender.tell(status, b"forbidden"), "nothing more is taken")
         sent.queue += [message(n, binding.topic) for n in range(1, 11)]
         sender.wake()
         wait_for(lambda: len(got.deliveries) == 10, "data flows")
-        _told(receiver.tell, own, b"heard again", sent)
+        told(receiver.tell, own, b"heard again", sent)
         assert not sender.tell(status, b"forbidden")
         assert not sent.down
         assert not got.frames
@@ -365,7 +324,7 @@ def test_sites_where_nothing_may_be_declared(
     site = _site(node.url, declare=declare)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
-        _told(sender.tell, status, b"status", got)
+        told(sender.tell, status, b"status", got)
 
 
 def test_a_blocked_connection_takes_nothing(make_rabbit: Callable[..., RabbitNode], binding: Binding) -> None:
@@ -375,7 +334,7 @@ def test_a_blocked_connection_takes_nothing(make_rabbit: Callable[..., RabbitNod
     with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
         sender.listen([own])
         receiver.listen([status])
-        _told(sender.tell, status, b"before", got)
+        told(sender.tell, status, b"before", got)
         node.ctl("set_vm_memory_high_watermark", "absolute", "1")
         sent.queue.append(message(1, binding.topic))
         sender.wake()
@@ -383,7 +342,7 @@ def test_a_blocked_connection_takes_nothing(make_rabbit: Callable[..., RabbitNod
         assert not sender.tell(status, b"blocked")
         node.ctl("set_vm_memory_high_watermark", "0.6")
         wait_for(lambda: sent.blocks[-1] is None, "no longer blocked")
-        _told(sender.tell, status, b"after", got)
+        told(sender.tell, status, b"after", got)
         assert (status, b"blocked") not in got.frames
 
 
@@ -409,7 +368,7 @@ def test_telling_does_not_keep_a_group_from_acknowledging(
             wait_for(lambda: len(got.deliveries) == 100, "all came, though the broker is short of memory")
             got.frames.clear()
             node.ctl("set_vm_memory_high_watermark", "0.6")
-            _told(receiver.tell, group, b"no longer blocked", got)
+            told(receiver.tell, group, b"no longer blocked", got)
             assert not got.down
 
 
@@ -421,18 +380,18 @@ def test_the_connection_that_a_group_tells_through_comes_back(
     group = group_address(binding.group)
     with receiving(site, [binding]) as (receiver, got):
         receiver.listen([group])
-        _told(receiver.tell, group, b"before", got)
+        told(receiver.tell, group, b"before", got)
         mine = _connections(node, binding)
         assert len(mine) == 2
         consuming = {pid for pid, channels in mine.items() if channels > 2}
         (telling,) = set(mine) - consuming
         node.ctl("close_connection", telling, "test")
         wait_for(lambda: telling not in _connections(node, binding), "closed", poll=0.5)
-        _told(receiver.tell, group, b"after", got)
+        told(receiver.tell, group, b"after", got)
         assert not got.down
         receiver.reconnect("test")
         wait_for(lambda: len(got.up) == 2, "connected again")
-        _told(receiver.tell, group, b"after a reconnect", got)
+        told(receiver.tell, group, b"after a reconnect", got)
         wait_for(lambda: len(_connections(node, binding)) == 2, "the old ones are gone", poll=0.5)
     wait_for(lambda: not _connections(node, binding), "all are gone", poll=0.5)
 

@@ -20,7 +20,7 @@ from reliamsg.wire.address import client_id, group_address, producer_address, st
 from tests.patience import wait_for
 from tests.transport.mqtt_scripted import Peer, scripted
 from tests.transport.mqtt_tools import site as quick_site
-from tests.transport.tools import Receiving, Recorded, Sending, message, running
+from tests.transport.tools import Receiving, Sending, message, replace_addresses, running, told
 
 Where = Callable[..., Site]
 
@@ -76,24 +76,14 @@ def consuming(
         yield receiver, events
 
 
-def _told(tell: Callable[[str, bytes], bool], address: str, body: bytes, events: Recorded) -> None:
-    """Tell until it is heard: what is told while the other side is on its way may be lost."""
-
-    def once() -> bool:
-        tell(address, body)
-        return (address, body) in events.frames
-
-    wait_for(once, f"{address} is heard", poll=0.05)
-
-
 def test_both_directions_hear_at_their_addresses(where: Where, unique: str) -> None:
     status, group, own = status_address(unique), group_address(unique), producer_address(unique)
     with producing(where(), own, connect=False) as (sender, sent):
         assert not sender.tell(status, b"too early") or sent.up
         wait_for(lambda: sent.up, "connected")
         with consuming(where(), unique, status, group) as (receiver, got):
-            _told(sender.tell, status, b"status", got)
-            _told(receiver.tell, own, b"state", sent)
+            told(sender.tell, status, b"status", got)
+            told(receiver.tell, own, b"state", sent)
             large = bytes(range(256)) * 2000
             bodies = [b"", b"beacon", large, *(b"%d" % number for number in range(90))]
             for body in bodies:
@@ -129,25 +119,8 @@ def test_told_on_connecting_and_after_a_reconnect(where: Where, unique: str) -> 
 
 
 def test_addresses_are_replaced_while_connected(where: Where, unique: str) -> None:
-    status, other = status_address(unique), status_address(unique, 7)
     with producing(where()) as (sender, sent), consuming(where(), unique) as (receiver, got):
-        receiver.listen([status])
-        _told(sender.tell, status, b"first", got)
-        receiver.listen([other])
-        _told(sender.tell, other, b"second", got)
-        got.frames.clear()
-        sender.tell(status, b"of an address given up")
-        _told(sender.tell, other, b"third", got)
-        assert {address for address, _ in got.frames} == {other}
-        for _ in range(50):
-            receiver.listen([status])
-            receiver.listen([status, other])
-        receiver.listen([status])
-        _told(sender.tell, status, b"last", got)
-        got.frames.clear()
-        sender.tell(other, b"of an address given up")
-        _told(sender.tell, status, b"the end", got)
-        assert {address for address, _ in got.frames} == {status}
+        replace_addresses(sender, receiver, got, unique)
         assert not sent.down
         assert not got.down
 
@@ -157,7 +130,7 @@ def test_nothing_is_kept_for_a_group_that_is_away(where: Where, unique: str) -> 
     status, other = status_address(unique), status_address("something-else")
     with producing(where()) as (sender, sent):
         with consuming(where(), unique, status, other) as (_, got):
-            _told(sender.tell, status, b"before", got)
+            told(sender.tell, status, b"before", got)
         for number in range(1, 21):
             assert sender.tell(status, b"while away %d" % number)
         sent.queue += [message(n, unique) for n in range(1, 21)]
@@ -165,7 +138,7 @@ def test_nothing_is_kept_for_a_group_that_is_away(where: Where, unique: str) -> 
         wait_for(lambda: len(sent.confirms) == 20, "confirmed")
         with consuming(where(), unique, status) as (_, got):
             wait_for(lambda: len(got.deliveries) == 20, "the messages were kept")
-            _told(sender.tell, status, b"after", got)
+            told(sender.tell, status, b"after", got)
             assert {body for _, body in got.frames} == {b"after"}
             assert not sender.tell(other, b"of an earlier life") or not [
                 address for address, _ in got.frames if address == other
@@ -177,11 +150,11 @@ def test_rabbitmq_has_no_queue_full_of_frames(plugin: RabbitNode, unique: str) -
     status = status_address(unique)
     with producing(where) as (sender, _):
         with consuming(where, unique, status) as (_, got):
-            _told(sender.tell, status, b"before", got)
+            told(sender.tell, status, b"before", got)
         for number in range(100):
             assert sender.tell(status, b"while away %d" % number)
         with consuming(where, unique, status) as (_, got):
-            _told(sender.tell, status, b"after", got)
+            told(sender.tell, status, b"after", got)
     mine = {queue: depth for queue, depth in plugin.queues().items() if client_id(unique) in queue}
     assert sum(mine.values()) == 0, mine
 
@@ -196,7 +169,7 @@ def test_the_backlog_is_bounded(tmp_path: Any, unique: str) -> None:
             assert taken * len(body) < 100 * CONTROL_BACKLOG_BYTES
         broker.resume()
         with consuming(quick_site(broker.url), unique, status) as (_, got):
-            _told(sender.tell, status, b"after", got)
+            told(sender.tell, status, b"after", got)
 
 
 def test_frames_over_the_brokers_limit_are_not_taken(tmp_path: Any, unique: str) -> None:
@@ -258,7 +231,7 @@ def test_a_broker_that_closes_the_connection_over_control_frames(
             assert not receiver.tell(status, b"forbidden")
             plugin.ctl("clear_topic_permissions", unique)
             wait_for(lambda: receiver.tell(status, b"permitted"), "tried again", 60.0, poll=0.05)
-            _told(sender.tell, status, b"permitted, too", got)
+            told(sender.tell, status, b"permitted, too", got)
     said = [record for record in caplog.records if "control frames" in record.getMessage()]
     assert len(said) == 2, "once for each transport"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from reliamsg.transport.base import Delivery, Outcome, Outgoing, ReceiverTransport, SenderTransport
+from reliamsg.wire.address import status_address
 from reliamsg.wire.data import CONTENT_TYPE
+from tests.patience import wait_for
 
 T = TypeVar("T", bound=SenderTransport | ReceiverTransport)
 
@@ -67,6 +69,41 @@ class Recorded:
     def heard(self, address: str, body: bytes) -> None:
         self.note("heard")
         self.frames.append((address, body))
+
+
+def told(tell: Callable[[str, bytes], bool], address: str, body: bytes, events: Recorded) -> None:
+    """Tell until it is heard: what is told while the other side is on its way may be lost."""
+
+    def once() -> bool:
+        tell(address, body)
+        return (address, body) in events.frames
+
+    wait_for(once, f"{address} is heard", poll=0.05)
+
+
+def replace_addresses(
+    sender: SenderTransport, receiver: ReceiverTransport, got: Recorded, topic: str
+) -> None:
+    """Have a connected receiver listen at one address, then at another; what comes to the one given up is not heard."""
+    status, other = status_address(topic), status_address(topic, 7)
+    receiver.listen([status])
+    told(sender.tell, status, b"first", got)
+    receiver.listen([other])
+    told(sender.tell, other, b"second", got)
+    got.frames.clear()
+    sender.tell(status, b"of an address given up")
+    told(sender.tell, other, b"third", got)
+    assert {address for address, _ in got.frames} == {other}
+    # Again and again, faster than the broker answers: the last one counts.
+    for _ in range(50):
+        receiver.listen([status])
+        receiver.listen([status, other])
+    receiver.listen([status])
+    told(sender.tell, status, b"last", got)
+    got.frames.clear()
+    sender.tell(other, b"of an address given up")
+    told(sender.tell, status, b"the end", got)
+    assert {address for address, _ in got.frames} == {status}
 
 
 class Sending(Recorded):
