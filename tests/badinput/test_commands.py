@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from reliamsg.lab import Mosquitto, RabbitNode
-from tests.cli.commands import Sites, create, publish, refused, reliamsg, start, subscribe, succeeded
+from tests.cli.commands import (
+    Sites,
+    create,
+    publish,
+    refused,
+    reliamsg,
+    reliamsg_here,
+    start,
+    subscribe,
+    succeeded,
+)
 from tests.patience import wait_for
 from tests.store.faults import FsyncFaults, fill, remount, small_disk
 
@@ -95,7 +105,7 @@ def test_names(nowhere: Sites, bad: str) -> None:
         ["group", "create", bad, "--topic", "t", *sites],
         ["group", "create", "g", "--topic", bad, *sites],
     ):
-        refused(secretless(reliamsg(*arguments)), 64)
+        refused(secretless(reliamsg_here(*arguments)), 64)
     assert not list(nowhere.directory.iterdir())
 
 

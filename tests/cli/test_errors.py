@@ -11,7 +11,18 @@ from pathlib import Path
 import pytest
 
 from reliamsg import __version__
-from tests.cli.commands import Sites, create, json_of, publish, refused, reliamsg, start, subscribe, succeeded
+from tests.cli.commands import (
+    Sites,
+    create,
+    json_of,
+    publish,
+    refused,
+    reliamsg,
+    reliamsg_here,
+    start,
+    subscribe,
+    succeeded,
+)
 from tests.patience import wait_for
 
 SITE = "dc1=mqtt://127.0.0.1:1"
@@ -75,7 +86,7 @@ def test_wrong_arguments(
     arguments: list[str], words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    last = refused(reliamsg(*arguments), 64, *words)
+    last = refused(reliamsg_here(*arguments), 64, *words)
     assert "secret" not in last
     assert not list(tmp_path.iterdir()), "a wrong command makes no files"
 

@@ -49,6 +49,16 @@ def receiving(
 
 
 @contextmanager
+def short_of_memory(node: RabbitNode) -> Iterator[None]:
+    """The node's memory alarm is on: it reads nothing more from connections that publish."""
+    node.ctl("set_vm_memory_high_watermark", "absolute", "1")
+    try:
+        yield
+    finally:
+        node.ctl("set_vm_memory_high_watermark", "0.4")
+
+
+@contextmanager
 def plain_channel(port: int) -> Iterator[Any]:
     """A channel of plain pika, as any other client would have it."""
     connection = pika.BlockingConnection(

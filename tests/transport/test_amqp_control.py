@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +14,13 @@ from reliamsg.transport import amqp_control
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
 from reliamsg.wire.address import EXCHANGE, group_address, producer_address, status_address
 from tests.patience import wait_for
-from tests.transport.amqp_tools import forget_address, plain_channel, receiving, sending
+from tests.transport.amqp_tools import (
+    forget_address,
+    plain_channel,
+    receiving,
+    sending,
+    short_of_memory,
+)
 from tests.transport.tools import message, replace_addresses, told
 
 SIZE_LIMIT = 300_000
@@ -243,21 +250,21 @@ def test_a_frame_that_the_broker_refuses_ends_nothing_else(
     assert "control frames" in caplog.text
 
 
-def test_the_backlog_is_bounded(make_rabbit: Callable[..., RabbitNode], binding: Binding) -> None:
+def test_the_backlog_is_bounded(node: RabbitNode, site: Site, binding: Binding) -> None:
     """A broker that stands still takes nothing; what is told then is dropped, in the end, and never waits."""
-    node = make_rabbit()
     status = status_address(binding.topic)
-    site = _site(node.url)
     with sending(site, [binding]) as (sender, _), receiving(site, [binding]) as (receiver, got):
         receiver.listen([status])
         told(sender.tell, status, b"before", got)
         node.pause()
-        body = bytes(100_000)
-        taken = 0
-        while sender.tell(status, body):
-            taken += 1
-            assert taken * len(body) < 100 * CONTROL_BACKLOG_BYTES
-        node.resume()
+        try:
+            body = bytes(100_000)
+            taken = 0
+            while sender.tell(status, body):
+                taken += 1
+                assert taken * len(body) < 100 * CONTROL_BACKLOG_BYTES
+        finally:
+            node.resume()
         told(sender.tell, status, b"after", got)
 
 
@@ -327,38 +334,32 @@ def test_sites_where_nothing_may_be_declared(
         told(sender.tell, status, b"status", got)
 
 
-def test_a_blocked_connection_takes_nothing(make_rabbit: Callable[..., RabbitNode], binding: Binding) -> None:
-    node = make_rabbit()
-    site = _site(node.url)
+def test_a_blocked_connection_takes_nothing(node: RabbitNode, site: Site, binding: Binding) -> None:
     status, own = status_address(binding.topic), producer_address(binding.topic)
     with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (receiver, got):
         sender.listen([own])
         receiver.listen([status])
         told(sender.tell, status, b"before", got)
-        node.ctl("set_vm_memory_high_watermark", "absolute", "1")
-        sent.queue.append(message(1, binding.topic))
-        sender.wake()
-        wait_for(lambda: sent.blocks, "blocked")
-        assert not sender.tell(status, b"blocked")
-        node.ctl("set_vm_memory_high_watermark", "0.6")
+        with short_of_memory(node):
+            sent.queue.append(message(1, binding.topic))
+            sender.wake()
+            wait_for(lambda: sent.blocks, "blocked")
+            assert not sender.tell(status, b"blocked")
         wait_for(lambda: sent.blocks[-1] is None, "no longer blocked")
         told(sender.tell, status, b"after", got)
         assert (status, b"blocked") not in got.frames
 
 
-def test_telling_does_not_keep_a_group_from_acknowledging(
-    make_rabbit: Callable[..., RabbitNode], binding: Binding
-) -> None:
+def test_telling_does_not_keep_a_group_from_acknowledging(node: RabbitNode, binding: Binding) -> None:
     """A broker that is short of memory stops reading from whoever publishes: a group's acknowledgements must not
     wait for that, since they are what frees the memory."""
-    node = make_rabbit()
     site = _site(node.url, prefetch=10)
     group = group_address(binding.group)
-    with sending(site, [binding]) as (sender, sent):
+    with contextlib.ExitStack() as stack, sending(site, [binding]) as (sender, sent):
         sent.queue += [message(n, binding.topic) for n in range(1, 101)]
         sender.wake()
         wait_for(lambda: len(sent.confirms) == 100, "confirmed")
-        node.ctl("set_vm_memory_high_watermark", "absolute", "1")
+        stack.enter_context(short_of_memory(node))
         with receiving(site, [binding]) as (receiver, got):
             receiver.listen([group])
             wait_for(lambda: len(got.deliveries) == 10, "a window")
@@ -367,7 +368,7 @@ def test_telling_does_not_keep_a_group_from_acknowledging(
             receiver.acknowledge([delivery.token for delivery in got.deliveries])
             wait_for(lambda: len(got.deliveries) == 100, "all came, though the broker is short of memory")
             got.frames.clear()
-            node.ctl("set_vm_memory_high_watermark", "0.6")
+            stack.close()
             told(receiver.tell, group, b"no longer blocked", got)
             assert not got.down
 
@@ -386,14 +387,14 @@ def test_the_connection_that_a_group_tells_through_comes_back(
         consuming = {pid for pid, channels in mine.items() if channels > 2}
         (telling,) = set(mine) - consuming
         node.ctl("close_connection", telling, "test")
-        wait_for(lambda: telling not in _connections(node, binding), "closed", poll=0.5)
+        wait_for(lambda: telling not in _connections(node, binding), "closed", poll=1.0)
         told(receiver.tell, group, b"after", got)
         assert not got.down
         receiver.reconnect("test")
         wait_for(lambda: len(got.up) == 2, "connected again")
         told(receiver.tell, group, b"after a reconnect", got)
-        wait_for(lambda: len(_connections(node, binding)) == 2, "the old ones are gone", poll=0.5)
-    wait_for(lambda: not _connections(node, binding), "all are gone", poll=0.5)
+        wait_for(lambda: len(_connections(node, binding)) == 2, "the old ones are gone", poll=1.0)
+    wait_for(lambda: not _connections(node, binding), "all are gone", poll=1.0)
 
 
 def _connections(node: RabbitNode, binding: Binding) -> dict[str, int]:

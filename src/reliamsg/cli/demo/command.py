@@ -14,7 +14,6 @@ import click
 from reliamsg.cli.options import json_option, print_json
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
-from reliamsg.lab.process import LabError
 
 if TYPE_CHECKING:
     from reliamsg.cli.demo.director import Outcome
@@ -110,6 +109,8 @@ def _place(directory: Path | None) -> Iterator[_Place]:
         directory.mkdir(parents=True, exist_ok=True)
         yield _Place(directory.resolve(), True)
         return
+    from reliamsg.lab.process import LabError  # every command loads this module, and only this one brokers
+
     with contextlib.ExitStack() as stack:
         place = _Place(Path(tempfile.mkdtemp(prefix="reliamsg-demo-")), False)
         stack.callback(lambda: None if place.keep else shutil.rmtree(place.path, ignore_errors=True))
