@@ -1,35 +1,25 @@
-"""Producers over sites, disks and processes that fail."""
+"""Producers over sites and processes that fail."""
 
 from __future__ import annotations
 
 import itertools
 import random
-import sqlite3
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from reliamsg import Producer, Receipt, Site
-from reliamsg.errors import ClosedError, OutboxFull, OutboxWriteError, StoreCorrupt, StoreMismatch
+from reliamsg import Producer, Site
 from reliamsg.sending import feed
-from reliamsg.store import database
-from reliamsg.store.outbox import Cursors, Outbox, Parked, Row
+from reliamsg.store.outbox import Cursors, Outbox, Parked
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Outcome
-from tests.sending.tools import Reader, journal, wait_for
-from tests.store.faults import FailingDisk, fill, small_disk
+from tests.sending.tools import Reader, journal, numbers, wait_for
 
 Make = Callable[..., Producer]
-
-
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last + 1)]
 
 
 class TestSites:
@@ -227,164 +217,6 @@ class TestParking:
         held.wait(timeout=120)
 
 
-class TestRoom:
-    def fill(self, producer: Producer) -> int:
-        """Publish until there is no room, with everything committed; returns how many."""
-        receipts: list[Receipt] = []
-        while True:
-            before = len(receipts)
-            try:
-                while True:
-                    receipts.append(producer.publish_nowait("orders", bytes(10_000)))
-            except OutboxFull:
-                if len(receipts) == before:
-                    return before
-            receipts[-1].wait(timeout=120, until="durable")  # what is committed takes a little less room
-
-    def test_nowait_raises_at_once_and_stores_nothing(self, make: Make, network: MemoryNetwork) -> None:
-        network["dc1"].down()
-        producer = make(max_bytes=200_000)
-        count = self.fill(producer)
-        assert 15 <= count <= 20
-        assert producer.pending() == count
-        network["dc1"].up()
-        producer.flush(timeout=120)
-        producer.publish("orders", bytes(10_000)).wait(timeout=120)
-
-    def test_what_is_being_stored_takes_room_as_well(
-        self, make: Make, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        network["dc1"].down()
-        producer = make(max_bytes=200_000)
-        append, storing, go_on = producer._engine._outbox.append, threading.Event(), threading.Event()
-
-        def slow(*arguments: Any) -> list[Row]:
-            storing.set()
-            assert go_on.wait(60)
-            return append(*arguments)
-
-        monkeypatch.setattr(producer._engine._outbox, "append", slow)
-        for _ in range(10):
-            producer.publish_nowait("orders", bytes(10_000))
-        assert storing.wait(60)
-
-        def flood() -> None:
-            for _ in range(20):
-                producer.publish_nowait("orders", bytes(10_000))
-
-        with pytest.raises(OutboxFull):
-            flood()
-        assert 15 <= producer.pending() <= 20
-        go_on.set()
-
-    def test_raise(self, make: Make, network: MemoryNetwork) -> None:
-        network["dc1"].down()
-        producer = make(max_bytes=100_000, when_full="raise")
-        self.fill(producer)
-        with pytest.raises(OutboxFull):
-            producer.publish("orders", bytes(10_000))
-
-    def test_block_waits_for_room(self, make: Make, network: MemoryNetwork) -> None:
-        network["dc1"].down()
-        producer = make(max_bytes=100_000, block_timeout=60)
-        self.fill(producer)
-        done = threading.Event()
-
-        def publish() -> None:
-            producer.publish("orders", bytes(10_000))
-            done.set()
-
-        thread = threading.Thread(target=publish)
-        thread.start()
-        wait_for(lambda: producer._engine.intake._waiting)
-        assert not done.is_set()
-        network["dc1"].up()
-        thread.join(60)
-        assert done.is_set()
-
-    def test_block_ends_with_the_time_out(self, make: Make, network: MemoryNetwork) -> None:
-        network["dc1"].down()
-        producer = make(max_bytes=100_000, block_timeout=0.05)
-        self.fill(producer)
-        with pytest.raises(OutboxFull):
-            producer.publish("orders", bytes(10_000))
-
-    def test_closing_releases_who_waits(self, make: Make, network: MemoryNetwork) -> None:
-        network["dc1"].down()
-        producer = make(max_bytes=100_000, block_timeout=60.0)
-        self.fill(producer)
-        raised: list[BaseException] = []
-
-        def publish() -> None:
-            try:
-                producer.publish("orders", bytes(10_000))
-            except ClosedError as error:
-                raised.append(error)
-
-        thread = threading.Thread(target=publish)
-        thread.start()
-        wait_for(lambda: producer._engine.intake._waiting)
-        producer.close(timeout=0.0)
-        thread.join(60)
-        assert len(raised) == 1
-
-    def test_what_is_published_never_causes_a_full_outbox(self, make: Make, path: Path) -> None:
-        producer = make(max_bytes=300_000, retain_bytes=10_000_000, block_timeout=60)
-        for _ in range(200):
-            producer.publish("orders", bytes(10_000))
-        producer.flush(timeout=120)
-        wait_for(lambda: producer.status().stored_bytes <= 300_000)
-
-    def test_retention_by_bytes(self, make: Make, path: Path) -> None:
-        producer = make(retain_bytes=100_000, max_batch_messages=1)
-        producer.publish_many("orders", [bytes(10_000)] * 50)
-        producer.flush(timeout=120)
-        wait_for(lambda: producer.status().stored_bytes <= 110_000)
-        assert inspect_outbox(path).messages >= 5
-
-    def test_retention_by_time(self, make: Make, path: Path) -> None:
-        producer = make(retain_seconds=0.1)
-        producer.publish_many("orders", numbers(1, 10)).wait(timeout=120)
-        wait_for(lambda: inspect_outbox(path).messages == 0)
-        producer.close()
-        (row,) = journal(path, "released")
-        assert (row.first, row.last) == (1, 10)
-
-    def test_unconfirmed_at_one_site_stays_until_the_room_is_needed(
-        self, make: Make, network: MemoryNetwork, path: Path
-    ) -> None:
-        network["dc2"].down()
-        producer = make(
-            confirm="any", max_bytes=200_000, retain_seconds=0.0, retain_bytes=0, max_batch_messages=1
-        )
-        first = producer.publish_many("orders", [bytes(10_000)] * 10)
-        producer.flush(timeout=120)
-        assert inspect_outbox(path).messages == 10
-        for _ in range(40):
-            producer.publish("orders", bytes(10_000))
-        producer.flush(timeout=120)
-        wait_for(lambda: producer.status().stored_bytes <= 210_000)
-        assert first.sites == {"dc1": "confirmed", "dc2": "released"}
-        network["dc2"].up()
-        wait_for(lambda: producer.status().sites["dc2"].in_flight == 0 and network["dc2"].queued("orders"))
-        producer.close(timeout=120)
-        released = journal(path, "released_unsent")
-        assert {row.site for row in released} == {"dc2"}
-        assert released[0].first == 1
-
-    def test_a_parked_stream_does_not_fill_the_outbox_for_the_others(
-        self, make: Make, network: MemoryNetwork
-    ) -> None:
-        network["dc1"].refuse("orders", Outcome.NACKED)
-        producer = make(max_bytes=300_000, block_timeout=60, retain_bytes=0)
-        producer.publish("orders", bytes(10_000))
-        for _ in range(100):
-            producer.publish("other", bytes(10_000))
-        assert producer.pending() >= 1
-        network["dc1"].accept("orders")
-        producer.flush(timeout=120)
-
-
 class TestRestart:
     def test_old_epochs_first_under_their_old_identity(self, make: Make, network: MemoryNetwork) -> None:
         for broker in network.brokers.values():
@@ -532,116 +364,6 @@ class TestRestart:
             assert reader.bodies() == numbers(1, total)
 
 
-class TestDisk:
-    def test_a_full_disk_uses_no_number_and_ends_with_room(
-        self, tmp_path: Path, network: MemoryNetwork
-    ) -> None:
-        from tests.sending import tools
-
-        with small_disk(tmp_path / "small") as disk:
-            producer = tools.producer(network, disk / "outbox.db")
-            producer.publish("orders", b"1")
-            filler = fill(disk)
-            with pytest.raises(OutboxWriteError):
-                producer.publish("orders", bytes(300_000))
-            receipt = producer.publish_nowait("orders", bytes(300_000))
-            with pytest.raises(OutboxWriteError):
-                receipt.wait(timeout=120, until="durable")
-            assert not receipt.durable
-            filler.unlink()
-            after = producer.publish("orders", b"2")
-            assert after.id is not None
-            assert after.id.seq == 2
-            after.wait(timeout=120)
-            assert producer.close(timeout=120).nothing
-
-    def test_an_outside_lock_holder(self, make: Make, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(database, "BUSY_TIMEOUT_MS", 100)
-        producer = make()
-        producer.publish("orders", b"1").wait(timeout=120)
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("PRAGMA busy_timeout = 5000")
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(OutboxWriteError, match="locked"):
-            producer.publish("orders", b"no")
-        other.execute("ROLLBACK")
-        other.close()
-        after = producer.publish("orders", b"2")
-        assert after.id is not None
-        assert after.id.seq == 2
-
-    def test_a_failing_fsync_stops_it_for_good(self, tmp_path: Path) -> None:
-        """Once the outcome is unknown, the file is not written any more, whatever else was under way."""
-        out = FailingDisk(tmp_path).run(
-            "import threading, time\n"
-            "from reliamsg import Producer\n"
-            "from reliamsg.errors import OutboxIndeterminate\n"
-            "from reliamsg.testing import MemoryNetwork\n"
-            "network = MemoryNetwork('dc1', 'dc2')\n"
-            "path = os.environ['DIRECTORY'] + '/outbox.db'\n"
-            "errors = []\n"
-            "p = Producer('p', network.sites, outbox=path, transports=network, groups={'t': ['g']},\n"
-            "             on_error=errors.append)\n"
-            "p.publish('t', b'1').wait(timeout=120)\n"
-            "fail('outbox.db-wal')\n"
-            "outcomes = []\n"
-            "def publish():\n"
-            "    try: p.publish('t', b'2')\n"
-            "    except OutboxIndeterminate: outcomes.append('indeterminate')\n"
-            "threads = [threading.Thread(target=publish) for _ in range(20)]\n"
-            "for t in threads: t.start()\n"
-            "for t in threads: t.join(60)\n"
-            "assert outcomes == ['indeterminate'] * 20, outcomes\n"
-            "before = failures()\n"
-            "heal()\n"
-            "for call in (lambda: p.publish('t', b'3'), lambda: p.flush(1), p.pending):\n"
-            "    try: call(); sys.exit('no error')\n"
-            "    except OutboxIndeterminate: pass\n"
-            "written = os.stat(path + '-wal').st_mtime_ns\n"
-            "network['dc1'].cut()\n"
-            "deadline = time.monotonic() + 60\n"
-            "while not errors and time.monotonic() < deadline: time.sleep(0.01)\n"
-            "assert [type(e) for e in errors] == [OutboxIndeterminate], errors\n"
-            "time.sleep(0.5)  # housekeeping is due several times in this\n"
-            "assert os.stat(path + '-wal').st_mtime_ns == written, 'written again'\n"
-            "p.close(timeout=1)\n"
-            "print('stopped', before)\n"
-        )
-        assert out == "stopped 1\n"
-
-    def test_a_damaged_batch_is_not_sent(self, make: Make, network: MemoryNetwork, path: Path) -> None:
-        for broker in network.brokers.values():
-            broker.down()
-        producer = make()
-        producer.publish_many("orders", [b"damaged" * 20] * 5)
-        producer.close(timeout=0.0)
-        with sqlite3.connect(path, isolation_level=None) as other:
-            (frame,) = other.execute("SELECT frame FROM batch").fetchone()
-            broken = bytearray(frame)
-            broken[-3] ^= 1
-            other.execute("UPDATE batch SET frame = ?", (bytes(broken),))
-        other.close()
-        for broker in network.brokers.values():
-            broker.up()
-        errors: list[BaseException] = []
-        again = make(on_error=errors.append)
-        wait_for(lambda: errors)
-        assert isinstance(errors[0], StoreCorrupt)
-        with pytest.raises(StoreCorrupt):
-            again.publish("orders", b"x")
-        assert all(broker.queued() == 0 for broker in network.brokers.values())
-
-    def test_another_producers_outbox(self, make: Make) -> None:
-        make().close()
-        with pytest.raises(StoreMismatch):
-            make(producer_id="q")
-
-    def test_no_database(self, make: Make, path: Path) -> None:
-        path.write_bytes(b"text" * 1000)
-        with pytest.raises(StoreCorrupt):
-            make()
-
-
 class TestSharedCommits:
     def test_a_receipt_does_not_wait_for_another_topics_batches(
         self, make: Make, network: MemoryNetwork
@@ -672,19 +394,3 @@ class TestSharedCommits:
         with pytest.raises(Exception, match="a fault of ours"):
             receipt.wait(timeout=120, until="durable")
         wait_for(lambda: errors)
-
-
-class TestReleasing:
-    def test_what_leaves_for_room_was_journalled_as_published(
-        self, make: Make, network: MemoryNetwork, path: Path
-    ) -> None:
-        """With nothing retained, batches may leave as soon as they are published, between two looks at progress."""
-        producer = make(retain_bytes=0, max_bytes=100_000, max_batch_messages=5, block_timeout=60)
-        for number in range(600):
-            producer.publish("orders", b"%03d" % number + bytes(2_000))
-        producer.flush(timeout=120)
-        producer.close(timeout=120)
-        rows = journal(path)
-        told = {n for row in rows if row.kind == "published" for n in range(row.first, row.last + 1)}
-        assert [row for row in rows if row.kind == "released"]
-        assert told == set(range(1, 601))

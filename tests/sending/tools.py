@@ -83,3 +83,8 @@ def journal(path: Path, kind: str | None = None) -> list[JournalRow]:
         return [row for row in read_journal(connection) if kind in (None, row.kind)]
     finally:
         connection.close()
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    """The bodies that tell numbers `first` to `last`."""
+    return [b"%d" % number for number in range(first, last + 1)]
