@@ -8,6 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.session import make_session, suited
+from reliamsg.verify import Chain
+from tests.audit.equality import Outcome, by_spark
+from tests.audit.together import all_chains
 
 
 @pytest.fixture(scope="session")
@@ -17,3 +20,15 @@ def spark() -> Iterator[SparkSession]:
     # As a small audit sets itself; steps that are tested alone get no session of their own.
     yield suited(session)
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def chains() -> list[Chain]:
+    """All journals of :mod:`tests.audit.together`."""
+    return all_chains()
+
+
+@pytest.fixture(scope="session")
+def judged(spark: SparkSession, chains: list[Chain]) -> Outcome:
+    """What Spark says of all of them."""
+    return by_spark(spark, chains)

@@ -24,7 +24,7 @@ from reliamsg.audit import (
 from reliamsg.audit.expect import Expect as JobsExpect
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.ranges import LAST
-from reliamsg.audit.schema import union
+from reliamsg.audit.schema import FINDINGS, union
 from reliamsg.verify import Expect, Report, check
 from reliamsg.verify.journals import Chain, mark_abandoned, merge_copies
 from reliamsg.verify.spans import Spans
@@ -138,6 +138,9 @@ def by_spark(
     found: dict[Place, Spans] = {}
     unverified = accounts.unverified(pieces, contents.verified(stretches), others)
     findings = union([others, unverified, forks.forks(rows)])
+    assert [(f.name, f.dataType) for f in findings.schema.fields] == [
+        (f.name, f.dataType) for f in FINDINGS.fields
+    ]
     for row in findings.collect():
         if KINDS[row.kind][0] == "lost":
             continue  # told better by accounts.losses

@@ -104,7 +104,7 @@ def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:
             chain.role,
             chain.client + suffix,
             chain.source,
-            [replace(renamed_row(row, suffix), boot=row.boot + suffix) for row in chain.rows],
+            [renamed_row(row, suffix) for row in chain.rows],
             to_the_end=False,
         )
         for chain in chains
@@ -112,7 +112,7 @@ def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:
 
 
 def renamed_row(row: JournalRow, suffix: str) -> JournalRow:
-    """The same row of another client, group and topic. Its boot keeps its name."""
+    """The same row of another client, group and topic."""
     detail = row.detail
     if detail and "topics" in detail:
         detail = {**detail, "topics": [topic + suffix for topic in detail["topics"]]}

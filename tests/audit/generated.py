@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry, JournalRow
@@ -17,7 +18,7 @@ from reliamsg.store.segment import Segment, encode
 from reliamsg.verify.journals import Chain, Role
 from tests.verify.histories import EPOCH, digest_of, write
 
-__all__ = ["GAP_TIMEOUT", "Journals", "journals", "segments"]
+__all__ = ["GAP_TIMEOUT", "Journals", "journals", "segments", "write_chains"]
 
 GAP_TIMEOUT = 30.0
 """Of every group, in seconds."""
@@ -483,3 +484,13 @@ _CHANGES = {
     "epoch": _epoch, "incarnation": _incarnation, "reason": _reason, "site": _site, "cut": _cut, "day off": _day_off,
 }  # fmt: skip
 _HOW = ("lose", "clone", *_CHANGES, "ends", "kind", "swap", "repeat", "drop")
+
+
+def write_chains(directory: Path, chains: Sequence[Chain]) -> None:
+    """Write chains below `directory` as the segments that left their clients, cut at random."""
+    rng = random.Random(7)
+    for chain in chains:
+        for segment in segments(chain.role, chain.client, chain.rows, rng):
+            path = directory / segment.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(segment.data)

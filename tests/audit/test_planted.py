@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql import SparkSession
 
 from reliamsg.audit import kinds as of_audit
 from reliamsg.verify import check
 from reliamsg.verify import report as of_verify
-from tests.audit.equality import EVIDENCE, Outcome, by_spark, differences, plain
+from tests.audit.equality import EVIDENCE, Outcome, plain
 from tests.audit.planted import ELSEWHERE, PLANTS, Found, chains_of
+from tests.audit.together import SOUND
 
 
 def _of(outcome: Outcome, kind: str) -> set[Found]:
@@ -47,30 +47,14 @@ def test_without_the_plant_all_is_well(kind: str) -> None:
     assert report.messages.delivered == {f"g-{kind}": 50}
 
 
-@pytest.fixture(scope="module")
-def judged(spark: SparkSession) -> Outcome:
-    """All plants' journals together, judged by Spark at once."""
-    return by_spark(spark, [chain for kind in PLANTS for chain in chains_of(kind)])
-
-
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", PLANTS)
 def test_spark_finds_what_was_planted(kind: str, judged: Outcome) -> None:
     assert _of(judged, kind) == {found for found in PLANTS[kind].found if found[0] not in EVIDENCE}
 
 
-def test_spark_counts_what_the_plain_checker_counts(judged: Outcome) -> None:
-    assert not differences(plain([chain for kind in PLANTS for chain in chains_of(kind)]), judged)
-
-
-@pytest.mark.timeout(300)
-def test_without_plants_spark_finds_nothing(spark: SparkSession) -> None:
-    found = by_spark(
-        spark, [c for kind in ("lost", "corrupt") for c in chains_of(kind, spoil=lambda run: None)]
-    )
-    assert (found.found, found.verdict()) == ({}, "complete")
-    assert found.counts == {
-        ("enqueued", ""): 100,
-        ("delivered", "g-lost"): 50,
-        ("delivered", "g-corrupt"): 50,
-    }
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", SOUND)
+def test_without_plants_spark_finds_nothing(kind: str, judged: Outcome) -> None:
+    assert _of(judged, f"{kind}-sound") == set()
+    assert judged.counts["delivered", f"g-{kind}-sound"] == 50

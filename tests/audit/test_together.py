@@ -1,0 +1,42 @@
+"""Hundreds of journals, judged by Spark in one run as by the plain checker: findings, counts, sites and latencies."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reliamsg.verify import Chain, Expect
+from tests.audit.equality import Outcome, by_spark, differences, plain
+from tests.audit.fleet import SECOND_US, T, soup
+from tests.audit.together import wild
+
+pytestmark = pytest.mark.timeout(600)
+"""Seconds; the first test waits for Spark to judge all of them."""
+
+
+def test_all_are_judged_as_by_the_plain_checker(judged: Outcome, chains: list[Chain]) -> None:
+    theirs = plain(chains)
+    assert not differences(theirs, judged)[:20]
+    assert theirs.counts["saved_by_second_site", ""] > 0
+    assert theirs.sites["dc1"]["lost_after_confirm"] > 0
+    assert theirs.latency
+
+
+def test_the_wild_ones_are_wild_enough() -> None:
+    """Every kind is there that tells what became of a message, and a loss at every hop."""
+    found = plain(wild()).found
+    assert {place[0] for place in found} >= {
+        "seq_reused", "seq_skipped", "old_epoch", "wrong_prev", "confirmed_unknown", "published_unconfirmed",
+        "two_incarnations", "corrupt", "pending", "undelivered", "unacknowledged", "never_joined", "unproven",
+        "phantom", "phantom_gap", "lost", "declared_gap", "removed", "unverified", "fork",
+    }  # fmt: skip
+    losses = [place[6].split() for place in found if place[6]]
+    for hop in ("enqueued", "confirmed", "received", "buffered"):
+        assert any(hop in loss for loss in losses), hop
+
+
+def test_a_run_that_goes_on_is_judged_up_to_a_time(spark: SparkSession) -> None:
+    some = [chain for seed in range(1000, 1100) for chain in soup(seed)]
+    until_us = T + 12 * SECOND_US
+    theirs = plain(some, Expect(drained=False, until_us=until_us))
+    assert not differences(theirs, by_spark(spark, some, drained=False, until_us=until_us))[:20]
