@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if item.nodeid.startswith("tests/audit/"):
+    if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
         item.add_marker(pytest.mark.spark)
 
 

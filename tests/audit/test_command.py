@@ -31,6 +31,7 @@ def audit(*arguments: object, **environment: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.spark
 @pytest.mark.full  # the demo's test and the README's start the same program, half a minute each
 def test_a_verdict_as_json_and_its_files(tmp_path: Path) -> None:
     journals, out = exported(tmp_path), tmp_path / "out"

@@ -17,6 +17,7 @@ from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.ranges import LAST
 from reliamsg.audit.report import data, render, write
 from reliamsg.audit.schema import FINDINGS, ROWS
+from tests.patience import patient
 
 MINUTE = 60_000_000
 START = 1_790_000_040_000_000 // MINUTE * MINUTE
@@ -248,7 +249,7 @@ def browse(path: Path, *options: str) -> tuple[str, list[str]]:
             "--v=0", "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={path.parent / 'profile'}",
             "--virtual-time-budget=5000", *options, path.as_uri(),
         ],
-        capture_output=True, timeout=100, check=True,
+        capture_output=True, timeout=patient(60), check=True,
     )  # fmt: skip
     console = [line for line in done.stderr.decode().splitlines() if ":CONSOLE" in line]
     return done.stdout.decode(), console
