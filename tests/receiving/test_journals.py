@@ -15,6 +15,7 @@ from reliamsg.receiving.lane import Chunk
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.verify import check_directory
+from reliamsg.wire.data import CONTENT_TYPE
 from tests.receiving.tools import Bench, send, seqs
 from tests.runs.harness import SiteSpec, run_in, wait_for
 
@@ -75,6 +76,18 @@ def test_redelivered_rows_end_where_the_journal_ended(tmp_path: Path) -> None:
     assert found == [
         ("delivered", 1, 30, ""), ("redelivered", 21, 30, ""), ("redelivered", 31, 100, "unjournalled")
     ]  # fmt: skip
+
+
+def test_closed_is_the_last_that_is_said(tmp_path: Path) -> None:
+    """Also where the last commit finds much to do, since the machine stood still before it."""
+    bench = Bench(tmp_path / "inbox.db")
+    send(bench.network["dc1"], 1, 10)
+    bench.network["dc2"].inject("orders", b"noise", content_type=CONTENT_TYPE)
+    bench.network.run_pending()
+    bench.now += 1.0
+    bench.engine.flush(bench.now, closing=True)
+    said = rows(bench.path, "received", "rejected", "buffered", "closed")
+    assert [row.kind for row in said] == ["received", "rejected", "buffered", "closed"]
 
 
 def test_a_gap_is_journalled_after_everything_before_it(tmp_path: Path) -> None:

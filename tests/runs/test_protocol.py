@@ -19,7 +19,7 @@ from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.lab.chaos.bridges import bridges
 from reliamsg.wire.address import EXCHANGE
 from tests import patience
-from tests.runs.harness import App, run_in, wait_until_reading
+from tests.runs.harness import App, run_in, wait_for, wait_until_reading
 from tests.runs.paths import IMPATIENT, Paths, Traffic, traffic, wait_until_it_reads
 
 T = TypeVar("T")
@@ -100,10 +100,11 @@ def test_many_restarts(
     tmp_path: Path, paths: Paths, unique: str, size: Size[int], seeded: random.Random
 ) -> None:
     """The producer is killed again and again while nobody reads and sites come and go; then the consumer is."""
-    starts = size(5, 40)
-    messages = 300 * starts
+    starts, enough = size(5, 40), tmp_path / "enough"
     with run_in(tmp_path / "run") as run:
-        t = traffic(run, paths, unique, messages, producing={"rate": 3_000, "chunk": 20})
+        producing = {"rate": 1_000, "chunk": 20, "enough": str(enough)}
+        t = traffic(run, paths, unique, 1_000_000, producing=producing)
+        t.last = 0  # as many as it publishes until it is enough
         t.flows(100)
         t.consumer.kill()
         before = t.delivered()
@@ -117,8 +118,8 @@ def test_many_restarts(
             away.heal()
         t.producer.kill()
         t.producer.start()
-        waiting = t.under_way
-        assert waiting > 300, "nothing waited for the consumer"
+        waiting = wait_for(lambda: t.under_way * (t.under_way > 300), 30, "messages wait for the consumer")
+        enough.touch()
         for _ in range(size(3, 20)):
             t.consumer.start(delay=0.0003)
             t.flows(seeded.randrange(1, 200))

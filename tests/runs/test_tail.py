@@ -36,7 +36,7 @@ def test_lost_tail(
             assert take(consumer, 1) == [b"before"]
         for body in TAIL:
             producer.publish(unique, body).wait(timeout=120)
-        assert broker.stored() >= 1, "nothing was at stake"
+        wait_for(lambda: broker.stored() >= 1, 20, "the broker counts what is at stake")
         broker.kill()
         if restarted:
             producer.close()

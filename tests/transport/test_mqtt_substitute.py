@@ -47,8 +47,8 @@ class Node:
         if self.refuse_all or name in self.refused or (name == SESSION and not self.back.is_set()):
             return
         v5 = self.mqtt == 5
-        peer.send(0x90, body[:2] + (b"\0" if v5 else b"") + b"\1")
         self.peers[name] = peer
+        peer.send(0x90, body[:2] + (b"\0" if v5 else b"") + b"\1")
         if name == SESSION:
             self.deliver(SESSION, 1, b"waited in the session")
         while True:

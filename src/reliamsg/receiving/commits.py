@@ -78,7 +78,7 @@ class Committer:
     # -- planning -----------------------------------------------------------------------------------------
 
     def plan(self, now: float, closing: bool = False) -> _Plan | None:
-        """Decide under the lock whether to commit now, and what."""
+        """Decide under the lock whether to commit now, and what. `closing`: the last commit, whose last row says so."""
         shared = self._shared
         if shared.write_error is not None and now < self._retry_at and not closing:
             return None
@@ -99,6 +99,8 @@ class Committer:
         entries = shared.ledger.take()
         sync = shared.sync_wanted
         self._fill(batch, snapshot, pending, entries)
+        if closing:
+            batch.entries.append(Entry("closed", group=shared.group))
         return _Plan(snapshot, batch, pending, entries, spilled, spilling, sync)
 
     def deadline(self, now: float) -> float | None:

@@ -487,7 +487,6 @@ class ReceivingEngine:
                 for state in shared.core.streams.values():
                     shared.core.mark(state)
                 shared.report_chunks()
-                shared.note("closed")
             else:
                 shared.sync_wanted += 1
             plan = self._committer.plan(now, closing)
