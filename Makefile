@@ -24,9 +24,9 @@ chaos: setup  ## All scenarios of the chaos laboratory once, as root; reports an
 	@rm -rf build/chaos
 	@$(BIN)/reliamsg chaos run all --json --dir build/chaos
 
-# First everything that runs side by side; most tests wait most of the time, so more of them than there are processors.
-# The journals of the runs on real brokers are kept for the audit's tests, which
-# come last and one at a time: Spark takes all processors, and starves whatever runs beside it.
+# First everything that runs side by side; most tests wait most of the time, so that there are more workers than
+# processors. The journals of the runs on real brokers are kept for the audit's tests, which come last and one at a
+# time: Spark takes all processors, and starves whatever runs beside it.
 test: setup  ## All tests at small sizes, at most 10 minutes
 	@rm -rf $(RUNS)
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not spark'
