@@ -84,14 +84,14 @@ def free_port() -> int:
         return port
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_local_cluster(spark: SparkSession, journals: Path, tmp_path: Path) -> None:
     here = audit(spark, journals)
     there = by_command(journals, tmp_path / "out", "local-cluster[2,1,1024]")
     assert without_time(there) == without_time(here)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_standalone_master_and_two_workers(spark: SparkSession, journals: Path, tmp_path: Path) -> None:
     here = audit(spark, journals)
     port = free_port()

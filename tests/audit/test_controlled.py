@@ -16,7 +16,7 @@ from tests.audit.generated import write_chains
 from tests.verify.controlled import E2, E9, SCENARIOS
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_forks_are_told_and_all_is_complete(spark: SparkSession, tmp_path: Path) -> None:
     """An outbox that was put back, of which nothing is missing: in the verdict, the report and both texts."""
     journals, out = tmp_path / "journals", tmp_path / "out"

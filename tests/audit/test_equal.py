@@ -123,7 +123,7 @@ def _write(runs: Sequence[Journals], target: Path, rng: random.Random) -> None:
                 path.write_bytes(segment.data)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [pytest.param(4, marks=pytest.mark.full), 1])
 def test_verdicts_on_segments_are_equal(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """The whole job, clones and missing rows included."""

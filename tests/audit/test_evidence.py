@@ -128,7 +128,7 @@ def judged(spark: SparkSession, mutilated: Path) -> dict[str, Any]:
     return audit(spark, mutilated)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_all_evidence_is_judged_as_by_the_plain_checker(judged: dict[str, Any], mutilated: Path) -> None:
     by_spark, plain = shared(judged), shared(check_directory(mutilated).as_dict())
     found, others = by_spark.pop("found"), plain.pop("found")
@@ -140,7 +140,7 @@ def test_all_evidence_is_judged_as_by_the_plain_checker(judged: dict[str, Any], 
     assert judged["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("damage", "says"), DAMAGE, ids=lambda each: getattr(each, "__name__", ""))
 def test_damage_is_named_once_and_never_makes_a_verdict_better(
     judged: dict[str, Any], mutilated: Path, damage: Callable[[Path], None], says: str
@@ -157,7 +157,7 @@ def test_damage_is_named_once_and_never_makes_a_verdict_better(
     assert plain.verdict != "complete"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_clients_that_are_expected_and_absent(spark: SparkSession, tmp_path: Path) -> None:
     odd = tmp_path / "a b%20[c]{d}*"  # what Spark takes for a pattern is a name here
     odd.mkdir()
@@ -173,7 +173,7 @@ def test_clients_that_are_expected_and_absent(spark: SparkSession, tmp_path: Pat
     assert found["verdict"] == plain.verdict == "unknown"
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_no_journals_at_all(spark: SparkSession, tmp_path: Path) -> None:
     found = audit(spark, tmp_path, expect=Expect(("nobody",)))
     plain = check_directory(tmp_path, PlainExpect(producers=["nobody"])).as_dict()

@@ -70,12 +70,12 @@ def verdict(spark: SparkSession, renamed: Path) -> dict[str, Any]:
     return audit(spark, renamed)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_all_are_judged_as_by_the_plain_checker(verdict: dict[str, Any], renamed: Path) -> None:
     assert shared(verdict) == shared(check_directory(renamed).as_dict())
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_each_is_what_the_applications_saw(verdict: dict[str, Any], kept: list[Path]) -> None:
     """Counts and findings of each run are those of its own report, also of the one that reads the logs as well."""
     enqueued = 0

@@ -10,7 +10,7 @@ from tests.audit.equality import Outcome, by_spark, differences, plain
 from tests.audit.fleet import SECOND_US, T, soup
 from tests.audit.together import wild
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 """Seconds; the first test waits for Spark to judge all of them."""
 
 
