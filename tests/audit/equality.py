@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from reliamsg.verify.journals import Chain, mark_abandoned, merge_copies
 from reliamsg.verify.spans import Spans
 from tests.audit.fleet import frames
 
-__all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "named_groups", "plain", "shared"]
+__all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "plain", "shared"]
 
 Place = tuple[str, str, str, str, str, int, str]
 """Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites; what there is not is empty or 0."""
@@ -177,21 +177,6 @@ def _counts(by_fate: DataFrame, by_order: DataFrame, saved: DataFrame) -> dict[t
             if name != "enqueued" or row.grp == accounts.PRODUCER:
                 counts[key] = counts.get(key, 0) + value
     return counts
-
-
-def named_groups(spark: SparkSession, chains: Iterable[Chain]) -> DataFrame:
-    """Every group that a journal says reads a topic: `topic`, `grp`."""
-    found: set[tuple[str, str]] = set()
-    for chain in chains:
-        for boot in chain.boots:
-            if chain.role == "producer":
-                found |= {(t, name) for t, names in boot.opened.get("groups", {}).items() for name in names}
-            else:
-                found |= {(topic, chain.client) for topic in boot.opened.get("topics", ())}
-        if chain.role == "group":
-            given = (row for row in chain.rows if row.kind in ("delivered", "redelivered"))
-            found |= {(row.topic, chain.client) for row in given}
-    return spark.createDataFrame(sorted(found), "topic string, grp string")
 
 
 def shared(verdict: Mapping[str, Any]) -> dict[str, Any]:
