@@ -6,7 +6,7 @@ import pytest
 
 from tests.model.check import CASES, Case, run
 
-QUICK = ("restored from a backup", "numbers used again after a restore", "a gap passed and not declared")
+QUICK = ("gaps that expire early", "numbers used again after a restore", "a gap passed and not declared")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.name in QUICK], ids=lambda case: case.name)
