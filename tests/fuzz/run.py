@@ -13,6 +13,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +52,17 @@ def _fuzz(name: str, seconds: int) -> int:
         f"-max_len={MAX_INPUT_BYTES}", f"-rss_limit_mb={MEMORY_MB}", f"-timeout={SLOW_SECONDS}",
         f"-artifact_prefix={defects}/", "-print_final_stats=1", str(corpus),
     ]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    # libFuzzer ends the process without its goodbyes, so what it wrote is taken away here.
+    with tempfile.TemporaryDirectory(prefix="reliamsg-fuzz-", dir=memory) as scratch:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "TMPDIR": scratch},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
     said = done.stdout.decode(errors="replace")
     (BUILD / f"{name}.log").write_text(said)
     new = sorted(set(defects.iterdir()) - before)

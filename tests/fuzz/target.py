@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,20 +33,13 @@ class Target:
 
 @cache
 def scratch() -> Path:
-    """A directory of this process's own, in memory where there is such a place: files are written there often.
-    :func:`tempfile.gettempdir` holds it elsewhere; whoever runs the tests cleans that up."""
-    memory = Path("/dev/shm")
-    base = memory if os.access(memory, os.W_OK) else None
-    made = Path(tempfile.mkdtemp(prefix="reliamsg-fuzz-", dir=base))
-    _remove_at_exit(made)
-    return made
-
-
-def _remove_at_exit(directory: Path) -> None:
-    import atexit
-
-    owner = os.getpid()  # a forked child leaves its parent's files alone
-    atexit.register(lambda: shutil.rmtree(directory, ignore_errors=True) if os.getpid() == owner else None)
+    """A directory of this process's own, gone at its end. In memory where there is such a place, since files are
+    written there often, unless ``TMPDIR`` names one."""
+    memory = "/dev/shm"
+    base = memory if "TMPDIR" not in os.environ and os.access(memory, os.W_OK) else None
+    made = tempfile.TemporaryDirectory(prefix="reliamsg-fuzz-", dir=base)
+    atexit.register(made.cleanup)
+    return Path(made.name)
 
 
 def edited(template: bytes, edits: bytes) -> bytes:
