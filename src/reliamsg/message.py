@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-__all__ = ["Gap", "Message", "MessageId", "Prev", "Settler", "Stream", "digest"]
+import msgspec
+
+__all__ = ["Gap", "Message", "MessageId", "Prev", "Settler", "Stream", "digest", "digest_sum"]
 
 
 class Stream(NamedTuple):
@@ -76,39 +78,24 @@ class Settler(Protocol):
     def failed(self, message: Message, error: BaseException) -> None: ...
 
 
-class Message:
+class Message(msgspec.Struct, eq=False):
     """A message as a consumer hands it to the application.
 
     `body` is exactly what was published. `redelivered` says that the application may have been given this
     message before; `replayed` that it comes from the dead letters, outside the order.
     """
 
-    __slots__ = (
-        "_settler", "body", "epoch", "headers", "key", "partition", "producer", "redelivered", "replayed",
-        "seq", "topic",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        stream: Stream,
-        epoch: int,
-        seq: int,
-        body: bytes,
-        key: str | None,
-        headers: Mapping[str, str],
-        redelivered: bool,
-        replayed: bool,
-        settler: Settler,
-    ) -> None:
-        self.producer, self.topic, self.partition = stream
-        self.epoch = epoch
-        self.seq = seq
-        self.body = body
-        self.key = key
-        self.headers = headers
-        self.redelivered = redelivered
-        self.replayed = replayed
-        self._settler = settler
+    producer: str
+    topic: str
+    partition: int
+    epoch: int
+    seq: int
+    body: bytes
+    key: str | None
+    headers: Mapping[str, str]
+    redelivered: bool
+    replayed: bool
+    _settler: Settler
 
     @property
     def id(self) -> MessageId:
@@ -162,3 +149,18 @@ def digest(seq: int, body: bytes, key: str | None, headers: Mapping[str, str] | 
         for name in sorted(headers):
             value = zlib.crc32(f"h{len(name)}:{name}{headers[name]}".encode(), value)
     return value
+
+
+def digest_sum(
+    first: int,
+    bodies: Sequence[bytes],
+    keys: Sequence[str | None] | None,
+    headers: Sequence[Mapping[str, str] | None] | None,
+) -> int:
+    """The sum of the digests of consecutive messages, the first of which has the number `first`. None for a column
+    without any value."""
+    numbers = range(first, first + len(bodies))
+    if keys is None and headers is None and numbers.stop <= 0xFFFFFFFF:
+        return sum(map(zlib.crc32, bodies, numbers))  # the same as digest(), in C
+    none = [None] * len(bodies)
+    return sum(map(digest, numbers, bodies, keys or none, headers or none))

@@ -85,7 +85,7 @@ class Aside:
             return LateItem(row.id, messages)
         for seq in range(row.first, row.last + 1):
             body, key, headers = _record(records, seq - frame.envelope.seq)
-            messages.append(Message(row.stream, row.epoch, seq, body, key, headers, False, False, _Nobody()))
+            messages.append(Message(*row.stream, row.epoch, seq, body, key, headers, False, False, _Nobody()))
         return LateItem(row.id, messages)
 
     def put_back(self, item: LateItem) -> None:
@@ -125,7 +125,7 @@ class Aside:
     def bury_spent(self, lane: Lane, holding: Holding, offer: Offer, now: float) -> None:
         """The same for a message that used up its deliveries before this process began."""
         body, key, headers = _record(holding.records(), offer.first - holding.frame.envelope.seq)
-        message = Message(lane.state.stream, offer.epoch, offer.first, body, key, headers, True, False, lane)
+        message = Message(*lane.state.stream, offer.epoch, offer.first, body, key, headers, True, False, lane)
         lane.state.live[offer.epoch].advance(offer.first)
         self.bury(lane, message, "used up its deliveries; the process ended during the last one", now)
 
@@ -145,7 +145,7 @@ class Aside:
         settler = _Revival(self._shared, letter.id)
         return ReplayItem(
             Message(
-                letter.stream, letter.epoch, letter.seq, letter.body, letter.key, letter.headers, False, True, settler
+                *letter.stream, letter.epoch, letter.seq, letter.body, letter.key, letter.headers, False, True, settler
             )
         )  # fmt: skip
 

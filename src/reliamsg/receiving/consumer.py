@@ -227,22 +227,27 @@ class Consumer:
         0 does not wait; None waits for ever. Raises :class:`GapError`, what `on_gap` and `on_late` raise, and
         what is fatal.
         """
+        found = self._some(1, timeout)
+        return found[0] if found else None
+
+    def _some(self, most: int, timeout: float | None) -> list[Message]:
+        """The next messages of a stream, at most `most`, once there are any; see :meth:`get`."""
         self._check()
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._await_inbox(deadline):
-            return None
+            return []
         shared = self._engine.shared
         while True:
-            message = self._next()
-            if message is not None:
-                return message
+            found = self._next(most)
+            if found:
+                return found
             if self._stopped:
                 if shared.fatal is not None:
                     raise shared.fatal
-                return None
+                return []
             left = 0.5 if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                return None
+                return []
             with shared.lock:
                 if not shared.may_hand_out and shared.fatal is None and not self._stopped:
                     shared.changed.wait(min(left, 0.5))
@@ -264,48 +269,47 @@ class Consumer:
         if max_messages < 1:
             raise ConfigError(f"max_messages must be at least 1, not {max_messages}")
         while True:
-            message = self.get()
-            if message is None:
+            gathered = self._some(max_messages, None)
+            if not gathered:
                 return
-            gathered = [message]
             deadline = time.monotonic() + max_wait
             raised: BaseException | None = None
             try:
                 while len(gathered) < max_messages:
-                    message = self.get(max(0.0, deadline - time.monotonic()))
-                    if message is None:
+                    more = self._some(max_messages - len(gathered), max(0.0, deadline - time.monotonic()))
+                    if not more:
                         break
-                    gathered.append(message)
+                    gathered += more
             except Exception as error:  # noqa: BLE001  (raised below)
                 raised = error
             yield gathered
             if raised is not None:
                 raise raised
 
-    def _next(self) -> Message | None:
-        """A message that is there now. Gaps and late messages on the way are dealt with."""
+    def _next(self, most: int) -> list[Message]:
+        """Messages of a stream that are there now, at most `most`. Gaps and late messages on the way are dealt with."""
         with self._take_lock:
             while not self._stopped:
                 chunk = self._chunk
                 if chunk is not None:
                     shared = self._engine.shared
-                    message = chunk.next() if shared.fatal is None and shared.holds else None
-                    if message is not None:
-                        return message
+                    found = chunk.take(most) if shared.fatal is None and shared.holds else None
+                    if found:
+                        return found
                     self._give_back()
-                item = self._engine.take(1, CHUNK_MESSAGES)
+                item = self._engine.take(1, max(CHUNK_MESSAGES, most))
                 if item is None:
-                    return None
+                    return []
                 if isinstance(item, Chunk):
                     self._chunk = item
                 elif isinstance(item, ReplayItem):
-                    return item.message
+                    return [item.message]
                 elif isinstance(item, LateItem):
                     self._see_late(item)
                 else:
                     self._decide_gap(item)
             self._give_back()
-            return None
+            return []
 
     def _give_back(self) -> None:
         """End the run of messages that iteration is in the middle of."""

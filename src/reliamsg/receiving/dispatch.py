@@ -145,15 +145,16 @@ class Dispatcher:
     def _handle_batch(self, chunk: Chunk, most: int) -> None:
         engine = self._engine
         messages: list[Message] = []
+        runs: list[tuple[Message, Message]] = []
+        """First and last message of each chunk's share."""
         lane = chunk.lane
         current = chunk
         try:
             while True:
-                while len(messages) < most and engine.shared.holds:
-                    message = current.next()
-                    if message is None:
-                        break
-                    messages.append(message)
+                run = current.take(most - len(messages)) if engine.shared.holds else None
+                if run:
+                    messages += run
+                    runs.append((run[0], run[-1]))
                 if len(messages) >= most or current.offer.retry:
                     break
                 more = engine.take_more(current, most, most - len(messages))
@@ -161,8 +162,8 @@ class Dispatcher:
                     break
                 current = more
             if messages and self._handle(messages, messages):
-                for message in messages:
-                    lane.acknowledge(message, False)
+                for first, last in runs:
+                    lane.acknowledge_run(first, last)
         finally:
             engine.release(current)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Protocol
 
 from reliamsg import forks
 from reliamsg.core.consumer import Offer, StreamState
 from reliamsg.errors import ForkedError
-from reliamsg.message import Message, Settler, digest
+from reliamsg.message import Message, Settler, digest, digest_sum
 from reliamsg.wire.data import Frame, Records
 
 __all__ = ["Chunk", "Holding", "Lane", "LaneOwner", "fail"]
@@ -83,8 +84,8 @@ class Lane:
         self.owner = owner
         self._generation = forks.generation
         self._holdings: dict[int, list[Holding]] = {}
-        self.acks: deque[tuple[int, int]] = deque()
-        """(epoch, number) that the application acknowledged and the core does not know of yet."""
+        self.acks: deque[tuple[int, int, int]] = deque()
+        """(epoch, first, last) that the application acknowledged and the core does not know of yet."""
         self.acks_queued = False
         self.busy = False
         """A chunk of it is with the application."""
@@ -95,13 +96,17 @@ class Lane:
     # -- Settler ------------------------------------------------------------------------------------------
 
     def acknowledge(self, message: Message, durable: bool) -> None:
-        if self._generation != forks.generation:
-            raise _forked(message)
-        self.acks.append((message.epoch, message.seq))
-        if not self.acks_queued:
-            self.owner.acked(self)
+        self.acknowledge_run(message, message)
         if durable:
             self.owner.wait_durable()
+
+    def acknowledge_run(self, first: Message, last: Message) -> None:
+        """The application dealt with `first` to `last`, consecutive messages of an epoch."""
+        if self._generation != forks.generation:
+            raise _forked(first)
+        self.acks.append((first.epoch, first.seq, last.seq))
+        if not self.acks_queued:
+            self.owner.acked(self)
 
     def reject(self, message: Message, reason: str) -> None:
         if self._generation != forks.generation:
@@ -222,12 +227,33 @@ class Chunk:
         headers = self._headers[i] if self._headers is not None else None
         offer = self.offer
         message = Message(
-            self.lane.state.stream, offer.epoch, seq, body, key, headers if headers else {}, offer.redelivered, False,
+            *self.lane.state.stream, offer.epoch, seq, body, key, headers if headers else {}, offer.redelivered, False,
             self._settler,
         )  # fmt: skip
         # Counted before the application has it, so that no acknowledgement is journalled ahead of the delivery.
         self.progress = (seq + 1, total + digest(seq, body, key, headers))
         return message
+
+    def take(self, most: int) -> list[Message]:
+        """The next messages, at most `most`; an empty list when there are no more."""
+        first, total = self.progress
+        start = first - self.base
+        stop = min(self.last - self.base + 1, start + most)
+        if start >= stop or self.abandoned:
+            return []
+        bodies = self._bodies[start:stop]
+        keys = self._keys[start:stop] if self._keys is not None else None
+        headers = self._headers[start:stop] if self._headers is not None else None
+        producer, topic, partition = self.lane.state.stream
+        epoch, redelivered, settler = self.offer.epoch, self.offer.redelivered, self._settler
+        columns = zip(bodies, keys or repeat(None), headers or repeat(None), strict=False)
+        messages = [
+            Message(producer, topic, partition, epoch, seq, body, key, own or {}, redelivered, False, settler)
+            for seq, (body, key, own) in enumerate(columns, first)
+        ]
+        # Counted before the application has them: see above.
+        self.progress = (first + len(messages), total + digest_sum(first, bodies, keys, headers))
+        return messages
 
     def report(self) -> tuple[int, int, int] | None:
         """(first, last, digest sum) of what was given out since the last call."""

@@ -211,13 +211,13 @@ class Shared:
             acks = lane.acks
             epoch = first = last = -1
             while acks:
-                at, seq = acks.popleft()
-                if at == epoch and seq == last + 1:
-                    last = seq
+                at, low, high = acks.popleft()
+                if at == epoch and low == last + 1:
+                    last = high
                     continue
                 if last >= first and epoch >= 0:
                     self._settle(lane, epoch, first, last, now)
-                epoch, first, last = at, seq, seq
+                epoch, first, last = at, low, high
             if epoch >= 0:
                 self._settle(lane, epoch, first, last, now)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reliamsg.core.histogram import Histogram, bucket
-from reliamsg.message import digest
+from reliamsg.message import digest_sum
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import NewBatch, Row, StreamRow
 from reliamsg.wire.data import Records, encode
@@ -75,11 +74,7 @@ class _Builder:
 
     def digest(self, seq: int) -> int:
         """The sum that the journal keeps."""
-        bodies, keys, headers = self.bodies, self.keys, self.headers
-        if keys is None and headers is None and seq + len(bodies) <= 0xFFFFFFFF:
-            return sum(map(zlib.crc32, bodies, range(seq, seq + len(bodies))))  # the same as digest(), in C
-        none = [None] * len(bodies)
-        return sum(map(digest, range(seq, seq + len(bodies)), bodies, keys or none, headers or none))
+        return digest_sum(seq, self.bodies, self.keys, self.headers)
 
 
 class Packed:
