@@ -38,6 +38,8 @@ MOST_CONTROL_PERCENT = 1.0
 MOST_IDLE_PERCENT = 5.0
 LEAST_REPAIR_RATIO = 0.5
 MOST_MEMORY_MB = 200.0
+REST_S = 300.0
+"""So long at most until streams in which nothing happens are at rest."""
 
 
 class Child:
@@ -95,7 +97,9 @@ class Bench:
 
     def consumer(self, topics: Sequence[str]) -> Child:
         config = {"sites": self._sites, "inbox": str(self._directory / "inbox.db"), "topics": list(topics)}
-        return Child("benchmarks.repair_consume", config)
+        child = Child("benchmarks.repair_consume", config)
+        child.answer()
+        return child
 
     def remember(self, producer: dict[str, Any], consumer: dict[str, Any]) -> None:
         for name, answer in (("producer", producer), ("consumer", consumer)):
@@ -118,7 +122,6 @@ def measure_control(seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
     """Bytes of control frames against bytes of data, both sides and both sites together."""
     with bench() as place:
         consumer, producer = place.consumer(["live"]), place.publisher({"live": ["bench"]})
-        consumer.ask(topic="live", count=0, timeout=0)
         count = round(RATE * seconds)
         sent = producer.ask(do="publish", topics=["live"], count=count, size=SIZE, rate=RATE)
         got = consumer.ask(topic="live", count=count, timeout=60)
@@ -140,16 +143,29 @@ def measure_control(seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
     return found, place.memory_mb
 
 
+def rest(producer: Child, consumer: Child, streams: int) -> None:
+    """Wait until everything has arrived and is acknowledged, and the producer has fallen silent."""
+    end = time.monotonic() + REST_S
+    said = -1
+    while time.monotonic() < end:
+        told = producer.ask(do="sleep", seconds=5)["frames"]
+        if told == said and consumer.ask(topic="", count=0, timeout=0)["total"] == streams:
+            return
+        said = told
+
+
 def measure_idle(streams: int, seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
     """What streams cost in which nothing happens, once all is acknowledged."""
     topics = [f"idle-{number}" for number in range(streams)]
     with bench() as place:
+        start = time.monotonic()
         consumer = place.consumer(topics)
         producer = place.publisher({topic: ["bench"] for topic in topics})
+        opened = time.monotonic()
         producer.ask(do="publish", topics=topics, count=streams, size=SIZE, rate=0)
-        got = consumer.ask(topic=topics[-1], count=1, timeout=120)
-        producer.ask(do="sleep", seconds=10)  # until both sides have come to rest
+        rest(producer, consumer, streams)
         before, begun = producer.ask(do="sleep", seconds=0), consumer.ask(topic="", count=0, timeout=0)
+        rested, opening = time.monotonic() - opened, opened - start
         start = time.monotonic()
         after = producer.ask(do="sleep", seconds=seconds)
         ended = consumer.ask(topic="", count=0, timeout=0)
@@ -158,7 +174,7 @@ def measure_idle(streams: int, seconds: float) -> tuple[dict[str, Any], dict[str
         place.remember(after, ended)
         producer.end()
         consumer.end()
-    if not got["done"] or ended["total"] != streams:
+    if ended["total"] != streams:
         raise SystemExit(f"of {streams} streams {ended['total']} arrived")
     cpu = (after["cpu"] - before["cpu"]) + (ended["cpu"] - begun["cpu"])
     percent = 100 * cpu / wall
@@ -169,6 +185,8 @@ def measure_idle(streams: int, seconds: float) -> tuple[dict[str, Any], dict[str
         "met": percent < MOST_IDLE_PERCENT and not stored,
         "frames": after["frames"] - before["frames"] + ended["frames"] - begun["frames"],
         "seconds": round(wall, 1),
+        "seconds_to_open": round(opening, 1),
+        "seconds_to_rest": round(rested, 1),
         "held_by_brokers": stored,
     }
     return found, place.memory_mb
@@ -188,10 +206,9 @@ def measure_repair(lost: int, peak: int) -> tuple[dict[str, Any], dict[str, floa
         if held:
             raise SystemExit(f"the brokers kept {held} batches: nothing was lost")
         live = 20 * RATE
-        producer.tell(do="publish", topics=["live"], count=live, size=SIZE, rate=RATE)
-        time.sleep(2.0)
         began = time.time()
         consumer = place.consumer(["lost", "live"])
+        producer.tell(do="publish", topics=["live"], count=live, size=SIZE, rate=RATE)
         got = consumer.ask(topic="lost", count=lost, timeout=120)
         sent = producer.answer()
         flowing = consumer.ask(topic="live", count=live, timeout=60)

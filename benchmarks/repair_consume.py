@@ -1,8 +1,8 @@
 """The consuming child of ``benchmarks/repair.py``: reads until its standard input ends.
 
-The first line of it is its configuration. Each other one is a JSON object with `topic`, `count` and `timeout`, and is
-answered once so many messages of that topic were handed out since it started (a count of 0: at once): what was handed
-out, when, and what was used and sent.
+The first line of it is its configuration; it is answered when the consumer reads at all sites. Each other one is a JSON
+object with `topic`, `count` and `timeout`, and is answered once so many messages of that topic were handed out since it
+started (a count of 0: at once): what was handed out, when, and what was used and sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.counted import CountedTransports
-from reliamsg import Consumer, Site
+from reliamsg import Consumer, Message, Site
 
 
 class Reader:
@@ -33,15 +33,14 @@ class Reader:
         self._thread.start()
 
     def _read(self) -> None:
-        for batch in self._consumer.batches(max_messages=1_000, max_wait=0.05):
-            for message in batch:
-                message.ack()
-            topics = Counter(message.topic for message in batch)
-            with self._changed:
-                for topic, count in topics.items():
-                    self.first.setdefault(topic, (time.time(), count))
-                self.handed_out.update(topics)
-                self._changed.notify_all()
+        self._consumer.run(self._handle, batch=1_000, workers=2)
+
+    def _handle(self, messages: list[Message]) -> None:
+        topic, count = messages[0].topic, len(messages)
+        with self._changed:
+            self.first.setdefault(topic, (time.time(), count))
+            self.handed_out[topic] += count
+            self._changed.notify_all()
 
     def wait(self, topic: str, count: int, timeout: float) -> bool:
         with self._changed:
@@ -64,23 +63,30 @@ def main(config: dict[str, Any]) -> None:
         transports=counts,  # type: ignore[arg-type]
     ) as consumer:
         reader = Reader(consumer)
+        while any(site.state != "connected" for site in consumer.status().sites.values()):
+            time.sleep(0.05)
+        say(reader, counts, "", True)
         for line in sys.stdin:
             order = json.loads(line)
             done = reader.wait(order["topic"], order["count"], order["timeout"])
-            usage = resource.getrusage(resource.RUSAGE_SELF)
-            answer = {
-                "done": done,
-                "at": time.time(),
-                "first": reader.first.get(order["topic"]),
-                "handed_out": dict(reader.handed_out) if len(reader.handed_out) < 100 else {},
-                "total": reader.handed_out.total(),
-                "cpu": usage.ru_utime + usage.ru_stime,
-                "rss_mb": usage.ru_maxrss / 1024,
-                "control": counts.control_bytes,
-                "frames": counts.control_frames,
-            }
-            print(json.dumps(answer), flush=True)
+            say(reader, counts, order["topic"], done)
         reader.stop()
+
+
+def say(reader: Reader, counts: CountedTransports, topic: str, done: bool) -> None:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    answer = {
+        "done": done,
+        "at": time.time(),
+        "first": reader.first.get(topic),
+        "handed_out": dict(reader.handed_out) if len(reader.handed_out) < 100 else {},
+        "total": reader.handed_out.total(),
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "rss_mb": usage.ru_maxrss / 1024,
+        "control": counts.control_bytes,
+        "frames": counts.control_frames,
+    }
+    print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -106,12 +106,14 @@ class ConsumerCore:
         token: object,
         now: float,
         repair: bool = False,
+        size: int = 0,
     ) -> Arrival:
         """A verified envelope arrived: numbers `first` to `last` of `stream` in `epoch`.
 
         A delivery that is `deferred` is to be given again when ``moves`` has risen; one that is `refused` has
         left no trace here. A `repair` came at the group's own address: no broker waits for its acknowledgement,
-        `token` is not used, and one that is deferred or refused may be dropped, since it is asked for again.
+        `token` is not used, and one that is deferred or refused may be dropped, since it is asked for again. Nothing
+        but its `size` in bytes bounds how much of what was repaired is in memory.
         """
         state = self.streams.get(stream)
         if state is None:
@@ -123,7 +125,7 @@ class ConsumerCore:
         if not (arrival.release or arrival.deferred):
             held = known if not arrival.quarantine else None
             at, token = (REPAIRS, None) if repair else (site, token)
-            self._wait(state, held, at, token, first, last, now, bool(arrival.late or held is None))
+            self._wait(state, held, at, token, first, last, now, bool(arrival.late or held is None), size)
         return arrival
 
     def _wait(
@@ -136,10 +138,11 @@ class ConsumerCore:
         last: int,
         now: float,
         next_commit: bool,
+        size: int,
     ) -> None:
         """Register a delivery whose broker must keep it for now."""
         ahead = known is not None and state.is_held_up(known, first)
-        waiting = self.waiting.enter(site, token, state, known, (first, last), now, ahead)
+        waiting = self.waiting.enter(site, token, state, known, (first, last), now, ahead, size)
         if next_commit:
             waiting.after = self._number + 1
 

@@ -67,6 +67,8 @@ class Waiting:
     at: float
     ahead: bool
     """It came out of order: persist it at once."""
+    size: int = 0
+    """In bytes, where they count."""
     after: int = 0
     spilling: bool = False
     released: bool = False

@@ -18,7 +18,10 @@ __all__ = ["REPAIRS", "SPILL_AFTER_S", "WaitingRoom"]
 REPAIRS = ""
 """In place of a site: what came as a repair, which no broker keeps. It is persisted like anything else; a crash before
 that costs another request."""
-_REPAIRS_CROWDED = 64
+REPAIRS_CROWDED_BYTES = 4 * 1024 * 1024
+"""With so many bytes of repairs in memory they are persisted as soon as deliveries of a crowded site."""
+REPAIRS_AFTER_S = 1.0
+"""A repair that is not safe at this age is overdue: it uses up no broker's window, and most are settled by then."""
 
 SPILL_AFTER_S = 0.1
 """A delivery that is not safe at this age is overdue."""
@@ -27,15 +30,23 @@ SPILL_CROWDED_S = 0.02
 
 
 class _Site:
-    __slots__ = ("ahead", "connected", "pending", "prefetch")
+    __slots__ = ("ahead", "bytes", "connected", "grace", "pending", "prefetch")
 
-    def __init__(self, prefetch: int) -> None:
+    def __init__(self, prefetch: float, grace: float = SPILL_AFTER_S) -> None:
         self.prefetch = prefetch
+        self.grace = grace
+        """Seconds after which a delivery is overdue."""
         self.connected = False
         self.pending: dict[int, Waiting] = {}
         """Oldest first."""
         self.ahead: dict[int, Waiting] = {}
         """Those that came out of order and are not being persisted yet."""
+        self.bytes = 0
+        """Of what is pending, where that was told."""
+
+    @property
+    def crowded(self) -> bool:
+        return len(self.pending) * 2 >= self.prefetch or self.bytes >= REPAIRS_CROWDED_BYTES
 
 
 class WaitingRoom:
@@ -44,7 +55,7 @@ class WaitingRoom:
     def __init__(self, sites: Mapping[str, int]) -> None:
         """`sites`: each site's name and how many deliveries it lets wait."""
         self._sites = {name: _Site(prefetch) for name, prefetch in sites.items()}
-        self._sites[REPAIRS] = _Site(_REPAIRS_CROWDED)
+        self._sites[REPAIRS] = _Site(float("inf"), REPAIRS_AFTER_S)
         self._entered = 0
 
     def connected(self, site: str) -> None:
@@ -60,6 +71,7 @@ class WaitingRoom:
         for state in states.values():
             state.waiting = [waiting for waiting in state.waiting if not waiting.released]
         void.pending.clear()
+        void.bytes = 0
         void.ahead.clear()
 
     @property
@@ -70,6 +82,11 @@ class WaitingRoom:
         """How many deliveries the site's broker must keep."""
         return len(self._sites[site].pending)
 
+    @property
+    def repair_bytes(self) -> int:
+        """Bytes of repairs that are neither settled nor persisted."""
+        return self._sites[REPAIRS].bytes
+
     def enter(
         self,
         site: str,
@@ -79,12 +96,15 @@ class WaitingRoom:
         span: Span,
         now: float,
         ahead: bool,
+        size: int = 0,
     ) -> Waiting:
-        """A delivery is to wait. `ahead`: it came out of order, and is overdue at once."""
+        """A delivery is to wait. `ahead`: it came out of order, and is overdue at once. `size`: its bytes, where they
+        count."""
         self._entered += 1
-        waiting = Waiting(self._entered, site, token, state, known, *span, now, ahead)
+        waiting = Waiting(self._entered, site, token, state, known, *span, now, ahead, size)
         state.waiting.append(waiting)
         self._sites[site].pending[waiting.number] = waiting
+        self._sites[site].bytes += size
         if ahead:
             self._sites[site].ahead[waiting.number] = waiting
         return waiting
@@ -103,6 +123,7 @@ class WaitingRoom:
             waiting.released = True
             site = self._sites[waiting.site]
             del site.pending[waiting.number]
+            site.bytes -= waiting.size
             site.ahead.pop(waiting.number, None)
             if waiting.site != REPAIRS:
                 released.append((waiting.site, waiting.token))
@@ -114,8 +135,7 @@ class WaitingRoom:
         due: list[Waiting] = []
         later: float | None = None
         for site in self._sites.values():
-            crowded = len(site.pending) * 2 >= site.prefetch
-            grace = SPILL_CROWDED_S if crowded else SPILL_AFTER_S
+            grace = SPILL_CROWDED_S if site.crowded else site.grace
             due += site.ahead.values()
             for waiting in site.pending.values():
                 if waiting.spilling or waiting.ahead or waiting.known is None:

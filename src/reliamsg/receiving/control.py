@@ -16,6 +16,7 @@ from typing import Literal
 
 from reliamsg.core.announced import Announced
 from reliamsg.core.asking import Ask
+from reliamsg.core.copies import Copies
 from reliamsg.core.report import Report
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
@@ -94,6 +95,8 @@ class Control:
         """By producer, streams whose state is to be told."""
         self._strangers: dict[str, None] = {}
         """Producers without streams here that said something: they are answered too, after all others."""
+        self._copies = Copies()
+        """Statuses that came at one site: they need no second look, and no second answer, when they come at another."""
         self._told_at = float("-inf")
         self._answered_at = float("-inf")
         self._all_wanted = False
@@ -112,6 +115,8 @@ class Control:
             if reading:
                 site.repaired(address, body)
             return
+        if self._copies.has((address, body)):
+            return
         shared = self.shared
         try:
             frame = open_control(body, address, self._keys)
@@ -124,6 +129,7 @@ class Control:
             now = shared.clock()
             if isinstance(frame, Status):
                 if not shared.barred:
+                    self._copies.add((address, body))
                     self._status(site, frame, now)
             elif frame.group == self.group and address == self._own_address:
                 if frame.producer:

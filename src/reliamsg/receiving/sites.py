@@ -229,7 +229,7 @@ class SiteReceiver:
         stream = envelope.stream
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
-            envelope.seq, envelope.last, None, now, repair=True,
+            envelope.seq, envelope.last, None, now, repair=True, size=len(frame.data),
         )  # fmt: skip
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reliamsg.core.consumer import ConsumerCore, Note
-from reliamsg.core.waiting import REPAIRS
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError
 from reliamsg.message import Stream
 from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
@@ -258,7 +257,7 @@ class Shared:
     def room_for_repair(self, frame: Frame) -> bool:
         """Whether a repair can be taken in. No broker keeps it meanwhile, so it would stay in memory."""
         envelope = frame.envelope
-        if self.core.waiting.pending(REPAIRS) * len(frame.data) >= MAX_REPAIR_BYTES:
+        if self.core.waiting.repair_bytes >= MAX_REPAIR_BYTES:
             return False
         if not self.inbox_full:
             return True

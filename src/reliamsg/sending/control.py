@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from reliamsg.core.copies import Copies
 from reliamsg.core.fence import Fence, Verdict
 from reliamsg.errors import OutboxWriteError, ProducerConflict, ProducerFenced
 from reliamsg.message import Stream
@@ -37,7 +38,9 @@ FRAMES_AT_ONCE = 100
 LISTEN_EVERY_S = 0.25
 """New topics are listened for together."""
 ANSWER_AFTER_S = 1.0
-"""A group that is behind is answered if nothing was told of the stream for so long: else that is what it answers."""
+"""A group that is behind is answered if nothing was told of the stream for so long: else that is what it answers. For
+half of the stream's interval, where that is longer, so that answers become rarer together with announcements: a group
+that has just come calls, and is answered at once."""
 RETRY_S = 1.0
 """After the disk refused, it is tried again so much later."""
 FORGET_NUMBER_S = 5.0
@@ -72,6 +75,8 @@ class Control:
         self._keys = keys
         self._address = producer_address(engine.producer_id)
         self._heard = Mailbox()
+        self._copies = Copies()
+        """Frames that came at one site, and need no second look when they come at another."""
         self._connected = False
         """A site was connected, and the writer has not seen to it."""
         self._unanswered: dict[str, set[Stream]] = {}
@@ -109,6 +114,8 @@ class Control:
     def heard(self, address: str, body: bytes) -> None:
         """Something came in at a control address. What is not sound, or not signed where it must be, takes no room and
         no time of the writer's; what groups say that are not named takes none of the named ones."""
+        if self._copies.has((address, body)):
+            return
         try:
             frame = open_control(body, address, self._keys)
         except FrameError as error:
@@ -120,6 +127,7 @@ class Control:
             source = group if self._engine.membership.table.is_named(group) else ""
             if not self._heard.put(source, Letter(address, frame, len(body))):
                 return
+        self._copies.add((address, body))
         self._engine.wake()
 
     def limit(self, top: int) -> int:
@@ -240,7 +248,8 @@ class Control:
             )
         if behind:
             timetable.resume([stream], now)
-            if not self.announcing.told_within(stream, ANSWER_AFTER_S, now):
+            patience = max(ANSWER_AFTER_S, timetable.interval(stream) / 2)
+            if not self.announcing.told_within(stream, patience, now):
                 timetable.asked(group, [stream], now, named=named)
 
     def _held(self, page: Page, wanted: list[Span3]) -> Iterator[Span3]:
