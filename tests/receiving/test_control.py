@@ -223,6 +223,51 @@ def test_repairs_are_bounded_while_nothing_can_be_written(
     bench.settle(1.0)
 
 
+def test_repairs_of_which_some_are_large_are_bounded_by_their_sum(
+    bench: Bench, producer: FakeProducer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reliamsg.receiving.state.MAX_REPAIR_BYTES", 50_000)
+    bench.settle()
+    for first in range(2, 42):  # many small ones say nothing of how large they are together
+        producer.repair(first, first)
+    body = frame(42, 42, pad=5_000)
+    producer.tell(group_address(GROUP), body)
+    bench.network.run_pending()
+    assert bench.engine.shared.lanes[Stream("p", TOPIC)].state.live[10].held.total == 41
+
+
+def test_repairs_that_are_dealt_with_at_once_are_not_persisted(bench: Bench, producer: FakeProducer) -> None:
+    send(bench.network["dc1"], 1, 1)
+    bench.settle()
+    assert seqs(bench.take()) == [1]
+    producer.repair(2, 20)
+    bench.settle(0.5)  # a broker's delivery would be persisted by now
+    assert seqs(bench.take()) == list(range(2, 21))
+    bench.settle(5.0)
+    assert rows(bench, "buffered") == []
+    producer.repair(21, 40)
+    bench.settle(5.0)  # nobody takes them
+    assert [(row.first, row.last) for row in rows(bench, "buffered")] == [(21, 40)]
+
+
+def test_a_status_that_comes_at_two_sites_is_answered_once(bench: Bench, producer: FakeProducer) -> None:
+    send(bench.network["dc1"], 1, 10)
+    bench.settle()
+    assert seqs(bench.take()) == list(range(1, 11))
+    bench.settle(5.0)
+    producer.streams()
+    producer.status((1, 10), site="dc1")
+    bench.settle(1.0)
+    assert len(producer.streams()) == len(bench.network.sites)
+    producer.number -= 1
+    producer.status((1, 10), site="dc2")
+    bench.settle(1.0)
+    assert producer.streams() == []
+    producer.status((1, 10), site="dc2")  # the same said again is another status
+    bench.settle(1.0)
+    assert len(producer.streams()) == len(bench.network.sites)
+
+
 def test_a_full_inbox_still_takes_what_fills_the_gap(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "inbox.db", gap_timeout=60.0)
     bench.settings["max_inbox_bytes"] = 20_000

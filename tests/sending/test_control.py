@@ -81,8 +81,15 @@ class TestStatuses:
         # 0.25, then at intervals that double: the answers to them ask for nothing more.
         assert len(group.statuses) <= 8
         group.statuses.clear()
-        for _ in range(100):  # it goes on telling of itself, as one that makes progress does
+        for _ in range(100):  # it goes on telling the same
             group.tell(state())
+            bench.run(0.1)
+        assert len(group.statuses) <= 1
+        for number in range(100):
+            bench.publish(engine, "t", b"%d" % number)
+        group.statuses.clear()
+        for number in range(100):  # it makes progress
+            group.tell(settled(engine, "t", number))
             bench.run(0.1)
         assert 5 <= len(group.statuses) <= 12
 

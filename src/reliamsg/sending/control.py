@@ -38,9 +38,9 @@ FRAMES_AT_ONCE = 100
 LISTEN_EVERY_S = 0.25
 """New topics are listened for together."""
 ANSWER_AFTER_S = 1.0
-"""A group that is behind is answered if nothing was told of the stream for so long: else that is what it answers. For
-half of the stream's interval, where that is longer, so that answers become rarer together with announcements: a group
-that has just come calls, and is answered at once."""
+"""A group that is behind is answered if nothing was told of the stream for so long: else that is what it answers. A
+group that has not gone on since it was heard last is answered at most twice an announcement, so that the two do not
+have each other say the same again and again; one that has just come calls, and is answered at once."""
 RETRY_S = 1.0
 """After the disk refused, it is tried again so much later."""
 FORGET_NUMBER_S = 5.0
@@ -238,7 +238,7 @@ class Control:
             position = (position[0], 1)  # the numbers are another history's
         known = chain.get(told.entered[0]) == told.entered[1]
         with self._engine.lock:
-            membership.hear(stream, group, position, told.entered, now, told.high_water if known else 0)
+            went_on = membership.hear(stream, group, position, told.entered, now, told.high_water if known else 0)
             member = membership.table.find(stream, group)
             behind = member is None or member.position < membership.table.tail(stream)
             named = member is not None and member.named
@@ -248,8 +248,8 @@ class Control:
             )
         if behind:
             timetable.resume([stream], now)
-            patience = max(ANSWER_AFTER_S, timetable.interval(stream) / 2)
-            if not self.announcing.told_within(stream, patience, now):
+            patience = 0.0 if went_on else timetable.interval(stream) / 2
+            if not self.announcing.told_within(stream, max(ANSWER_AFTER_S, patience), now):
                 timetable.asked(group, [stream], now, named=named)
 
     def _held(self, page: Page, wanted: list[Span3]) -> Iterator[Span3]:
