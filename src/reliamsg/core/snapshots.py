@@ -63,7 +63,7 @@ def is_committed(change: StreamChange) -> bool:
         state.clock.saved = change.gap[1] + change.gap[2]
     before = state.committed
     _note_position(change)
-    state.declared.extend(change.declared)
+    state.remember_declared(change.declared)
     return bool(change.declared) or state.committed != before
 
 
@@ -118,7 +118,7 @@ def restore_report(state: StreamState) -> None:
     state.committed = (state.position, (known.epoch, known.incarnation), known.high_water)
     if state.joined is not None:
         passed = (span for span in state.closed.spans() if span[:2] >= state.joined and span[2] < MAX_SEQ)
-        state.declared.extend(passed)
+        state.remember_declared(passed)
     target = state.clock.target
     if target is not None and target[0] == known.epoch and target[2] is not None:
         known.announced = max(known.announced, target[2])  # that much is known to exist

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,7 +162,7 @@ class StreamState:
         """Requests for what is missing; None while nothing is."""
         self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
         """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
-        self.declared: deque[Span3] = deque(maxlen=MAX_DECLARED)
+        self.declared: list[Span3] = []
         """The latest ranges that were passed without having arrived, and that is committed."""
         self.adopted: Adopted | None = None
         """Where this inbox takes over from another one."""
@@ -171,6 +170,11 @@ class StreamState:
         """What another inbox had handed out, of which nothing but that is known."""
         self.declaring: list[Span3] = []
         """The same since the last commit."""
+
+    def remember_declared(self, spans: Iterable[Span3]) -> None:
+        """More was passed, and that is committed."""
+        self.declared += spans
+        del self.declared[:-MAX_DECLARED]
 
     def is_ahead(self, epoch: int) -> bool:
         """Whether the epoch lies beyond the one that is being handed out."""

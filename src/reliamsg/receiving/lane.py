@@ -7,7 +7,6 @@ cache. A :class:`Chunk` is a run of messages of one frame on its way to the appl
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterator
 from itertools import repeat
 from typing import Protocol
@@ -84,7 +83,7 @@ class Lane:
         self.owner = owner
         self._generation = forks.generation
         self._holdings: dict[int, list[Holding]] = {}
-        self.acks: deque[tuple[int, int, int]] = deque()
+        self.acks: list[tuple[int, int, int]] = []
         """(epoch, first, last) that the application acknowledged and the core does not know of yet."""
         self.acks_queued = False
         self.busy = False

@@ -209,14 +209,15 @@ class Shared:
             lane.acks_queued = False
             acks = lane.acks
             epoch = first = last = -1
-            while acks:
-                at, low, high = acks.popleft()
+            count = len(acks)  # the application may append more meanwhile: then the lane is queued again
+            for at, low, high in acks[:count]:
                 if at == epoch and low == last + 1:
                     last = high
                     continue
                 if last >= first and epoch >= 0:
                     self._settle(lane, epoch, first, last, now)
                 epoch, first, last = at, low, high
+            del acks[:count]
             if epoch >= 0:
                 self._settle(lane, epoch, first, last, now)
 

@@ -238,7 +238,9 @@ class Control:
             position = (position[0], 1)  # the numbers are another history's
         known = chain.get(told.entered[0]) == told.entered[1]
         with self._engine.lock:
-            went_on = membership.hear(stream, group, position, told.entered, now, told.high_water if known else 0)
+            went_on = membership.hear(
+                stream, group, position, told.entered, now, told.high_water if known else 0
+            )
             member = membership.table.find(stream, group)
             behind = member is None or member.position < membership.table.tail(stream)
             named = member is not None and member.named
