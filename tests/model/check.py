@@ -45,7 +45,7 @@ class Outcome:
 
 CONFIRMED = ("RELEASE_CONFIRMED", "WIPES=1")
 """The outbox lets go of what both sites have; then one site may lose everything, not both."""
-RESTORED = ("RESTORES=1", "PRODUCER_CRASHES=0", "WIPES=0", "UNCONFIRMED=0", "CONSUMER_CRASHES=0")
+RESTORED = ("RESTORES=1", "PRODUCER_CRASHES=0", "WIPES=0", "UNCONFIRMED=0")
 """With three messages, so that one can be published after a restore that takes another back."""
 IMPATIENT = ("RELEASE_CONFIRMED", "WIPES=0", "IMPATIENT")
 """Gaps may expire though a site would still have delivered."""
