@@ -26,6 +26,7 @@ from reliamsg.lab.rabbitmq import RabbitNode
 __all__ = ["Context"]
 
 _SAMPLE_S = 0.2
+_PUBLISHING_S = 20
 
 
 class Context:
@@ -154,7 +155,7 @@ class Context:
         sites: list[SiteSpec] | Paths,
         *,
         messages: int | None = None,
-        rate: int = 1_000,
+        rate: int | None = None,
         size: int = 100,
         producing: Mapping[str, Any] | None = None,
         consuming: Mapping[str, Any] | None = None,
@@ -163,9 +164,11 @@ class Context:
         **options: Any,
     ) -> Traffic:
         """A producer and a consumer between which messages flow (unless `start` is false: then they are started with
-        :meth:`Traffic.begin`). `messages`: 0 for as many as until it is stopped. `producing`, `consuming`: their
-        further configuration. `options`: further arguments of the producer's sites."""
+        :meth:`Traffic.begin`). `messages`: 0 for as many as until it is stopped. `rate`: messages a second; publishing
+        takes 20 s unless given, time for faults also on a busy machine. `producing`, `consuming`: their further
+        configuration. `options`: further arguments of the producer's sites."""
         messages = self.messages if messages is None else messages
+        rate = rate or max(100, self.messages // _PUBLISHING_S)
         if isinstance(sites, Paths):
             outwards, inwards = sites.sites(sites.producer, **options), sites.sites(sites.consumer)
         else:

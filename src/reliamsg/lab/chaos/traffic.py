@@ -150,6 +150,17 @@ class Traffic:
         if self.producer.starts == 1 and self.last and numbers != list(range(1, self.last + 1)):
             raise Unmet("the application was not handed every number once")
 
+    def finish(self, messages: int) -> None:
+        """Publish so many altogether, stop, and see that everything comes: for a producer that goes on until then."""
+        rate = self.producer.config.get("rate") or 1_000
+        wait_for(
+            lambda: self.accepted() >= messages,
+            lambda: f"enough is published; {self.producer.errors()}",
+            30 + 2 * messages / rate,
+        )
+        self.producer.stop(60)
+        self.drained(60)
+
     def comes(self, seconds: float = 120.0) -> None:
         """What brokers lost comes to the group because it asks its producer, which lingers; then both end cleanly."""
         wait_for(

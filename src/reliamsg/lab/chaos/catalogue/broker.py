@@ -66,7 +66,7 @@ def broker_killed(context: Context) -> None:
 @scenario("broker-stopped", 28, promises="P2 P4", messages=6_000, needs=_BOTH, own_brokers=True,
           title="SIGSTOP of both brokers for longer than confirms are waited for, then SIGCONT")  # fmt: skip
 def broker_stopped(context: Context) -> None:
-    t = context.traffic(context.sites("mixed"), rate=max(100, context.messages // 8))
+    t = context.traffic(context.sites("mixed"))
     t.flows(context.messages // 20)
     for broker in context.brokers.values():
         broker.pause()
@@ -171,7 +171,7 @@ def overflow_drops(context: Context) -> None:
 def memory_alarm(context: Context) -> None:
     node = context.rabbit("dc1")
     context.mosquitto("dc2")
-    t = context.traffic(context.sites(heartbeat=60.0), rate=500)
+    t = context.traffic(context.sites(heartbeat=60.0), messages=0)
     t.flows(context.messages // 20)
     node.ctl("set_vm_memory_high_watermark", "0.0001")
     context.event("a memory alarm at dc1")
@@ -180,7 +180,7 @@ def memory_alarm(context: Context) -> None:
     context.stake(t.unconfirmed("dc1"), "messages that dc1 would not take")
     node.ctl("set_vm_memory_high_watermark", "0.4")
     context.event("dc1 has memory again")
-    t.drained()
+    t.finish(context.messages)
     lost = [row for row in t.rows(t.producer, "disconnected") if row.site == "dc1" and row.reason != "closed"]
     context.expect(not lost, "a blocked connection is no broken one")
 
@@ -192,7 +192,7 @@ def majority_gone(context: Context) -> None:
     dc2 = context.mosquitto("dc2")
     options = {**IMPATIENT, "backoff_max": 1.0}
     context.event("dc1 is a cluster of three RabbitMQ nodes, dc2 a Mosquitto")
-    t = context.traffic([("dc1", cluster.url(), options), ("dc2", dc2.url, options)], rate=300)
+    t = context.traffic([("dc1", cluster.url(), options), ("dc2", dc2.url, options)], messages=0)
     t.flows(context.messages // 20)
     cluster.node(2).kill()
     cluster.node(3).kill()
@@ -201,8 +201,8 @@ def majority_gone(context: Context) -> None:
     context.stake(t.unconfirmed("dc1"), "messages that dc1 can't confirm")
     cluster.start(2, 3)
     context.event("nodes 2 and 3 are back")
-    wait_for(lambda: t.unconfirmed("dc1") < 500, "dc1 catches up", 90)
-    t.drained(60)
+    t.catches_up("dc1")
+    t.finish(context.messages)
 
 
 @scenario("expired-queue", 35, promises="P5 P6", messages=2_000, needs=_RABBIT, own_brokers=True,

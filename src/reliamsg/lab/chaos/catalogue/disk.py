@@ -34,13 +34,6 @@ def unnoted(t: Traffic) -> int:
     return t.delivered() - noted
 
 
-def end_publishing(context: Context, t: Traffic) -> None:
-    """Let it publish the rest, and end."""
-    wait_for(lambda: t.accepted() >= context.messages, "enough is published", context.messages / 200)
-    t.producer.stop(60)
-    t.drained(60)
-
-
 @scenario("disk-full", 11, promises="P1 P2 P7", messages=4_000, needs=("mosquitto", "root"),
           title="The disk of the outbox (1 MB) fills up, then that of the inbox")  # fmt: skip
 def disk_full(context: Context) -> None:
@@ -68,7 +61,7 @@ def disk_full(context: Context) -> None:
     filler.unlink()
     context.event("there is room again")
     context.hurry()
-    end_publishing(context, t)
+    t.finish(context.messages)
 
 
 def gone_dark(context: Context, paths: Paths) -> Traffic:
@@ -146,7 +139,7 @@ def failing_fsync(context: Context) -> None:
         faults.heal()
         app.start()
         context.event("the disk is well, and the process started again")
-    end_publishing(context, t)
+    t.finish(context.messages)
 
 
 def error_of(app: App, error: str) -> bool:
@@ -227,7 +220,7 @@ def read_only_disk(context: Context) -> None:
     context.stake(failed(), "publishes refused, of which none may be half done")
     outer.heal()
     context.event("it can be written again")
-    end_publishing(context, t)
+    t.finish(context.messages)
 
 
 @contextlib.contextmanager
@@ -251,4 +244,4 @@ def locked_database(context: Context) -> None:
             time.sleep(_LOCKED_S)  # the fault itself
             context.stake(t.accepted() - t.delivered() + refused(t)(), "messages held up by the lock")
         context.event("the lock is gone")
-    end_publishing(context, t)
+    t.finish(context.messages)

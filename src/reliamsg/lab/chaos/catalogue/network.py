@@ -60,7 +60,7 @@ def confirms_lost(context: Context) -> None:
           title="Connections are reset in the middle of frames, on both paths, in both directions")  # fmt: skip
 def reset_mid_frame(context: Context) -> None:
     paths = context.proxied("mixed")
-    t = context.traffic(paths, size=1_000, rate=500)
+    t = context.traffic(paths, size=1_000)
     t.flows(context.messages // 20)
     for number in range(16):
         proxy = paths.of()[number % 4]
@@ -84,7 +84,14 @@ def reset_mid_frame(context: Context) -> None:
           title="8 kbit/s from the producer to every site: slower than confirms are waited for")  # fmt: skip
 def slow_line(context: Context) -> None:
     paths = context.proxied("mixed")
-    t = context.traffic(paths, rate=500, size=60, producing={"chunk": 20}, confirm_timeout=1.0, **_PATIENT)
+    t = context.traffic(
+        paths,
+        rate=max(50, context.messages // 8),
+        size=60,
+        producing={"chunk": 20},
+        confirm_timeout=1.0,
+        **_PATIENT,
+    )
     t.flows(context.messages // 5)
     for proxy in paths.producer.values():
         proxy.limit(1_000.0)
@@ -107,7 +114,7 @@ def packet_loss(context: Context) -> None:
         ("dc1", cluster.url(1), options),
         ("dc2", cluster.mqtt_url(1), {**options, "mqtt_version": "3.1.1"}),
     ]
-    t = context.traffic(sites, rate=300)
+    t = context.traffic(sites)
     t.flows(context.messages // 20)
     for part in (0.01, 0.05, 0.20):
         cluster.network.heal(1)
@@ -144,7 +151,7 @@ def site_isolated(context: Context) -> None:
 def flapping(context: Context) -> None:
     paths = context.proxied("mixed")
     names = list(paths.urls)
-    t = context.traffic(paths, rate=max(50, context.messages // 24))
+    t = context.traffic(paths)
     t.flows(context.messages // 24)
     for number in range(6):
         down = names[number % len(names)]

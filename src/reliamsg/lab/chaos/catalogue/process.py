@@ -80,9 +80,7 @@ def kill_consumer(context: Context, point: str, what: str, acknowledged: bool) -
             plain.subscriber.kill()
             plain.subscriber.start()
     t.consumer.start()
-    wait_for(lambda: t.accepted() >= context.messages, "enough is published", context.messages / 500)
-    t.producer.stop(60)
-    t.drained(60)
+    t.finish(context.messages)
     if plain is not None:
         context.control(plain.finish())
 
@@ -102,8 +100,7 @@ def consumer_killed_before_ack(context: Context) -> None:
 @scenario("processes-stopped", 6, promises="P3 P4 P5", messages=4_000,
           title="SIGSTOP of either process for longer than heartbeats and gap timeout, then SIGCONT")  # fmt: skip
 def processes_stopped(context: Context) -> None:
-    rate = max(100, context.messages // 10)
-    t = context.traffic(context.sites(), rate=rate, consuming={"options": {"gap_timeout": 2.0}})
+    t = context.traffic(context.sites(), consuming={"options": {"gap_timeout": 2.0}})
     for app in (t.consumer, t.producer):
         t.flows(context.messages // 20)
         app.signal(signal.SIGSTOP)
@@ -122,8 +119,7 @@ def processes_stopped(context: Context) -> None:
 @scenario("two-processes", 7, promises="P3 P4", messages=4_000,
           title="A second process opens the outbox, and another the inbox, while their owners work")  # fmt: skip
 def two_processes(context: Context) -> None:
-    rate = max(100, context.messages // 10)
-    t = context.traffic(context.sites(), rate=rate, producing={"linger": True})
+    t = context.traffic(context.sites(), messages=0)
     t.flows(context.messages // 10)
     context.stake(context.messages - t.delivered(), "messages to go when a second process came")
     place = context.directory / "intruders"
@@ -135,9 +131,7 @@ def two_processes(context: Context) -> None:
         context.event(f"a second process opens {app.database.name}")
         wait_for(lambda i=intruder: not i.running, "it is refused")  # type: ignore[misc]
         context.expect(error in intruder.errors(), f"it is refused with {error}")
-    wait_for(lambda: t.accepted() >= context.messages, "all is published", 30)
-    t.producer.stop()
-    t.drained()
+    t.finish(context.messages)
 
 
 @scenario("fork", 8, promises="P3 P4", messages=600,
