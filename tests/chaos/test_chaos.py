@@ -170,3 +170,14 @@ def test_what_would_hurt_a_users_brokers_is_refused(tmp_path: Path) -> None:
     result = run_scenario(scenario, tmp_path / "place", 1, sites=[("dc1", "mqtt://127.0.0.1:1")])
     assert result.missing
     assert not result.ok
+
+
+def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    number = seed()
+    arguments = ["--runs", "1", "--seed", str(number), "--dir", str(tmp_path), "--json"]
+    assert command("campaign", *arguments) in (Status.OK, Status.INCOMPLETE)
+    found = last_line(capsys)
+    assert list(found)[: len(FORM)] == FORM
+    assert found["not_ok"] == [], "one run with nothing at stake is no proof, and no failure"
+    assert (found["runs"], found["lost"], found["duplicates"], found["out_of_order"]) == (1, 0, 0, 0)
+    assert sum(found["faults"].values()) >= 2

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg import JournalExport
+from reliamsg.lab.chaos.failpoint import Failpoint
 from reliamsg.testing import MemoryNetwork
 from tests.export.tools import TOPICS, consumer, producer
-from tests.runs.failpoint import Failpoint
 
 
 def main(config: dict[str, Any]) -> None:

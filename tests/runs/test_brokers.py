@@ -19,7 +19,7 @@ from reliamsg.store.journal import JournalRow
 from reliamsg.verify import check_directory
 from reliamsg.wire.address import EXCHANGE, group_queue
 from tests.runs.harness import assert_complete, run_in, wait_for, wait_until_reading
-from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic, wait_until_it_reads
+from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic
 
 T = TypeVar("T")
 Size = Callable[[T, T], T]
@@ -62,7 +62,7 @@ def test_out_of_memory(
         consumer = run.consumer(unique, paths.sites(paths.consumer), [unique]).start()
         with Producer("till", sites, outbox=run.directory / "till.outbox.db", groups={unique: [unique]}) as p:
             t = Traffic(run, run.producer("till", [], unique, [], 0), consumer, 0)
-            wait_until_it_reads(t)
+            t.reads()
             p.publish(unique, b"before").wait(timeout=120)
             rabbit.ctl("set_vm_memory_high_watermark", "0.0001")
             try:
@@ -104,7 +104,7 @@ def test_queue_deleted_and_unbound(
         )  # fmt: skip
         t = Traffic(run, producer, consumer, 0)
         consumer.start()
-        wait_until_it_reads(t)
+        t.reads()
         producer.start()
         connection = pika.BlockingConnection(pika.URLParameters(rabbit.url + "?heartbeat=0"))  # mostly idle
         stack.callback(connection.close)
@@ -259,7 +259,7 @@ def test_nobody_but_the_groups_knows_their_queues(
         ]
         for t in both:
             t.consumer.start()
-            wait_until_it_reads(t)
+            t.reads()
         producer.start()
         for t in both:
             t.flows(200)

@@ -154,7 +154,7 @@ def cut(cluster: RabbitCluster, seconds: float, plain: Control | None = None) ->
         cluster.wait_cut(3)
     print(f"{cluster.mode}: the cut is noticed after {time.monotonic() - since:.1f} s")
     if plain is not None and cluster.mode == "autoheal":
-        for number in plain.publishers:
+        for number in plain.pairs:
             before = plain.accepted(number)
             wait_for(lambda n=number, b=before: plain.accepted(n) >= b + 50, 60, f"node {number} confirms")  # type: ignore[misc]
     time.sleep(max(0.0, since + seconds - time.monotonic()))  # this is the fault, nothing is waited for
@@ -182,7 +182,7 @@ def assert_it_mattered(plain: Control) -> None:
     plain.finish()
     print(plain.report())
     if plain.cluster.mode == "autoheal":
-        assert sum(plain.lost(number) for number in plain.publishers) > 0, "the cluster lost nothing"
+        assert sum(plain.lost(number) for number in plain.pairs) > 0, "the cluster lost nothing"
 
 
 @pytest.mark.timeout(1200)

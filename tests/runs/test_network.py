@@ -18,7 +18,7 @@ from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.wire.address import group_queue
 from tests.runs.harness import App, run_in, wait_for, wait_until_reading
-from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic, wait_until_it_reads
+from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic
 
 T = TypeVar("T")
 Size = Callable[[T, T], T]
@@ -169,11 +169,10 @@ def test_processes_stopped(tmp_path: Path, paths: Paths, unique: str, size: Size
         )  # fmt: skip
         for number in range(size(2, 8)):
             t.flows(500)
-            process = (t.consumer, t.producer)[number % 2].process
-            assert process is not None
-            process.send_signal(signal.SIGSTOP)
+            app = (t.consumer, t.producer)[number % 2]
+            app.signal(signal.SIGSTOP)
             time.sleep(3.5)  # the fault itself: heartbeats of 1 s end connections after 2 or 3
-            process.send_signal(signal.SIGCONT)
+            app.signal(signal.SIGCONT)
         t.drained()
         assert t.rows(t.consumer, "disconnected"), "the consumer lost no connection"
         assert t.rows(t.producer, "disconnected"), "the producer lost no connection"
@@ -191,7 +190,7 @@ def test_one_site_down_for_the_whole_run(tmp_path: Path, paths: Paths, unique: s
         consumer = run.consumer(unique, paths.sites(paths.consumer), [unique])
         t = Traffic(run, producer, consumer, messages)
         consumer.start()
-        wait_until_it_reads(t)
+        t.reads()
         for proxy in paths.of("dc1"):
             proxy.cut()
         producer.start()
@@ -316,10 +315,9 @@ def test_everything_at_once(
             app.start()
 
         def stop_for_a_while(app: App) -> None:
-            assert app.process is not None
-            app.process.send_signal(signal.SIGSTOP)
+            app.signal(signal.SIGSTOP)
             time.sleep(seeded.uniform(0.1, 3.0))
-            app.process.send_signal(signal.SIGCONT)
+            app.signal(signal.SIGCONT)
 
         def forget() -> None:
             mosquitto.kill()

@@ -17,10 +17,11 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.lab.chaos.bridges import bridges
+from reliamsg.lab.chaos.shifted import wrong_clock
 from reliamsg.wire.address import EXCHANGE
 from tests import patience
-from tests.runs.harness import App, run_in, wait_for, wait_until_reading
-from tests.runs.paths import IMPATIENT, Paths, Traffic, traffic, wait_until_it_reads
+from tests.runs.harness import run_in, wait_for, wait_until_reading
+from tests.runs.paths import IMPATIENT, Paths, Traffic, traffic
 
 T = TypeVar("T")
 Size = Callable[[T, T], T]
@@ -56,7 +57,7 @@ def test_duplicated_and_reordered(
             )  # fmt: skip
             t = Traffic(run, producer, consumer, messages)
             consumer.start()
-            wait_until_it_reads(t)
+            t.reads()
             producer.start()
             # Either may lag behind, and the consumer, which needs only one of them, be done long before.
             patience.wait_for(
@@ -70,10 +71,6 @@ def test_duplicated_and_reordered(
             assert t.rows(consumer, "gap_opened"), "nothing came out of order"
     finally:
         rabbit.ctl("delete_vhost", unique)
-
-
-def wrong_clock(app: App) -> None:
-    app.config["application"], app.module = app.module, "tests.runs.shifted"
 
 
 def test_wall_clocks_off_by_a_day(tmp_path: Path, paths: Paths, unique: str) -> None:

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import pytest
 
 from reliamsg.lab import RabbitNode
+from reliamsg.lab.chaos.files import copy_database, restore_database
+from reliamsg.lab.chaos.shifted import wrong_clock
 from reliamsg.store.outbox_view import inspect_outbox
 from tests.runs.harness import App, Run, SiteSpec, run_in, wait_for
 
@@ -41,16 +43,16 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
         delivered = run.delivered(consumer)
         publish(run, producer, 100)
         wait_for(lambda: delivered() >= 100, 60, f"the first hundred come; {consumer.errors()}")
-        copy_outbox(outbox, copy)
+        copy_database(outbox, copy)
         publish(run, producer, 100 + more)
         wait_for(
             lambda: delivered() >= 100 + more,
             60,
             f"what was published after the copy comes; {consumer.errors()}",
         )
-        restore_outbox(copy, outbox)
+        restore_database(copy, outbox)
         if shift:
-            producer.module, producer.config["application"] = "tests.runs.shifted", producer.module
+            wrong_clock(producer)
             producer.config["shift"] = shift
         publish(run, producer, 100 + 2 * more)
         wait_for(
@@ -73,21 +75,6 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
     assert "two histories" in consumer.errors(), "the fork was not reported"
     forks = [row for row in rows if row.kind == "conflict"]
     assert forks, "the fork was not journalled"
-
-
-def copy_outbox(outbox: Path, copy: Path) -> None:
-    """Copy a database that nobody has open, with whatever belongs to it."""
-    copy.mkdir()
-    for file in outbox.parent.glob(f"{outbox.name}*"):
-        shutil.copy2(file, copy / file.name)
-
-
-def restore_outbox(copy: Path, outbox: Path) -> None:
-    """Put the copy in the database's place."""
-    for file in outbox.parent.glob(f"{outbox.name}*"):
-        file.unlink()
-    for file in copy.iterdir():
-        shutil.copy2(file, outbox.parent / file.name)
 
 
 def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Size[int]) -> None:
@@ -113,7 +100,7 @@ def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size
         publish(run, one, 100)
         wait_for(lambda: delivered() >= 100, 60, f"the first hundred come; {consumer.errors()}")
         twin = run.directory / "twin"
-        copy_outbox(Path(one.config["outbox"]), twin)
+        copy_database(Path(one.config["outbox"]), twin)
         two = run.producer(
             "till", sites, unique, [unique], 1_000_000 + size(1_000, 5_000), chunk=5, rate=rate, linger=True,
             first=1_000_001, options={"release": "consumed"},

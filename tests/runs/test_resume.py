@@ -12,10 +12,10 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto, RabbitNode
+from reliamsg.lab.chaos.letters import PlainLetters
 from reliamsg.verify import check_directory
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for, wait_until_reading
-from tests.runs.plain import PahoSubscriber, paho_publish
 
 TOPIC = "resume-test"
 
@@ -82,17 +82,14 @@ def test_nothing_is_lost_when_a_site_forgets(
 
 def control(broker: Mosquitto) -> list[str]:
     """What a plain QoS 1 subscriber with a persistent session gets in the same run on one broker."""
-    subscriber = PahoSubscriber(broker.url, TOPIC, "plain")
-    subscriber.arrive()
-    paho_publish(broker.url, TOPIC, "A")
-    subscriber.wait_for(1, 10)
-    subscriber.leave()
-    paho_publish(broker.url, TOPIC, "B", "C")
+    plain = PlainLetters(TOPIC, broker.url)
+    plain.arrive()
+    plain.publish("A")
+    plain.wait_for("A")
+    plain.leave()
+    plain.publish("B", "C")
     broker.kill()
     broker.start()
-    paho_publish(broker.url, TOPIC, "D", "E")
-    subscriber.arrive()
-    paho_publish(broker.url, TOPIC, "end")
-    subscriber.wait_for(2, 10)
-    subscriber.leave()
-    return [body for body in subscriber.received if body != "end"]
+    plain.publish("D", "E")
+    plain.arrive()
+    return plain.finish()

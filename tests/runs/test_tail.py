@@ -10,11 +10,11 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto
+from reliamsg.lab.chaos.letters import PlainLetters
 from reliamsg.verify import check_directory
 from tests.patience import STALL_S
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for, wait_until_reading
-from tests.runs.plain import PahoSubscriber, paho_publish
 
 STATUS_INTERVAL_S, NAK_DELAY_S = 1.0, 0.5
 PROMISE_S = STATUS_INTERVAL_S + NAK_DELAY_S + 1.0
@@ -88,16 +88,13 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 
 def control(broker: Mosquitto, topic: str) -> list[str]:
     """What a plain QoS 1 subscriber with a persistent session gets of A, and of the tail."""
-    subscriber = PahoSubscriber(broker.url, topic, "plain")
-    subscriber.arrive()
-    paho_publish(broker.url, topic, "A")
-    subscriber.wait_for(1, 10)
-    subscriber.leave()
-    paho_publish(broker.url, topic, "B", "C")
+    plain = PlainLetters(topic, broker.url)
+    plain.arrive()
+    plain.publish("A")
+    plain.wait_for("A")
+    plain.leave()
+    plain.publish("B", "C")
     broker.kill()
     broker.start()
-    subscriber.arrive()
-    paho_publish(broker.url, topic, "end")
-    subscriber.wait_for(2, 10)
-    subscriber.leave()
-    return [body for body in subscriber.received if body != "end"]
+    plain.arrive()
+    return plain.finish()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -51,12 +50,11 @@ def test_takeover(
         before = by_first()
         wait_for(lambda: by_first() >= before + 500, 60, f"the first is still at work; {first.errors()}")
         assert by_second() == 0, "both were active"
-        assert first.process is not None
-        os.kill(first.process.pid, fault)
+        first.signal(fault)
         wait_for(lambda: by_second() >= 200, 60, f"the second takes over; {second.errors()}")
         stopped_at = by_first()
         if fault == signal.SIGSTOP:
-            os.kill(first.process.pid, signal.SIGCONT)
+            first.signal(signal.SIGCONT)
         wait_for(
             lambda: by_second() >= 200 + more, 60 + more / 300, f"the second is at work; {second.errors()}"
         )

@@ -13,9 +13,9 @@ from typing import TypeVar
 import pytest
 
 from reliamsg.lab import RabbitNode
+from reliamsg.lab.chaos.pika_control import PikaConsumer, PikaPublisher
 from reliamsg.wire.address import group_queue
 from tests.runs.harness import Run, SiteSpec, assert_complete, run_in, wait_for
-from tests.runs.plain import PikaConsumer, PikaPublisher
 
 T = TypeVar("T")
 GROUPS = ("primary", "secondary")

@@ -58,6 +58,7 @@ class App:
     def start(self, **changes: Any) -> App:
         """Start it, with `changes` of its configuration for this once."""
         config = {"ready": str(self.log.with_suffix(".ready")), **self.config, **changes}
+        self.kill()  # nothing happens to one that has ended, but that it is reaped
         self._ready = Path(config["ready"])
         self._ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", self.module, json.dumps(config)]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
 
 from reliamsg.config import Site
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.result import Control
+from reliamsg.lab.chaos.letters import PlainLetters
 from reliamsg.lab.chaos.scenario import Need, scenario
 from reliamsg.lab.chaos.waiting import Unmet, patient, wait_for
 from reliamsg.lab.haproxy import HaProxy
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.sending.producer import Producer
 
@@ -71,74 +69,6 @@ class Letters:
                 raise Unmet(f"{body} should come, and {came} came")
             message.ack(durable=True)
         self.context.event(f"handed out: {' '.join(bodies)}")
-
-
-class PlainLetters:
-    """The same with plain paho: QoS 1, a persistent session at one broker."""
-
-    def __init__(self, topic: str, read: str, write: str | None = None) -> None:
-        """`read`, `write`: the URLs that are subscribed and published at."""
-        self.topic, self.read, self.write = topic, read, write or read
-        self.received: list[str] = []
-        self.published: list[str] = []
-        self._changed = threading.Condition()
-        self._client: PlainSubscriber | None = None
-
-    def arrive(self, *, subscribed: bool = True) -> None:
-        """The subscriber comes."""
-        # An MQTT 3.1.1 broker need not take more than 23 characters.
-        self._client = PlainSubscriber(self.read, self.topic[-20:], self.topic, self._take)
-        if subscribed:
-            self.subscribed()
-
-    def subscribed(self) -> None:
-        """Wait until it has subscribed."""
-        if self._client is not None:
-            self._client.wait_subscribed(patient(30))
-
-    def leave(self) -> None:
-        """It goes; its session stays."""
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-
-    def publish(self, *bodies: str) -> None:
-        """Publish, and return when the broker has confirmed all."""
-        publisher = PlainPublisher(self.write, f"{self.topic[-18:]}-p")
-        try:
-            for body in bodies:
-                publisher.publish(self.topic, body.encode(), body)
-            wait_for(
-                lambda: publisher.confirmed(0.1) is None or not publisher.unconfirmed,
-                "plain paho is confirmed",
-            )
-        finally:
-            publisher.close()
-        self.published += bodies
-
-    def wait_for(self, body: str) -> None:
-        """Wait until this one has come."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: body in self.received, patient(30)):
-                raise Unmet(f"plain paho never got {body}; it has {self.received}")
-
-    def _take(self, body: bytes) -> None:
-        with self._changed:
-            self.received.append(body.decode())
-            self._changed.notify_all()
-
-    def control(self) -> Control:
-        """What came of what was confirmed; a last message, ``end``, tells that nothing more comes."""
-        self.publish("end")
-        self.wait_for("end")
-        self.leave()
-        came = " ".join(body for body in self.received if body != "end")
-        return Control(
-            f"plain paho, which got {came or 'nothing'}",
-            len(self.published) - 1,
-            len(set(self.published) - set(self.received)),
-            len(self.received) - len(set(self.received)),
-        )
 
 
 @scenario("resume-test", promises="P3 P4 P5", messages=6, own_brokers=True,

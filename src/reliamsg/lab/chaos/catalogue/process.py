@@ -62,9 +62,11 @@ def producer_killed_before_cursor(context: Context) -> None:
 
 def kill_consumer(context: Context, point: str, what: str, acknowledged: bool) -> None:
     """Kill the consumer three times at one point of its work, while publishing goes on; then let it finish."""
-    t = context.traffic(context.sites(), messages=0, rate=800, producing={"chunk": 20, "close": 60.0},
+    sites = context.sites()
+    t = context.traffic(sites, messages=0, rate=800, producing={"chunk": 20, "close": 60.0},
                         consuming={"batch": 20}, start=False)  # fmt: skip
-    plain = context.plain(context.sites()[0][1], delay=0.002) if not acknowledged else None
+    speaks_mqtt = sites[0][1].startswith("mqtt://")
+    plain = context.plain(sites[0][1], delay=0.002) if speaks_mqtt and not acknowledged else None
     # MQTT sites keep messages for a group that they have seen, and for no other.
     t.consumer.start()
     t.reads()
