@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 import secrets
-import struct
 from collections import Counter
 from typing import Any
 
 import pika
 import pytest
-from pika import spec
 
 from reliamsg import Site
 from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
+from reliamsg.lab.chaos.hostile import BOMBS, RawProperties
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import EXCHANGE, group_queue
 from reliamsg.wire.data import CONTENT_TYPE, Records, encode, open_frame
@@ -217,38 +216,6 @@ def test_random_damage(clients: Clients, where: Site, url: str) -> None:
     assert bodies(take(consumer, 200)) == [b"good %d" % number for number in range(200)]
     wait_for(lambda: sum(rejections(consumer).values()) == len(hostile), "all are counted")
     wait_for(lambda: consumer.status().sites["dc1"].pending == 0, "all are acknowledged")
-
-
-class RawProperties(spec.BasicProperties):
-    """Properties whose header table is given as bytes."""
-
-    def __init__(self, table: bytes) -> None:
-        super().__init__()
-        self.table = table
-
-    def encode(self) -> list[bytes]:
-        return [struct.pack(">H", self.FLAG_HEADERS), struct.pack(">I", len(self.table)) + self.table]
-
-
-def nested(kind: bytes, name: bytes, depth: int = 3_000) -> bytes:
-    value = b"V"
-    for _ in range(depth):
-        value = kind + struct.pack(">I", len(name) + len(value)) + name + value
-    return value
-
-
-BOMBS = {
-    # Each of the first three makes plain pika's decoder raise, and its connection end.
-    "timestamp": b"\x01tT" + struct.pack(">Q", 2**63),
-    "arrays": b"\x01a" + nested(b"A", b""),
-    "tables": b"\x01f" + nested(b"F", b"\x01k"),
-    "decimal": b"\x01dD\xff" + struct.pack(">I", 2**32 - 1),
-    "text": b"\x02haS" + struct.pack(">I", 4) + b"\xff\xfe\xfd\xfc",
-    "name": b"\x04\xff\xfe\xfd\xfcS" + struct.pack(">I", 1) + b"x",
-    "long": b"\x01hS" + struct.pack(">I", 60_000) + bytes(60_000),
-    "many": b"".join(b"\x06%06dS\x00\x00\x00\x01v" % n for n in range(5_000)),
-    "ours": b"\x04rm-vS\x00\x00\x00\x011" + b"\x06rm-seqS\x00\x00\x00\x03\xff\xfe1",
-}
 
 
 @pytest.mark.parametrize("unsequenced", ["refuse", "deliver"])

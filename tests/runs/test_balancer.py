@@ -99,10 +99,7 @@ def test_what_a_plain_subscriber_gets(
     """The control: a persistent session at QoS 1, which subscribes whenever it connects, and what it is stuck with."""
     subscriber, publisher = balancers
     plain = PlainLetters(unique, url(subscriber), url(publisher))
-    plain.arrive()
-    plain.publish("A")
-    plain.wait_for("A")
-    plain.leave()
+    plain.visit("A")
     plain.publish("B", "C")
     cluster.node(HOME).kill()
     subscriber.wait_down(f"node{HOME}")

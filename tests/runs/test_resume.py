@@ -83,10 +83,7 @@ def test_nothing_is_lost_when_a_site_forgets(
 def control(broker: Mosquitto) -> list[str]:
     """What a plain QoS 1 subscriber with a persistent session gets in the same run on one broker."""
     plain = PlainLetters(TOPIC, broker.url)
-    plain.arrive()
-    plain.publish("A")
-    plain.wait_for("A")
-    plain.leave()
+    plain.visit("A")
     plain.publish("B", "C")
     broker.kill()
     broker.start()

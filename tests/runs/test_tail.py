@@ -89,10 +89,7 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 def control(broker: Mosquitto, topic: str) -> list[str]:
     """What a plain QoS 1 subscriber with a persistent session gets of A, and of the tail."""
     plain = PlainLetters(topic, broker.url)
-    plain.arrive()
-    plain.publish("A")
-    plain.wait_for("A")
-    plain.leave()
+    plain.visit("A")
     plain.publish("B", "C")
     broker.kill()
     broker.start()

@@ -112,7 +112,6 @@ class Context:
         further arguments of each site."""
         options = {**IMPATIENT, **options}
         if self._given:
-            self.event(f"sites: {', '.join(name for name, _ in self._given)}")
             return [(name, url, options) for name, url in self._given]
         if not self.brokers:
             if kind == "mixed":
@@ -221,6 +220,8 @@ class Context:
 
     def __enter__(self) -> Self:
         self.run.directory.mkdir(parents=True)
+        if self._given:
+            self.event(f"sites: {', '.join(name for name, _ in self._given)}")
         sampler = threading.Thread(target=self._sample, name="reliamsg-chaos-sampler", daemon=True)
         sampler.start()
         self.stack.callback(sampler.join)

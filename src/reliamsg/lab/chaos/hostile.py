@@ -20,7 +20,7 @@ from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import EXCHANGE
 from reliamsg.wire.data import Records, encode
 
-__all__ = ["BOMBS", "Stranger", "forged_frame", "throw_bomb"]
+__all__ = ["BOMBS", "RawProperties", "Stranger", "forged_frame", "throw_bomb"]
 
 _PATIENCE_S = 60.0
 _NOW = (1_700_000_000_000_000, 1_700_000_000_000_000)
@@ -89,7 +89,7 @@ def forged_frame(
     )
 
 
-class _RawProperties(spec.BasicProperties):
+class RawProperties(spec.BasicProperties):
     """Properties whose header table is given as bytes."""
 
     def __init__(self, table: bytes) -> None:
@@ -128,7 +128,7 @@ def throw_bomb(url: str, topic: str, table: bytes) -> bool:
     with contextlib.suppress(pika.exceptions.AMQPError):
         channel = connection.channel()
         channel.confirm_delivery()
-        channel.basic_publish(EXCHANGE, topic, b"bomb", _RawProperties(table))
+        channel.basic_publish(EXCHANGE, topic, b"bomb", RawProperties(table))
         connection.close()
         return True
     return False

@@ -29,6 +29,13 @@ class PlainLetters:
         if subscribed:
             self.subscribed()
 
+    def visit(self, body: str) -> None:
+        """The subscriber comes, gets one message, and goes: from now on the broker keeps messages for it."""
+        self.arrive()
+        self.publish(body)
+        self.wait_for(body)
+        self.leave()
+
     def subscribed(self) -> None:
         """Wait until it has subscribed."""
         if self._client is not None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from reliamsg.errors import ReliamsgError
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.scenario import Scenario, missing
@@ -18,6 +17,7 @@ from reliamsg.verify import Report, check_directory
 __all__ = ["run_scenario"]
 
 _MOST_FINDINGS = 10
+_REPORTS = ("timeline.svg", "report.txt", "result.json")
 
 
 def run_scenario(
@@ -40,19 +40,29 @@ def run_scenario(
     if lacks:
         return Result(scenario, seed, verdict="missing", missing=lacks)
     directory.mkdir(parents=True, exist_ok=True)
-    with Context(scenario, directory, seed, messages or scenario.messages, sites, on_event) as context:
-        try:
-            scenario.run(context)
-        except (ReliamsgError, OSError) as error:
-            context.result.problems.append(f"{type(error).__name__}: {error}")
+    context = Context(scenario, directory, seed, messages or scenario.messages, sites, on_event)
     result = context.result
+    try:
+        with context:
+            scenario.run(context)
+    except Exception as error:  # noqa: BLE001  (whatever happens in one run must not end those that follow)
+        result.problems.append(f"{type(error).__name__}: {error}")
+        (directory / "traceback.txt").write_text(traceback.format_exc())
     result.files = str(directory)
     _judge(result, check_directory(context.run.directory))
     _write(result, directory)
     if result.ok and not keep:
-        for name in ("run", "brokers", "control"):
-            shutil.rmtree(directory / name, ignore_errors=True)
+        _tidy(directory)
     return result
+
+
+def _tidy(directory: Path) -> None:
+    """Leave the report, and nothing that it was made from."""
+    for path in directory.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.name not in _REPORTS:
+            path.unlink()
 
 
 def _missing(scenario: Scenario, sites: Sequence[tuple[str, str]]) -> list[str]:
@@ -80,7 +90,6 @@ def _judge(result: Result, report: Report) -> None:
 
 
 def _write(result: Result, directory: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        (directory / "timeline.svg").write_text(timeline(result))
-        (directory / "report.txt").write_text(result.text() + "\n")
-        (directory / "result.json").write_text(json.dumps(result.as_dict(), indent=1) + "\n")
+    texts = (timeline(result), result.text() + "\n", json.dumps(result.as_dict(), indent=1) + "\n")
+    for name, text in zip(_REPORTS, texts, strict=True):
+        (directory / name).write_text(text)

@@ -95,10 +95,7 @@ def resume_test(context: Context) -> None:
             letters.take(consumer, "F")
             consumed(producer)
     plain, broker = PlainLetters(f"p-{context.topic}", dc2.url), dc2
-    plain.arrive()
-    plain.publish("A")
-    plain.wait_for("A")
-    plain.leave()
+    plain.visit("A")
     plain.publish("B", "C")
     broker.kill()
     broker.start()
@@ -135,10 +132,7 @@ def lost_tail(context: Context) -> None:
             context.event(f"the tail came {time.monotonic() - since:.2f} s after the reader could read")
             consumed(producer)
     plain = PlainLetters(f"p-{context.topic}", dc1.url)
-    plain.arrive()
-    plain.publish("A")
-    plain.wait_for("A")
-    plain.leave()
+    plain.visit("A")
     plain.publish(*"0123456789")
     dc1.kill()
     dc1.start()
@@ -164,10 +158,7 @@ def node_loss(context: Context) -> None:
         context, [Site("dc1", urls[1], backoff_max=1.0)], [Site("dc1", urls[0], backoff_max=1.0)]
     )
     plain = PlainLetters(f"p-{context.topic}", *urls)
-    plain.arrive()
-    plain.publish("A")
-    plain.wait_for("A")
-    plain.leave()
+    plain.visit("A")
     plain.publish("B", "C")
     with letters.producer() as producer:
         with letters.consumer() as consumer:
