@@ -93,9 +93,8 @@ def reader(run: Run, name: str, sites: list[SiteSpec], group: str, *, standby: b
 
 def begin(app: App, **changes: Any) -> None:
     """Start a consumer, and wait until it is open."""
-    ready = app.directory / f"{app.log.stem}-ready-{app.starts}"
-    app.start(ready=str(ready), **changes)
-    wait_for(ready.exists, 60, f"{app.log.stem} opens its inbox; {app.errors()}")
+    app.start(**changes)
+    wait_for(app.ready, 60, f"{app.log.stem} opens its inbox; {app.errors()}")
 
 
 def deliveries(app: App) -> list[AppRecord]:

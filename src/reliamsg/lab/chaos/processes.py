@@ -39,7 +39,6 @@ class App:
     environment: dict[str, str] = field(default_factory=dict)
     """What is added to ours."""
     _ready: Path = Path("/nonexistent")
-    """Made by the application when it takes signals."""
 
     @property
     def log(self) -> Path:
@@ -79,6 +78,10 @@ class App:
     def running(self) -> bool:
         return self.child is not None and self.child.alive
 
+    def ready(self) -> bool:
+        """Whether it has opened its outbox or inbox, and takes signals."""
+        return self._ready.exists()
+
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
         self.started.signal(number)
@@ -90,9 +93,7 @@ class App:
 
     def stop(self, seconds: float = 30.0) -> None:
         """SIGTERM, once it knows what to do then; it must end by itself, without an error."""
-        wait_for(
-            lambda: self._ready.exists() or not self.running, lambda: f"{self.name} starts: {self.errors()}"
-        )
+        wait_for(lambda: self.ready() or not self.running, lambda: f"{self.name} starts: {self.errors()}")
         self.signal(signal.SIGTERM)
         self.ended(seconds)
 
