@@ -122,7 +122,7 @@ def test_a_users_sites(
         f"dc1={shared_mosquitto.url}",
     ]
     assert command("run", "two-processes", *arguments) == Status.OK
-    assert last_line(capsys)["messages"] == 500
+    assert last_line(capsys)["messages"] >= 500
 
 
 def made_up(run: Any, **changes: Any) -> Scenario:

@@ -124,11 +124,12 @@ def campaign(runs: int, seed: int | None, directory: Path, as_json: bool) -> int
     Ends with 0 when all runs are ok, 1 when one is not: its files are kept, and its seed with --runs 1 does the same
     again. 2 when something that is needed is missing.
     """
+    from reliamsg.lab.chaos.campaign import FAULT
     from reliamsg.lab.chaos.campaign import campaign as perform
 
     def tell(result: Result) -> None:
         kept = "" if result.verdict == "complete" and not result.problems else f"; files: {result.files}"
-        struck = ", ".join(what for _, what in result.events[2:-1])
+        struck = ", ".join(what.removeprefix(FAULT) for _, what in result.events if what.startswith(FAULT))
         click.echo(
             f"seed {result.seed}: {result.verdict}, {result.messages:,} messages, drained in"
             f" {result.drain_seconds:.1f} s ({struck}){kept}", err=as_json,

@@ -29,8 +29,10 @@ from reliamsg.lab.process import LabError
 from reliamsg.lab.proxy import TcpProxy
 from reliamsg.lab.rabbitmq import RabbitNode
 
-__all__ = ["Summary", "campaign"]
+__all__ = ["FAULT", "Summary", "campaign"]
 
+FAULT = "fault: "
+"""How the event of a fault begins."""
 _RATE = 400
 _MIXED_RUNS = 0.3
 """The part of the runs at RabbitMQ and Mosquitto, where there is a RabbitMQ; the others are at two Mosquittos."""
@@ -183,7 +185,7 @@ class _Chaos:
         at_stake = 0
         for _ in range(rng.randrange(2, 6)):
             name = rng.choice(sorted(strikes))
-            context.event(name)
+            context.event(f"{FAULT}{name}")
             self._faults[name] += 1
             strikes[name]()
             time.sleep(rng.uniform(0.1, 1.2))  # what is random here is the instant
