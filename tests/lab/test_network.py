@@ -67,6 +67,16 @@ def test_hosts_are_cut_and_healed(network: Network, tmp_path: Path) -> None:
         network.address(4)
 
 
+def test_packets_are_lost(network: Network, tmp_path: Path) -> None:
+    listen(network, 2, tmp_path / "out")
+    assert reaches(network, 1, 2)
+    network.lose(2, 1.0)
+    assert not reaches(network, 1, 2)
+    assert reaches(network, 2, 2), "what a host says to itself is not lost"
+    network.heal(2)
+    assert reaches(network, 1, 2)
+
+
 def test_two_networks_side_by_side_and_nothing_left_of_them(network: Network, tmp_path: Path) -> None:
     with Network(1) as other:
         assert other.gateway != network.gateway

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.files import copy_database, restore_database
 from reliamsg.lab.chaos.pika_control import PikaPair
@@ -108,10 +105,10 @@ def restored_outbox(context: Context) -> None:
     context.expect(t.rows(t.consumer, "conflict"), "the fork is in the journal")
 
 
-def publish(context: Context, app: App, last: int, **changes: Any) -> None:
+def publish(context: Context, app: App, last: int) -> None:
     """Have the producer publish what follows up to number `last`, see it consumed, and stop."""
-    ended = Path(context.directory / f"ended-{app.starts}")
-    app.start(last=last, ended=str(ended), **changes)
+    ended = context.directory / f"ended-{app.starts}"
+    app.start(last=last, ended=str(ended))
     wait_for(ended.exists, app.errors, 120)
     app.stop(120)
     context.event(f"published up to {last}")

@@ -127,6 +127,11 @@ def tls_impostor(context: Context) -> None:
     }
     proxy = TcpProxy("127.0.0.1", port_of(dc1))
     proxy.start()
+
+    def close() -> None:
+        proxy.close()  # whichever stands there in the end
+
+    context.stack.callback(close)
     site = ("dc1", f"mqtts://127.0.0.1:{proxy.port}", IMPATIENT)
     direct = ("dc1", dc1.tls_url, IMPATIENT)
     t = begin(
@@ -156,7 +161,6 @@ def tls_impostor(context: Context) -> None:
         proxy.start()
         context.event("dc1 is back in its place")
         t.catches_up("dc1")
-    context.stack.callback(proxy.close)
     t.drained(60)
 
 
