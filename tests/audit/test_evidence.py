@@ -19,7 +19,10 @@ from reliamsg.store.segment import decode, parse_name
 from reliamsg.verify import Expect as PlainExpect
 from reliamsg.verify import check_directory
 from tests.audit.equality import shared
+from tests.audit.generated import write_chains
 from tests.audit.mutilated import a_day_off, exported, of, of_run, rewritten, written
+from tests.audit.together import of_scenario
+from tests.verify.controlled import SCENARIOS
 
 
 def truncated(journals: Path) -> None:
@@ -108,12 +111,13 @@ DAMAGE: list[tuple[Callable[[Path], None], str]] = [
 
 @pytest.fixture(scope="module")
 def mutilated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory for each kind of damage, with the journals of a run of its own."""
+    """A directory for each kind of damage, with the journals of a run of its own, and one with all scenarios."""
     place = tmp_path_factory.mktemp("mutilated")
     for damage, _ in DAMAGE:
         name = damage.__name__
         change = a_day_off if damage is clock_a_day_off else list
         damage(of_run(place / name, f"-{name}", change=change))
+    write_chains(place / "scenarios", [chain for name in SCENARIOS for chain in of_scenario(name)])
     return place
 
 

@@ -34,14 +34,14 @@ def messages(
 ) -> dict[str, Any]:
     """Messages by what became of them, from the rows of ``accounts.counts``, ``groups.counts`` and ``sites.saved``.
 
-    `groups`: all that left a journal; they appear in `delivered` also when they were given nothing.
+    `groups`: all that left a journal; they appear in `delivered`, also when they were given nothing, and no others do.
     """
     sums = dict.fromkeys(_SUMS, 0)
     delivered = dict.fromkeys(sorted(groups), 0)
     for row in accounts:
         for name in _SUMS:
             sums[name] += int(row[name] or 0)
-        if row["grp"]:
+        if row["grp"] in delivered:
             delivered[row["grp"]] = int(row["delivered"] or 0)
     counted = list(saved)
     duplicates = out_of_order = 0
