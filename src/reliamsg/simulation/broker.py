@@ -21,6 +21,7 @@ Key = tuple[str, int, str]
 """Topic, partition and group of a queue."""
 REORDER_WITHIN = 6
 LATE_STORE_S = (0.2, 3.0)
+GHOST_S = (1.0, 10.0)
 TAIL = 6
 """Most messages of a queue that a broker loses when it comes back without its tail."""
 REFUSALS = {
@@ -48,6 +49,8 @@ class Session:
         self.hear: Callable[[str, bytes], object] = lambda address, body: None
         self.reader: Reader | None = None
         """What it reads with, if it does."""
+        self.ghost = False
+        """Its client is gone, and the broker did not notice."""
         self.tell_blocked: Callable[[str | None], object] | None = None
         """Asks a sender to stop, or (None) to go on."""
         self.partial: dict[int, tuple[list[Outgoing], tuple[Outcome, str] | None]] = {}
@@ -108,7 +111,17 @@ class Broker:
     def open(self, session: Session) -> None:
         """A client is connected."""
         self.sessions[session] = None
-        session.connection.site.on_lost = lambda reason: self.close(session)
+        session.connection.site.on_lost = lambda reason: self._gone(session)
+
+    def _gone(self, session: Session) -> None:
+        """A client went away. A broker whose nodes do not see each other may not notice for a while, and let the next
+        one in beside it."""
+        if session.reader is None or not self._faults.bites("two_sessions", 5):
+            self.close(session)
+            return
+        session.ghost = True
+        self._history.note("broker", self.name, f"keeps the session of {session.client}")
+        self._scheduler.after(self._faults.random("two_sessions").uniform(*GHOST_S), self.close, session)
 
     def close(self, session: Session) -> None:
         """A client is gone; what it had not acknowledged is delivered again."""
@@ -133,7 +146,8 @@ class Broker:
     def read(self, reader: Reader) -> bool | str:
         """A client begins to read: whether all its queues existed, or who keeps it from reading."""
         other = self.holder(reader.keys)
-        if other is not None and other.session.client != reader.session.client and self._both(reader):
+        if other is not None and other.session.ghost:
+            self._faults.strikes("two_sessions")
             other = None
         if other is not None and self.protocol == "amqp":
             return other.session.client
@@ -145,14 +159,6 @@ class Broker:
             self.queues.setdefault(key, deque())
         self.readers[reader] = None
         return existed
-
-    def _both(self, reader: Reader) -> bool:
-        """Whether two clients may read side by side, as through two nodes of a cluster that do not see each other."""
-        if not self._faults.bites("two_sessions", 10):
-            return False
-        self._faults.strikes("two_sessions")
-        self._history.note("broker", self.name, f"lets {reader.session.client} read beside another")
-        return True
 
     # -- publishing -----------------------------------------------------------------------------------------
 

@@ -95,6 +95,7 @@ class ConsumerProcess(Process):
 
     def ended(self) -> None:
         """See :class:`Process`."""
+        self.world.oracle.consumer_ended(self.group)
         self._chunk, self._busy, self._waits = None, False, None
         self._unacked.clear()
         self._acked.clear()

@@ -32,7 +32,7 @@ FAULTS: dict[str, tuple[float, str]] = {
     "broker_stale": (0.01, "a broker comes back as it was some time ago"),
     "broker_tail": (0.01, "a broker comes back without what it stored last"),
     "session_forgotten": (0.01, "a broker forgets one group's queue or session"),
-    "two_sessions": (0.02, "a broker lets two clients read as the same group"),
+    "two_sessions": (0.02, "a broker keeps the session of a reader that is gone beside its new one"),
     "blocked": (0.01, "a broker asks senders to stop for a while"),
     "login_refused": (0.01, "a broker refuses logins for a while"),
     # Networks

@@ -98,8 +98,10 @@ class Oracle:
         self._given: dict[tuple[str, Stream], _Given] = {}
         self.handed: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
         """By group, what was delivered, and to which consumer last."""
-        self._first_at: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
-        """The same, and when first."""
+        self._given_at: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
+        """The same, and when last."""
+        self._ends: dict[str, list[float]] = {group: [] for group in self.groups}
+        """When consumers ended."""
         self.settled: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
         """What was acknowledged durably, and by whose inbox."""
         self.acked: dict[str, set[MessageId]] = {group: set() for group in self.groups}
@@ -197,7 +199,7 @@ class Oracle:
         if self._is_declared(group, identity) and not message.replayed:
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
         self.handed[group][identity] = consumer
-        self._first_at[group].setdefault(identity, self._scheduler.now)
+        self._given_at[group][identity] = self._scheduler.now
         given.latest = max(given.latest, (identity.epoch, identity.seq))
         given.number = max(given.number, operation.number)
         given.moved_at = self._scheduler.now
@@ -250,17 +252,26 @@ class Oracle:
         if gap.reason == "expired" and waited < self._gap_timeout - 0.001:
             self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
         self.declared[group].append((gap, self._scheduler.now))
-        for message in self.handed[group]:
-            if _covers(gap, message) and message not in self.dead[group]:
-                self.violate("false_gap", f"{gap} at {group}: {message} was delivered")
+        self._check_true(group, gap, self._scheduler.now)
         given.moved_at = self._scheduler.now
 
     def skipped(self, group: str, gap: Gap, at: float) -> None:
         """A group's journal says that it went on without these, as its application had asked for."""
         self.declared[group].append((gap, at))
-        for message, first in self._first_at[group].items():
-            if _covers(gap, message) and message not in self.dead[group] and first < at:
+        self._check_true(group, gap, at)
+
+    def _check_true(self, group: str, gap: Gap, at: float) -> None:
+        """What was acknowledged durably, or handed out by a consumer that did not end since, is no gap."""
+        for message, given_at in self._given_at[group].items():
+            if not _covers(gap, message) or message in self.dead[group] or given_at >= at:
+                continue
+            ended = any(given_at <= end <= at for end in self._ends[group])
+            if message in self.settled[group] or not ended:
                 self.violate("false_gap", f"{gap} at {group}: {message} was delivered")
+
+    def consumer_ended(self, group: str) -> None:
+        """A consumer of the group is gone, and what it had not committed with it."""
+        self._ends[group].append(self._scheduler.now)
 
     def before_join(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
         """A group's journal says that these came before it joined."""

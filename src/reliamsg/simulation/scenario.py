@@ -76,12 +76,12 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     chance = random.Random(f"{seed}/scenario")
     sites = tuple(_site(chance, number) for number in range(1, chance.choice([1, 2, 2, 2, 2, 3]) + 1))
     fixed = None if faults is None else tuple(faults)
-    standbys = chance.random() < 0.12 or "two_sessions" in (fixed or ())
+    standbys = chance.random() < 0.12
     consumed = standbys or chance.random() < 0.5
     confirm: Confirm = chance.choice(["all", "all", "any", "all-active", Quorum(min(2, len(sites)))])
     keys = chance.random() < 0.2 or "forged" in (fixed or ())
     plain = chance.random() < 0.1
-    chosen = _faults(chance, keys, standbys) if fixed is None else fixed
+    chosen = _faults(chance, keys) if fixed is None else fixed
     return Scenario(
         seed, messages, chosen, sites,
         producers=("p1", "p2")[: chance.choice([1, 1, 1, 2])],
@@ -112,11 +112,9 @@ def _site(chance: random.Random, number: int) -> Site:
     )  # fmt: skip
 
 
-def _faults(chance: random.Random, keys: bool, standbys: bool) -> tuple[str, ...]:
+def _faults(chance: random.Random, keys: bool) -> tuple[str, ...]:
     """Some of all; in one run of twenty none."""
-    possible = [
-        name for name in FAULTS if (keys or name != "forged") and (standbys or name != "two_sessions")
-    ]
+    possible = [name for name in FAULTS if (keys or name != "forged")]
     count = chance.choice([0, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 8, 9, 10, 12, 14, 16, 18, 20])
     chosen = set(chance.sample(possible, min(count, len(possible))))
     if keys:
