@@ -1,6 +1,6 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo chaos test test-full lint format types bench fuzz model clean
+.PHONY: help setup demo chaos test test-full prove lint format types bench fuzz model clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -36,6 +36,9 @@ test-full: setup  ## All tests at full sizes, at most an hour
 	@rm -rf $(RUNS)
 	$(BIN)/python -m pytest --full -n 2 --dist worksteal -m 'not spark'
 	$(BIN)/python -m pytest --full -m spark
+
+prove: setup  ## 20,000 simulated runs, each with its own faults; how often each fault struck
+	$(BIN)/reliamsg simulate --seeds 0:20000 --every-fault --json
 
 lint: setup  ## Style, and formatting
 	$(BIN)/ruff check .

@@ -91,7 +91,7 @@ class Control:
         self._own_address = group_address(shared.group)
         self._number = shared.wall_us()
         """Of the newest state sent; so it rises over restarts too."""
-        self._unanswered: dict[str, set[Stream]] = {}
+        self._unanswered: dict[str, dict[Stream, None]] = {}
         """By producer, streams whose state is to be told."""
         self._strangers: dict[str, None] = {}
         """Producers without streams here that said something: they are answered too, after all others."""
@@ -152,7 +152,7 @@ class Control:
                 accepted.append(announced.stream)
         if accepted or status.producer in self.producers:
             self._note_producer(status, now)
-            self._unanswered.setdefault(status.producer, set()).update(accepted)
+            self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
         elif len(self._strangers) < MAX_STRANGERS:
             self._strangers[status.producer] = None
         shared.after_core()
@@ -176,7 +176,7 @@ class Control:
         """Journal how far each producer, before that time, said that its own journal goes, and return what is news
         since the last time for this site: by producer, the row and the incarnation that wrote it."""
         news: dict[str, tuple[int, str]] = {}
-        for producer in list(site.unnoted):
+        for producer in sorted(site.unnoted):
             heard = self.producers[producer]
             if heard.at > before:
                 continue
@@ -267,7 +267,7 @@ class Control:
                 site.tell(to, frame)
         for stream in self.shared.core.streams:
             if stream.producer:
-                self._unanswered.setdefault(stream.producer, set()).add(stream)
+                self._unanswered.setdefault(stream.producer, {})[stream] = None
 
     def step(self, now: float, full: bool) -> None:
         """Tell what is due. `full`: there is no room but for what can be handed out at once."""
@@ -278,9 +278,9 @@ class Control:
             self._strangers.clear()
             return
         self._ask(shared.core.asks(now, full))
-        for stream in shared.core.moved:
+        for stream in sorted(shared.core.moved):
             if stream.producer:
-                self._unanswered.setdefault(stream.producer, set()).add(stream)
+                self._unanswered.setdefault(stream.producer, {})[stream] = None
         shared.core.moved.clear()
         if self._all_wanted:
             self._all_wanted = False
@@ -314,7 +314,7 @@ class Control:
             streams = self._unanswered.pop(producer)
             some = list(islice(streams, MAX_TOLD_AT_ONCE - told))
             if len(some) < len(streams):
-                self._unanswered[producer] = streams.difference(some)
+                self._unanswered[producer] = dict.fromkeys(islice(streams, len(some), None))
             told += max(1, len(some))
             states = [_stream_state(stream, self.shared.core.report(stream)) for stream in some]
             self._tell(self._to_producer(producer, states))

@@ -16,6 +16,8 @@ from reliamsg.simulation.process import Process
 from reliamsg.store.database import open_readonly
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.journal import read_journal
+from reliamsg.wire.control import State, open_control
+from reliamsg.wire.data import FrameError
 
 if TYPE_CHECKING:
     from reliamsg.simulation.world import World
@@ -49,7 +51,7 @@ class ConsumerProcess(Process):
         self._waits: tuple[int, list[MessageId]] | None = None
         self._told_lsn = 0
         """Up to where its journal was read."""
-        self._reading_since = world.scheduler.now
+        self._begun = world.scheduler.now
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""
@@ -74,7 +76,6 @@ class ConsumerProcess(Process):
             self._cannot_go_on(error)
             return
         world.oracle.inboxes[self.group].add(self._inbox.id)
-        self._reading_since = self.scheduler.now
         self.engine.shared.wake = self.wake
         self.engine.start()
         self.wake()
@@ -95,7 +96,7 @@ class ConsumerProcess(Process):
 
     def ended(self) -> None:
         """See :class:`Process`."""
-        self.world.oracle.consumer_ended(self.group)
+        self.world.oracle.consumer_ended(self.group, self.name)
         self._chunk, self._busy, self._waits = None, False, None
         self._unacked.clear()
         self._acked.clear()
@@ -114,6 +115,20 @@ class ConsumerProcess(Process):
         return deadline
 
     # -- the application ------------------------------------------------------------------------------------
+
+    def overhear(self, address: str, body: bytes) -> None:
+        """See :class:`Process`: what a standby hears of how far the one that reads is, the judge knows as well."""
+        if not self.world.scenario.standbys or self._inbox is None:
+            return
+        try:
+            frame = open_control(body, address, self.world.keys)
+        except FrameError:
+            return
+        if isinstance(frame, State) and frame.group == self.group and frame.inbox != self._inbox.id:
+            for told in frame.streams:
+                stream = Stream(frame.producer, told.topic, told.partition)
+                known = max(told.position, (told.entered[0], told.high_water))
+                self.world.oracle.told_of(self.name, stream, known)
 
     def looked_at(self) -> None:
         """See :class:`Process`: ask for messages when there are any, and for what is durable."""
@@ -216,7 +231,7 @@ class ConsumerProcess(Process):
             return
         self.note(f"accepts: {item.gap}")
         if engine.accept(item.gap):
-            self.world.oracle.gap(self.group, item.gap, self._reading_since)
+            self.world.oracle.gap(self.group, self.name, item.gap, self._begun)
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -236,7 +251,7 @@ class ConsumerProcess(Process):
                 self.world.oracle.before_join(self.group, stream, row.epoch, row.first, row.last)
             elif skips:
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
-                self.world.oracle.skipped(self.group, gap, row.mono_us / 1e6)
+                self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
 
     def close(self) -> None:
         """End cleanly, as :class:`~reliamsg.receiving.runner.Runner` does it."""

@@ -100,6 +100,8 @@ class Oracle:
         """By group, what was delivered, and to which consumer last."""
         self._given_at: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
         """The same, and when last."""
+        self._told: dict[tuple[str, Stream], tuple[int, int]] = {}
+        """By consumer, up to where others of its group said that they may have handed out."""
         self._ends: dict[str, list[float]] = {group: [] for group in self.groups}
         """When consumers ended."""
         self.settled: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
@@ -207,10 +209,10 @@ class Oracle:
     def _again(self, group: str, consumer: str, message: Message) -> None:
         if message.replayed:
             return
-        if not message.redelivered:
-            self.violate(
-                "duplicate", f"{message.id} at {consumer}, before at {self.handed[group][message.id]}"
-            )
+        before = self.handed[group][message.id]
+        told = self._told.get((consumer, message.stream), (0, 0))
+        if not message.redelivered and (before == consumer or (message.epoch, message.seq) < told):
+            self.violate("duplicate", f"{message.id} at {consumer}, before at {before}")
         by = self.settled[group].get(message.id)
         if by == consumer:
             self.violate("redelivered_after_ack", f"{message.id} at {consumer}")
@@ -244,33 +246,43 @@ class Oracle:
         self.dead[group].add(message)
         self.acked[group].add(message)
 
-    def gap(self, group: str, gap: Gap, connected_since: float) -> None:
-        """An application was told of a gap, and moved past it. `connected_since`: since when its consumer had been
-        able to read at all."""
+    def gap(self, group: str, consumer: str, gap: Gap, begun: float) -> None:
+        """An application was told of a gap, and moved past it. `begun`: when its consumer began for the first time: a
+        gap's clock goes on where it stopped when it is opened again."""
         given = self._given.setdefault((group, gap.stream), _Given())
-        waited = self._scheduler.now - max(given.moved_at, connected_since)
+        waited = self._scheduler.now - max(given.moved_at, begun)
         if gap.reason == "expired" and waited < self._gap_timeout - 0.001:
             self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
         self.declared[group].append((gap, self._scheduler.now))
-        self._check_true(group, gap, self._scheduler.now)
+        self._check_true(group, consumer, gap, self._scheduler.now)
         given.moved_at = self._scheduler.now
 
-    def skipped(self, group: str, gap: Gap, at: float) -> None:
+    def skipped(self, group: str, consumer: str, gap: Gap, at: float) -> None:
         """A group's journal says that it went on without these, as its application had asked for."""
         self.declared[group].append((gap, at))
-        self._check_true(group, gap, at)
+        self._check_true(group, consumer, gap, at)
 
-    def _check_true(self, group: str, gap: Gap, at: float) -> None:
-        """What was acknowledged durably, or handed out by a consumer that did not end since, is no gap."""
+    def _check_true(self, group: str, consumer: str, gap: Gap, at: float) -> None:
+        """What was acknowledged durably, or handed out by this consumer, which did not end since, is no gap. Another
+        inbox of the group may not have heard of that."""
         for message, given_at in self._given_at[group].items():
             if not _covers(gap, message) or message in self.dead[group] or given_at >= at:
+                continue
+            if self.handed[group][message] != consumer:
                 continue
             ended = any(given_at <= end <= at for end in self._ends[group])
             if message in self.settled[group] or not ended:
                 self.violate("false_gap", f"{gap} at {group}: {message} was delivered")
 
-    def consumer_ended(self, group: str) -> None:
+    def told_of(self, consumer: str, stream: Stream, high_water: tuple[int, int]) -> None:
+        """A consumer hears from another inbox of its group that everything below may have been handed out. What it did
+        not hear of it can't flag when it takes over; that is no more than is promised."""
+        self._told[consumer, stream] = max(high_water, self._told.get((consumer, stream), (0, 0)))
+
+    def consumer_ended(self, group: str, consumer: str) -> None:
         """A consumer of the group is gone, and what it had not committed with it."""
+        for key in [key for key in self._told if key[0] == consumer]:
+            del self._told[key]
         self._ends[group].append(self._scheduler.now)
 
     def before_join(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:

@@ -57,6 +57,9 @@ class Process:
         """See :class:`~reliamsg.simulation.transport.Host`."""
         return self.random.uniform(low, high)
 
+    def overhear(self, address: str, body: bytes) -> None:
+        """See :class:`~reliamsg.simulation.transport.Host`."""
+
     def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
         """See :class:`~reliamsg.simulation.transport.Host`."""
         self.scheduler.after(seconds, self._later, self.life, function, arguments)

@@ -49,6 +49,9 @@ class Host(Protocol):
     def uniform(self, low: float, high: float) -> float:
         """A random number."""
 
+    def overhear(self, address: str, body: bytes) -> None:
+        """A control frame came."""
+
 
 class _Transport:
     """Connecting, disconnecting and control frames, the same in both directions."""
@@ -203,6 +206,7 @@ class _Transport:
 
     def _heard(self, connection: Connection, address: str, body: bytes) -> None:
         if self.connection is connection and address in self._addresses:
+            self._host.overhear(address, body)
             self._events.heard(address, body)
 
 

@@ -59,7 +59,7 @@ class World:
         self.wall_jump_us = 0
         self.error: BaseException | None = None
         """The first that the product should never have raised."""
-        self._keys = KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if scenario.keys else None
+        self.keys = KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if scenario.keys else None
         self._directory = directory
         self._paths: dict[tuple[str, str], Path] = {}
         self.brokers = {
@@ -114,7 +114,7 @@ class World:
         s = self.scenario
         return make_settings(
             s.confirm, s.release, s.wire, None, s.max_bytes, s.retain_seconds, 64 * 1024, 16, 4 * 1024,
-            s.hello_timeout, 1.0, None, self._keys, s.sites,
+            s.hello_timeout, 1.0, None, self.keys, s.sites,
         )  # fmt: skip
 
     def consumer_settings(self, group: str, standby: bool) -> EngineSettings:
@@ -129,7 +129,7 @@ class World:
             s.takeover_timeout,
             s.on_gap,
             standby,
-            keys=self._keys,
+            keys=self.keys,
         )
 
     def rules(self, seed: int) -> Rules:
