@@ -79,6 +79,11 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     standbys = chance.random() < 0.12
     consumed = standbys or chance.random() < 0.5
     confirm: Confirm = chance.choice(["all", "all", "any", "all-active", Quorum(min(2, len(sites)))])
+    # An inbox that reads again after another one had read is behind its group, and lacks what producers let go since:
+    # with standbys nobody waits for that for ever.
+    gaps: list[Literal["accept", "skip", "wait"]] = (
+        ["wait", "wait", "accept", "skip"] if consumed and not standbys else ["accept", "skip"]
+    )
     keys = chance.random() < 0.2 or "forged" in (fixed or ())
     plain = chance.random() < 0.1
     chosen = _faults(chance, keys) if fixed is None else fixed
@@ -93,7 +98,7 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
         confirm=confirm,
         keys=keys,
         wire="plain" if plain else "batch",
-        on_gap=chance.choice(["wait", "wait", "accept", "skip"] if consumed else ["accept", "skip"]),
+        on_gap=chance.choice(gaps),
         gap_timeout=chance.choice([2.0, 5.0, 10.0]),
         takeover_timeout=chance.choice([8.0, 16.0]),
         hello_timeout=chance.choice([0.0, 1.0, 1.0]),
