@@ -15,7 +15,7 @@ __all__ = ["compare"]
 MISSED = frozenset({"phantom", "phantom_gap"})
 """Findings about what a producer's journal lacks: where its outbox was replaced by a copy, that went with the disk."""
 
-TAKEN_OVER = frozenset({"duplicate", "acknowledged_twice", "redelivered_after_ack"})
+TAKEN_OVER = frozenset({"duplicate", "acknowledged_twice", "redelivered_after_ack", "false_before_join"})
 """Findings about several inboxes of a group, of which the judge alone knows what one had heard of the other."""
 
 HANDED_AND_LOST = frozenset({"false_gap", "not_redelivered"})

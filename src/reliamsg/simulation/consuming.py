@@ -257,6 +257,7 @@ class ConsumerProcess(Process):
         """End cleanly, as :class:`~reliamsg.receiving.runner.Runner` does it."""
         engine = self.engine
         if engine is None:
+            self.end()
             return
         if self._chunk is not None:
             engine.release(self._chunk)

@@ -205,6 +205,7 @@ class ProducerProcess(Process):
         """End cleanly."""
         engine = self.engine
         if engine is None:
+            self.end()
             return
         engine.begin_close()
         for link in engine.links.values():

@@ -65,6 +65,8 @@ class _Transport:
         self._host = host
         self._events = events
         self._session: Session | None = None
+        self._trying: Connection | None = None
+        """One whose handshake is not over."""
         self._path = host.path(site.name)
         self._addresses: tuple[str, ...] = ()
         self._closed = False
@@ -94,9 +96,15 @@ class _Transport:
 
     def close(self, timeout: float) -> None:
         self._closed = True
+        self._stop_trying()
         if self.connection is not None:
             self.connection.client.close("closed")
             self.connection = self._session = None
+
+    def _stop_trying(self) -> None:
+        if self._trying is not None:
+            self._trying.client.close("closed")
+            self._trying = None
 
     def wake(self) -> None:
         """Only senders have something to do."""
@@ -119,7 +127,7 @@ class _Transport:
         if not self._path.passes or self._path.delay > CONNECT_TIMEOUT_S:
             self._host.after(CONNECT_TIMEOUT_S, self._failed, "timed out", False, "")
             return
-        connection = Connection(self._path)
+        connection = self._trying = Connection(self._path)
         connection.site.send(self._handshake, connection)
         self._host.after(CONNECT_TIMEOUT_S, self._give_up, self._attempts)
 
@@ -162,7 +170,7 @@ class _Transport:
         if self._closed or attempt != self._attempts or self.connection is not None:
             connection.client.close("closed")
             return
-        self.connection, self._session = connection, session
+        self.connection, self._session, self._trying = connection, session, None
         connection.client.on_lost = lambda reason: self._call(self._lost, connection, reason)
         if frozenset(self._addresses) != session.addresses:
             self.listen(self._addresses)
@@ -183,6 +191,7 @@ class _Transport:
         if self._closed:
             return
         self._attempts += 1  # whatever this attempt still leads to comes too late
+        self._stop_trying()
         if holder:
             self._tell_busy(holder)
         else:
