@@ -324,7 +324,9 @@ class Engine:
                     self.oldest_pending_us = rows[0].wall_us
             self.intake.stored()
         if rows:
-            self.control.announcing.timetable.published(dict.fromkeys(row.stream for row in rows), self.clock())
+            self.control.announcing.timetable.published(
+                dict.fromkeys(row.stream for row in rows), self.clock()
+            )
         self.intake.made_room()
         group.finish(error)
         for link in self.links.values() if rows else ():
