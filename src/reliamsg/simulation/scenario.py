@@ -87,6 +87,9 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     keys = chance.random() < 0.2 or "forged" in (fixed or ())
     plain = chance.random() < 0.1
     chosen = _faults(chance, keys) if fixed is None else fixed
+    on_gap = chance.choice(gaps)
+    if on_gap == "wait" and "restored" in chosen:
+        on_gap = "accept"  # what went with the disk never comes
     return Scenario(
         seed, messages, chosen, sites,
         producers=("p1", "p2")[: chance.choice([1, 1, 1, 2])],
@@ -98,7 +101,7 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
         confirm=confirm,
         keys=keys,
         wire="plain" if plain else "batch",
-        on_gap=chance.choice(gaps),
+        on_gap=on_gap,
         gap_timeout=chance.choice([2.0, 5.0, 10.0]),
         takeover_timeout=chance.choice([8.0, 16.0]),
         hello_timeout=chance.choice([0.0, 1.0, 1.0]),
