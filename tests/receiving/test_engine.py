@@ -433,3 +433,22 @@ def test_an_epoch_that_was_left_comes_again_before_the_next(bench: Bench) -> Non
     assert again[:4] == [(10, n, True) for n in range(7, 11)]
     assert [(epoch, seq) for epoch, seq, _ in again[4:]] == [(12, n) for n in range(1, 7)]
     assert journal(bench, "declared", "late", "conflict") == []
+
+
+@pytest.mark.parametrize("starts", [[], [True], [False], [False, True], [True, False]])
+def test_a_later_epoch_that_had_been_entered_stays_flagged_over_any_starts(
+    tmp_path: Path, starts: list[bool]
+) -> None:
+    """After a start the earlier epoch's messages come first again, and the later one is entered anew after them."""
+    bench = Bench(tmp_path / "inbox.db")
+    send(bench.network["dc1"], 1, 2, epoch=10, incarnation=77)
+    send(bench.network["dc1"], 1, 2, epoch=11, incarnation=78, prev=Prev(10, 77, 2))
+    assert [(m.epoch, m.seq) for m in bench.take(ack=False)] == [(10, 1), (10, 2), (11, 1), (11, 2)]
+    bench.settle(0.5)
+    for clean in (False, *starts):
+        bench.reopen(clean=clean)
+        bench.settle(0.5)
+    again = bench.take()
+    assert [(m.epoch, m.seq) for m in again] == [(10, 1), (10, 2), (11, 1), (11, 2)]
+    assert all(message.redelivered for message in again)
+    bench.close()

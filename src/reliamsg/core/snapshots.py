@@ -22,11 +22,11 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
             continue  # the producer will say so again
         high = known.high_water
         if closing:
-            high = max(known.cursor, known.redelivered_below) if entered else 0
+            high = known.cursor if entered else 0
         elif entered and known.more_to_come and known.cursor + state.reserve // 2 > high:
             high = known.cursor + state.reserve
-        if entered:
-            high = max(high, known.redelivered_below)
+        # Also of an epoch that was entered before this start, and not since: earlier messages came first again.
+        high = max(high, known.redelivered_below)
         epochs.append(EpochChange(known, known.position, high, list(known.settled), known.last, entered))
     if state.current is not None:
         # As many again as went in the time of one commit, several times over.

@@ -49,7 +49,7 @@ def _epoch(row: EpochRow) -> Reorder:
     known.settled = RangeSet(row.settled)
     known.safe = RangeSet(row.settled)
     known.high_water = row.high_water
-    known.redelivered_below = row.high_water if row.entered else 0
+    known.redelivered_below = row.high_water
     known.journalled = row.journalled
     known.last = row.last
     return known
