@@ -60,6 +60,16 @@ def test_a_young_lease_is_renewed_although_another_reads(lease: Lease) -> None:
     assert lease.came_back(beacon(OWN, 2), 102.1)
 
 
+def test_what_has_lapsed_claims_least(lease: Lease) -> None:
+    lease.claim = b"1"
+    assert lease.claim_now(103.9) == b"1"
+    assert lease.claim_now(104.0) > b"9"
+    lease.demand()
+    assert lease.claim_now(104.0) == b"1", (
+        "it has looked whether another reads, and waits for its first proof"
+    )
+
+
 def test_the_clock_goes_on_while_the_machine_is_suspended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "CLOCK_BOOTTIME", 7, raising=False)
     monkeypatch.setattr(time, "clock_gettime", {7: 5_000.0}.get)

@@ -11,10 +11,11 @@ import pytest
 
 from reliamsg.errors import GroupBusy
 from reliamsg.receiving.lane import Chunk
+from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
 from tests.receiving.control_tools import FakeProducer, rows
-from tests.receiving.tools import Bench, send, seqs
+from tests.receiving.tools import GROUP, Bench, send, seqs
 
 KINDS = ["amqp", "mqtt", "mixed"]
 
@@ -43,6 +44,16 @@ def share_sessions(broker: MemoryBroker) -> None:
         return connect(broker, client, wake, bindings)
 
     broker.connect_receiver = connect_receiver  # type: ignore[method-assign]
+
+
+def by_inbox(path: Path) -> list[str]:
+    """Two members' names, the one whose inbox has the lower name first."""
+    found = []
+    for name in ("a", "b"):
+        inbox = Inbox(path / f"{name}.db", GROUP)
+        found.append((inbox.id, name))
+        inbox.close()
+    return [name for _, name in sorted(found)]
 
 
 class Group:
@@ -224,15 +235,21 @@ def test_one_that_was_stopped_and_kept_its_connections_goes_on(group: Group) -> 
     assert phase(second) == "waiting"
 
 
-def test_one_that_was_stopped_and_reads_without_the_session_hands_out_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lower", ["first", "second"])
+def test_one_that_was_stopped_and_reads_without_the_session_hands_out_nothing(
+    tmp_path: Path, lower: str
+) -> None:
     """A broker that does not give out a group's session lets it be read under other names: nobody's connection ends
-    when another takes over."""
+    when another takes over. Whoever has taken over reads on, whichever inbox has the lower name."""
     group = Group(tmp_path, "mqtt")
     for broker in group.network.brokers.values():
         share_sessions(broker)
-    first = group.join()
+    names = by_inbox(tmp_path)
+    if lower == "second":
+        names.reverse()
+    first = group.join(name=names[0])
     group.settle(0.5)
-    second = group.join(standby=True)
+    second = group.join(standby=True, name=names[1])
     group.settle(1.0)
     group.stop(first)
     group.settle(14.0)

@@ -217,7 +217,8 @@ class Control:
         """Send a beacon: whether this inbox reads, at every site in reach."""
         shared = self.shared
         role: Literal["active", "standby"] = "standby" if shared.barred else "active"
-        nonce = make_nonce(shared.lease.run, shared.lease.claim, wants_all)
+        claim = shared.lease.claim_now(now) if role == "active" else shared.lease.claim
+        nonce = make_nonce(shared.lease.run, claim, wants_all)
         state = self._state(self._own_address, "", role, nonce, [])
         if role == "active":
             shared.lease.sent(state.number, now)

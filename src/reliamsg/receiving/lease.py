@@ -25,6 +25,7 @@ _MAX_SENT = 64
 _RUN_BYTES = 8
 _CLAIM_BYTES = MAX_NONCE_BYTES - _RUN_BYTES - 1
 _WANTS_ALL = 1
+_LEAST = b"\xff"
 
 Role = Literal["active", "standby"]
 
@@ -57,7 +58,7 @@ def make_nonce(run: bytes, claim: bytes, wants_all: bool) -> bytes:
 def parse_nonce(inbox: str, number: int, role: Role, nonce: bytes) -> Beacon:
     """A beacon from what its frame holds. A nonce of another form names its own run, and claims least."""
     if len(nonce) <= _RUN_BYTES:
-        return Beacon(inbox, nonce, number, role, b"\xff", False)
+        return Beacon(inbox, nonce, number, role, _LEAST, False)
     flags, claim = nonce[_RUN_BYTES], nonce[_RUN_BYTES + 1 :]
     return Beacon(inbox, nonce[:_RUN_BYTES], number, role, claim, bool(flags & _WANTS_ALL))
 
@@ -89,7 +90,7 @@ class Lease:
         self.others: dict[tuple[str, bytes], Other] = {}
         self.freed_at: float | None = None
         """When an inbox that had read said that it does not any more."""
-        self.claim = b"\xff"
+        self.claim = _LEAST
         """What this inbox's own beacons claim."""
         self._sent: dict[int, float] = {}
 
@@ -140,6 +141,11 @@ class Lease:
         """Nothing is handed out before the next proof: another may have read until now."""
         self.until = float("-inf")
         self._sent.clear()
+
+    def claim_now(self, now: float) -> bytes:
+        """What a beacon claims that says that this inbox reads. With proofs that are too old it claims least: whoever
+        has taken over must not yield to one that is about to find that out."""
+        return _LEAST if self.expired(now) else self.claim
 
     @property
     def own_rank(self) -> tuple[bytes, str, bytes]:
