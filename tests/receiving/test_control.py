@@ -8,7 +8,7 @@ import pytest
 
 from reliamsg.message import Stream
 from reliamsg.receiving.engine import GapItem
-from reliamsg.wire.address import group_address, producer_address, status_address
+from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from tests.receiving.control_tools import FakeProducer, rows
 from tests.receiving.tools import GROUP, TOPIC, Bench, frame, send, seqs
 
@@ -108,9 +108,23 @@ def test_numbers_of_states_rise_over_a_restart(bench: Bench, producer: FakeProdu
     assert producer.states()[0].number > before
 
 
-def test_producers_are_called_on_every_connect(bench: Bench, producer: FakeProducer) -> None:
-    from reliamsg.wire.address import call_address
+def test_numbers_of_states_rise_though_the_clock_is_set_back(bench: Bench, producer: FakeProducer) -> None:
+    """A producer takes requests from no state that is older than the newest of the same inbox."""
+    bench.close()
+    bench.wall_offset_us = 200_000_000_000  # µs
+    newest = -1
+    for _ in range(4):
+        bench.open()
+        bench.settle(1.0)
+        numbers = [state.number for state in producer.states("call", call_address(TOPIC))]
+        assert numbers
+        assert min(numbers) > newest
+        newest = max(numbers)
+        bench.close()
+        bench.wall_offset_us -= 50_000_000_000
 
+
+def test_producers_are_called_on_every_connect(bench: Bench, producer: FakeProducer) -> None:
     producer.states("call", call_address(TOPIC))
     bench.network["dc2"].cut()
     bench.settle(0.5)

@@ -64,6 +64,7 @@ class Bench:
     ) -> None:
         self.path = path
         self.now = 100.0
+        self.wall_offset_us = 0
         self.rules = rules
         self.network = network or MemoryNetwork(*sites, threaded=False)
         self.settings: dict[str, Any] = {}
@@ -80,7 +81,7 @@ class Bench:
             self.inbox,
             self.network,
             clock=lambda: self.now,
-            wall_us=lambda: int(self.now * 1e6),
+            wall_us=lambda: int(self.now * 1e6) + self.wall_offset_us,
             probe=self.points.append,
         )
         self.engine.start()

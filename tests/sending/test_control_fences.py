@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.errors import OutboxWriteError, ProducerConflict, ProducerFenced
+from reliamsg.errors import OutboxFull, OutboxWriteError, ProducerConflict, ProducerFenced
 from reliamsg.sending.engine import Engine
 from reliamsg.transport.base import Outcome
 from reliamsg.wire.control import StreamState
@@ -179,6 +179,32 @@ class TestRenumbering:
         )
         (error,) = bench.errors
         assert isinstance(error, ProducerConflict)
+
+    def test_a_full_one_has_room_once_groups_say_that_they_were_further(
+        self, bench: Bench, tmp_path: Path
+    ) -> None:
+        """Copied full, gone on, put back: nothing can be published before the group's word counts."""
+        options = {"release": "consumed", "max_bytes": 3_000, "retain_seconds": 0.0}
+        first = bench.open(GROUPS, hello_timeout=0, **options)
+        bench.publish(first, "t", bytes(2_000))
+        shutil.copy(bench.path, tmp_path / "copy.db")
+        shutil.copy(f"{bench.path}-wal", tmp_path / "copy.db-wal")
+        group = bench.group("g")
+        group.tell(settled(first, "t", 1))
+        bench.run(2.0)
+        bench.publish(first, "t", bytes(2_000))
+        went_on = settled(first, "t", 2)
+        bench.close(first)
+        second = bench.open(GROUPS, path=tmp_path / "copy.db", **options)
+        with pytest.raises(OutboxFull):
+            bench.publish(second, "t", bytes(2_000))
+        group.tell(went_on)
+        bench.run(2.0)
+        receipt = bench.publish(second, "t", bytes(2_000))
+        bench.run(2.0)
+        assert receipt.done
+        assert receipt.id is not None
+        assert (receipt.id.epoch, receipt.id.seq) == (second._outbox.epoch, 1)
 
     def test_what_a_crash_left_behind_the_gate_moves_too(self, bench: Bench) -> None:
         engine = bench.open(GROUPS)

@@ -25,6 +25,7 @@ from reliamsg.errors import (
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import Database, migrations, statements
 from reliamsg.store.inbox import (
+    STATES_RESERVED,
     Batch,
     DeadLetter,
     EpochRow,
@@ -89,6 +90,15 @@ def test_what_was_committed_is_there_again(tmp_path: Path) -> None:
     assert (10, 21, 2) in saved.attempts
     assert inbox.held_bytes == 200
     inbox.close()
+
+
+def test_numbers_of_states_are_never_used_again(tmp_path: Path) -> None:
+    path, free = tmp_path / "inbox.db", 0
+    for wall_us in (10**15, 10**15 + 5, 7, 10**15 + 10 * STATES_RESERVED):
+        with closing(Inbox(path, "billing")) as inbox:
+            begin = inbox.reserve_states(wall_us)
+        assert begin >= max(free, wall_us)
+        free = begin + STATES_RESERVED
 
 
 def test_held_frames_leave_when_the_position_has_passed_them(inbox: Inbox) -> None:

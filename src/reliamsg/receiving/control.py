@@ -89,8 +89,8 @@ class Control:
         self._sites = sites
         self._topics = frozenset(topics)
         self._own_address = group_address(shared.group)
-        self._number = shared.wall_us()
-        """Of the newest state sent; so it rises over restarts too."""
+        self._number = shared.inbox.reserve_states(shared.wall_us())
+        """Of the newest state sent. It rises over restarts too."""
         self._unanswered: dict[str, dict[Stream, None]] = {}
         """By producer, streams whose state is to be told."""
         self._strangers: dict[str, None] = {}

@@ -238,11 +238,16 @@ class Control:
             position = (position[0], 1)  # the numbers are another history's
         known = chain.get(told.entered[0]) == told.entered[1]
         with self._engine.lock:
+            tail = membership.table.tail(stream)
+            if tail < position < (self._outbox.epoch, 1):
+                # This outbox is an older copy of one that went on: the group has dealt with all that is held here. If
+                # that were not believed before something is published, a full outbox would never have room again.
+                position = tail
             went_on = membership.hear(
                 stream, group, position, told.entered, now, told.high_water if known else 0
             )
             member = membership.table.find(stream, group)
-            behind = member is None or member.position < membership.table.tail(stream)
+            behind = member is None or member.position < tail
             named = member is not None and member.named
         if fresh and (told.wanted or told.missing):
             self.repairing.queue.request(

@@ -55,7 +55,7 @@ FAULTS: dict[str, tuple[float, str]] = {
     "disk_full": (0.002, "a disk is full for a while"),
     "fsync_error": (0.001, "an fsync fails"),
     "restored": (0.0005, "an outbox is replaced by an older copy of it"),
-    "clock_jump": (0.01, "a wall clock jumps ahead by up to a day"),
+    "clock_jump": (0.01, "a wall clock jumps by up to a day, ahead or back"),
     # Applications
     "handler_failed": (0.02, "handling a message raises"),
     "rejected": (0.01, "the application gives a message up"),

@@ -157,7 +157,7 @@ class Weather:
     def _clocks(self) -> None:
         faults = self.world.faults
         if faults.bites("clock_jump"):
-            jump = faults.random("clock_jump").randrange(1, DAY_US)
+            jump = faults.random("clock_jump").randrange(-DAY_US, DAY_US)
             self._note("", f"the wall clock jumps by {jump / 1e6:.1f} s")
             faults.strikes("clock_jump")
             self.world.wall_jump_us += jump

@@ -26,6 +26,8 @@ __all__ = [
 
 MAX_QUARANTINED_FRAME = 256 * 1024
 """Longest part of an unusable message that is kept."""
+STATES_RESERVED = 2**36
+"""States that an opening may number: thousands a second for months, and 2^27 openings before numbers run out."""
 
 Span = tuple[int, int]
 
@@ -201,6 +203,22 @@ class Inbox:
         self._database.close()
 
     # -- writing ------------------------------------------------------------------------------------------
+
+    def reserve_states(self, wall_us: int) -> int:
+        """Returns a number n: the :data:`STATES_RESERVED` after n are for this opening's states, durably. They are
+        above those of every earlier opening, wherever the wall clock (µs since 1970) jumped. What that says counts
+        where the file is new, or an older copy, which does not know how far the numbers were.
+
+        Raises what :meth:`commit` raises.
+        """
+        with self._database.transaction() as connection:
+            found = connection.execute("SELECT value FROM meta WHERE name = 'states_reserved'").fetchone()
+            begin = max(wall_us, 0 if found is None else int(found[0]))
+            connection.execute(
+                "INSERT OR REPLACE INTO meta (name, value) VALUES ('states_reserved', ?)",
+                (str(begin + STATES_RESERVED),),
+            )
+        return begin
 
     def commit(
         self, batch: Batch, wall_us: int, mono_us: int, before_commit: Callable[[], None] | None = None
