@@ -127,8 +127,8 @@ class ConsumerProcess(Process):
         if isinstance(frame, State) and frame.group == self.group and frame.inbox != self._inbox.id:
             for told in frame.streams:
                 stream = Stream(frame.producer, told.topic, told.partition)
-                known = max(told.position, (told.entered[0], told.high_water))
-                self.world.oracle.told_of(self.name, stream, known)
+                high_water = told.entered[0], told.high_water
+                self.world.oracle.told_of(self.name, stream, told.position, high_water)
 
     def looked_at(self) -> None:
         """See :class:`Process`: ask for messages when there are any, and for what is durable."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
@@ -80,6 +80,14 @@ class _Given:
     """When something was handed out or declared last."""
 
 
+class _Declared(NamedTuple):
+    """A gap that a consumer of a group moved past."""
+
+    gap: Gap
+    at: float
+    consumer: str
+
+
 class Oracle:
     """See the module. Every method is told of something when it happens."""
 
@@ -102,6 +110,8 @@ class Oracle:
         """The same, and when last."""
         self._told: dict[tuple[str, Stream], tuple[int, int]] = {}
         """By consumer, up to where others of its group said that they may have handed out."""
+        self._told_positions: dict[tuple[str, Stream], tuple[int, int]] = {}
+        """By consumer, before which others of its group said that everything is settled."""
         self._ends: dict[str, list[float]] = {group: [] for group in self.groups}
         """When consumers ended."""
         self.settled: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
@@ -110,7 +120,7 @@ class Oracle:
         """What was acknowledged."""
         self.dead: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was given up to the dead letters."""
-        self.declared: dict[str, list[tuple[Gap, float]]] = {group: [] for group in self.groups}
+        self.declared: dict[str, list[_Declared]] = {group: [] for group in self.groups}
         self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
@@ -198,7 +208,7 @@ class Oracle:
             self._again(group, consumer, message)
         elif not (message.redelivered or message.replayed):
             self._first(group, consumer, operation, identity, given)
-        if self._is_declared(group, identity) and not message.replayed:
+        if not message.replayed and self._knows_declared(group, consumer, identity):
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
         self.handed[group][identity] = consumer
         self._given_at[group][identity] = self._scheduler.now
@@ -253,13 +263,13 @@ class Oracle:
         waited = self._scheduler.now - max(given.moved_at, begun)
         if gap.reason == "expired" and waited < self._gap_timeout - 0.001:
             self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
-        self.declared[group].append((gap, self._scheduler.now))
+        self.declared[group].append(_Declared(gap, self._scheduler.now, consumer))
         self._check_true(group, consumer, gap, self._scheduler.now)
         given.moved_at = self._scheduler.now
 
     def skipped(self, group: str, consumer: str, gap: Gap, at: float) -> None:
         """A group's journal says that it went on without these, as its application had asked for."""
-        self.declared[group].append((gap, at))
+        self.declared[group].append(_Declared(gap, at, consumer))
         self._check_true(group, consumer, gap, at)
 
     def _check_true(self, group: str, consumer: str, gap: Gap, at: float) -> None:
@@ -274,15 +284,20 @@ class Oracle:
             if message in self.settled[group] or not ended:
                 self.violate("false_gap", f"{gap} at {group}: {message} was delivered")
 
-    def told_of(self, consumer: str, stream: Stream, high_water: tuple[int, int]) -> None:
-        """A consumer hears from another inbox of its group that everything below may have been handed out. What it did
-        not hear of it can't flag when it takes over; that is no more than is promised."""
-        self._told[consumer, stream] = max(high_water, self._told.get((consumer, stream), (0, 0)))
+    def told_of(
+        self, consumer: str, stream: Stream, position: tuple[int, int], high_water: tuple[int, int]
+    ) -> None:
+        """A consumer hears from another inbox of its group that everything below `position` is settled, and that what
+        is below `high_water` may have been handed out. What it did not hear of it can't flag, nor leave out, when it
+        takes over; that is no more than is promised."""
+        for told, value in ((self._told_positions, position), (self._told, max(position, high_water))):
+            told[consumer, stream] = max(value, told.get((consumer, stream), (0, 0)))
 
     def consumer_ended(self, group: str, consumer: str) -> None:
         """A consumer of the group is gone, and what it had not committed with it."""
-        for key in [key for key in self._told if key[0] == consumer]:
-            del self._told[key]
+        for told in (self._told, self._told_positions):
+            for key in [key for key in told if key[0] == consumer]:
+                del told[key]
         self._ends[group].append(self._scheduler.now)
 
     def before_join(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
@@ -297,7 +312,16 @@ class Oracle:
         )
 
     def _is_declared(self, group: str, message: MessageId) -> bool:
-        return any(_covers(gap, message) for gap, _ in self.declared[group])
+        return any(_covers(declared.gap, message) for declared in self.declared[group])
+
+    def _knows_declared(self, group: str, consumer: str, message: MessageId) -> bool:
+        """Whether the message was declared as a gap by this consumer, or by another that had told it so."""
+        stream = Stream(message.producer, message.topic, message.partition)
+        told = (message.epoch, message.seq) < self._told_positions.get((consumer, stream), (0, 0))
+        return any(
+            _covers(declared.gap, message) and (told or declared.consumer == consumer)
+            for declared in self.declared[group]
+        )
 
     def _is_passed(self, group: str, message: MessageId) -> bool:
         return self._is_declared(group, message) or self._came_before(group, message)
@@ -338,7 +362,7 @@ class Oracle:
         message = operation.message
         if operation.gone or message is None or message in self.handed[group] or message in self.dead[group]:
             return
-        declared = next((at for gap, at in self.declared[group] if _covers(gap, message)), None)
+        declared = next((each.at for each in self.declared[group] if _covers(each.gap, message)), None)
         let_go = self._let_go[group].get(message)
         if declared is None and not self._came_before(group, message):
             if operation.outcome == "ok":
