@@ -91,6 +91,8 @@ class Broker:
         self.login_refused = False
         self.blocked: str | None = None
         self.queues: dict[Key, deque[Stored]] = {}
+        self.first_read: dict[Key, float] = {}
+        """When a group read for the first time."""
         self.sessions: dict[Session, None] = {}
         self.readers: dict[Reader, None] = {}
         self._scheduler, self._faults, self._history = scheduler, faults, history
@@ -157,6 +159,7 @@ class Broker:
         existed = all(key in self.queues for key in reader.keys)
         for key in reader.keys:
             self.queues.setdefault(key, deque())
+            self.first_read.setdefault(key, self._scheduler.now)
         self.readers[reader] = None
         return existed
 

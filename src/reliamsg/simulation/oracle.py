@@ -304,12 +304,16 @@ class Oracle:
         """A group's journal says that these came before it joined."""
         self._before_join[group].add((stream, epoch, first, last))
 
+    def came_before(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> bool:
+        """Whether all of these came before the group joined, as it says."""
+        return any(
+            (stream, epoch) == (its, its_epoch) and low <= first and last <= (high or last)
+            for its, its_epoch, low, high in self._before_join[group]
+        )
+
     def _came_before(self, group: str, message: MessageId) -> bool:
         stream = Stream(message.producer, message.topic, message.partition)
-        return any(
-            stream == its and epoch == message.epoch and first <= message.seq <= (last or message.seq)
-            for its, epoch, first, last in self._before_join[group]
-        )
+        return self.came_before(group, stream, message.epoch, message.seq, message.seq)
 
     def _is_declared(self, group: str, message: MessageId) -> bool:
         return any(_covers(declared.gap, message) for declared in self.declared[group])
