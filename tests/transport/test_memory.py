@@ -320,6 +320,16 @@ class TestConnectionFaults:
             ("connected", "memory:5672", None),
         ]
 
+    def test_a_consumer_that_gives_way_whenever_it_is_connected_does_not_hold_up_all_others(
+        self, world: World
+    ) -> None:
+        received, receiver = world.receiver()
+        received.connected = lambda *_: receiver.reconnect("gives way")  # type: ignore[method-assign]
+        world.send(1)
+        assert received.calls == [("disconnected", "gives way")]
+        world.run()
+        assert received.calls == [("disconnected", "gives way")] * 2
+
     def test_tokens_of_an_earlier_connection_are_void(self, world: World) -> None:
         received, receiver = world.receiver()
         world.send(1)

@@ -9,6 +9,7 @@ decides what happens when, without sleeping.
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -20,6 +21,9 @@ from reliamsg.transport.base import Binding, Outcome, ReceiverEvents, SenderEven
 from reliamsg.transport.memory_broker import Connection, MemoryBroker, Refused
 
 __all__ = ["MemoryBroker", "MemoryNetwork", "MemoryReceiver", "MemorySender"]
+
+REST_SECONDS = 0.01
+"""Before a thread connects again after it dropped the connection of itself."""
 
 E = TypeVar("E", SenderEvents, ReceiverEvents)
 T = TypeVar("T", bound="MemorySender | MemoryReceiver")
@@ -42,6 +46,9 @@ class _MemoryTransport(ABC, Generic[E]):
         self._listening = threading.Lock()
         """Held while the broker is told of addresses, so that the newest are told last."""
         self._pending = threading.Event()
+        self._resting = False
+        """It dropped the connection of itself, and connects again a moment later. Nothing else would end it if whoever
+        asks for that does so again and again."""
         self._stopping = False
         self._killed = False
         self._started = False
@@ -97,8 +104,15 @@ class _MemoryTransport(ABC, Generic[E]):
         """Drop the connection, if there is one, and connect again."""
         connection = self._connection
         if connection is not None:
+            self._resting = True
             self.broker.drop(connection, reason)
         self._wake()
+
+    def rested(self) -> None:
+        """It may connect again, though it dropped its connection of itself. Not for threaded transports."""
+        if self._resting:
+            self._resting = False
+            self._wake()
 
     def close(self, timeout: float) -> None:
         """Disconnect, and end the thread."""
@@ -136,12 +150,15 @@ class _MemoryTransport(ABC, Generic[E]):
             self._pending.wait()
             self._pending.clear()
             self._work()
+            if self._resting:
+                time.sleep(REST_SECONDS)
+                self.rested()
 
     def _work(self) -> None:
         while not self._killed:
             connection = self._connection
             if connection is None:
-                if self._stopping or not self._try_to_connect():
+                if self._stopping or self._resting or not self._try_to_connect():
                     break
             elif self._stopping or not connection.alive:
                 self.broker.drop(connection, "closed")
@@ -341,6 +358,8 @@ class MemoryNetwork:
 
         Raises :class:`RuntimeError` if there is no end to it within `max_rounds`.
         """
+        for transport in list(self._transports):
+            transport.rested()
         for rounds in range(max_rounds):
             # A list, not any(): everybody has a turn in each round.
             if not any([transport.step() for transport in list(self._transports)]):  # noqa: C419
