@@ -193,6 +193,29 @@ def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
             [("false_gap", 4, 5)],
         ),
         "false_gap without an end": (new().add("delivered", 1, 5).add("declared", 5, 4), [("false_gap", 5, 5)]),
+        "declared instead of given again": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 3).boot().add("declared", 4, 6).add("delivered", 7)
+            .boot().add("redelivered", 7).add("delivered", 8),
+            [],
+        ),
+        "false_gap of what was acknowledged": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 4).boot().add("declared", 4, 5).add("delivered", 6),
+            [("false_gap", 4, 4)],
+        ),
+        "false_gap of what was given again": (
+            new().add("delivered", 1, 5).boot().add("redelivered", 1, 4).add("declared", 4, 5).add("delivered", 6),
+            [("false_gap", 4, 4)],
+        ),
+        "false_gap of what was passed over": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 4).boot().add("delivered", 6).boot()
+            .add("declared", 5).add("redelivered", 6).add("delivered", 7),
+            [("false_gap", 5, 5), ("not_redelivered", 5, 5)],
+        ),
+        "delivered_after_gap of what was declared instead": (
+            new().add("delivered", 1, 5).add("acknowledged", 1, 3).boot().add("declared", 4, 5).add("redelivered", 4)
+            .add("delivered", 6),
+            [("delivered_after_gap", 4, 4)],
+        ),
         "gap_closed_early": (
             new(**gaps).add("delivered", 1, 2).add("declared", 3, 4, reason="expired", elapsed=2.5),
             [("gap_closed_early", 3, 4)],

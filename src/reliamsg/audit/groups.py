@@ -121,7 +121,12 @@ def _given() -> list[Column]:
     begun = F.coalesce(F.col("acknowledged_start_boot") == F.col("boot_lsn"), F.lit(False))
     return [
         _found("duplicate", delivered & (_before("handed") | elsewhere)),
-        _found("delivered_after_gap", _is(*HANDED) & _before("skipped") & ~_before("handed")),
+        _found(
+            "delivered_after_gap",
+            _is(*HANDED)
+            & _before("skipped")
+            & (~_before("handed") | (_is("redelivered") & _before("given_up"))),
+        ),
         _found(
             "out_of_order",
             delivered & ~_before("handed") & ~_before("skipped") & (F.col("first") < F.col("start")),
@@ -134,8 +139,8 @@ def _given() -> list[Column]:
             last=F.when(durable, F.col("last")).otherwise(F.col("first")),
         ),
         _found("false_replay", _is(REPLAYED) & ~_before("dead")),
-        # A boot that gives something new owes what was given before it and was neither acknowledged nor
-        # dead-lettered by then: seen at the next row that gives the number again, or at the last one. Another inbox
+        # A boot that gives something new owes what was given before it and was neither acknowledged, dead-lettered
+        # nor declared by then: seen at the next row that gives the number again, or at the last one. Another inbox
         # of the group may have dealt with it meanwhile.
         _found(
             "not_redelivered",
@@ -153,8 +158,9 @@ def _given() -> list[Column]:
 
 def _passed(boot: str, row: str, unmet: Column) -> Column:
     owed = F.col("acknowledged_boot").isNull() | (F.col("acknowledged_boot") >= F.col(boot))
-    alive = F.col("first_dead").isNull() | (F.col("first_dead") > F.col(row))
-    return F.coalesce(F.col(row).isNotNull() & unmet & owed & alive, F.lit(False))
+    for label in ("first_dead", "first_given_up"):
+        owed &= F.col(label).isNull() | (F.col(label) > F.col(row))
+    return F.coalesce(F.col(row).isNotNull() & unmet & owed, F.lit(False))
 
 
 def _told() -> list[Column]:
@@ -162,12 +168,17 @@ def _told() -> list[Column]:
     # A hole is filled by a delivery that nothing else came before; it is out of order then, and no hole any more.
     filled = _before("delivered") & (F.col("first_delivered") == F.col("first_handed"))
     return [
-        _found("false_gap", _is(*SKIPPED) & _before("handed")),
+        _found("false_gap", _is(*SKIPPED) & _before("handed") & ~_given_up()),
         _found("declared_late", _is(*SKIPPED) & _before("hole") & ~_before("skipped") & ~filled),
         # What comes from before the place of joining may arrive at any time; nothing beyond it may be called so.
         _found("false_before_join", _is("before_join") & (F.col("begin") <= F.col("first"))),
         _found("undeclared_gap", _is("hole") & ~F.col("broken") & ~F.col("told")),
     ]
+
+
+def _given_up() -> Column:
+    """Whether it is declared instead of given again: what no earlier boot acknowledged may be lost by now."""
+    return F.coalesce(_is("declared") & (F.col("first_given_up") <= F.col("lsn")), F.lit(False))
 
 
 def _acknowledged() -> list[Column]:

@@ -34,7 +34,8 @@ def histories(rows: DataFrame, chains: DataFrame) -> DataFrame:
     In the row's own chain: `first_LABEL`, the lsn of the first row that is handed, delivered, skipped, dead, replayed,
     acknowledged or a hole; `last_handed`, that of the last one; `acknowledged_boot` and `replayed_boot`, the first boot
     that did; `acknowledged_start_boot`, that of the newest earlier acknowledgement that begins with the piece;
-    `previous_next_boot` and `previous_next_pass`, those of the row before that handed it.
+    `previous_next_boot` and `previous_next_pass`, those of the row before that handed it; `first_given_up`, the lsn of
+    the first row that declares what earlier boots handed, this one owes, and nothing new passed over yet.
 
     In all chains: `handed_rank`, the lowest rank of one that handed it; `told`: it was handed, skipped or
     dead-lettered; `settled`: handed or dead-lettered; `acknowledged_apart`: acknowledged by more than one chain, and to
@@ -131,6 +132,7 @@ def _with_others(pairs: DataFrame) -> DataFrame:
             F.max(F.when(begins, F.struct("lsn", "boot_lsn"))).over(before).alias("began"),
             F.last(when_handed("next_boot"), ignorenulls=True).over(before).alias("previous_boot"),
             F.last(when_handed("next_pass"), ignorenulls=True).over(before).alias("previous_pass"),
+            F.last(when_handed("boot_lsn"), ignorenulls=True).over(before).alias("previous_handed"),
         )
         .select(
             "*",
@@ -143,6 +145,7 @@ def _with_others(pairs: DataFrame) -> DataFrame:
             F.col("previous_boot.value").alias("previous_next_boot"),
             F.col("previous_pass.value").alias("previous_next_pass"),
         )
+        .withColumn("first_given_up", F.min(F.when(_gives_up(), F.col("lsn"))).over(in_chain))
         .select(
             "*",
             F.min(F.when(handed, F.col("rank"))).over(anywhere).alias("handed_rank"),
@@ -161,5 +164,16 @@ def _with_others(pairs: DataFrame) -> DataFrame:
                 | (F.col("acknowledged_high") != F.col("rank")),
             }
         )
-        .drop("began", "previous_boot", "previous_pass", "flagged")
+        .drop("began", "previous_boot", "previous_pass", "previous_handed", "flagged")
     )  # fmt: skip
+
+
+def _gives_up() -> Column:
+    """Whether a row declares what an earlier boot handed, and was neither acknowledged by then nor passed over."""
+    return (
+        (F.col("kind") == SKIPPED[0])
+        & (F.col("previous_handed.value") < F.col("boot_lsn"))
+        & (F.col("acknowledged_boot").isNull() | (F.col("acknowledged_boot") >= F.col("boot_lsn")))
+        & (F.col("first_dead").isNull() | (F.col("first_dead") > F.col("lsn")))
+        & (F.col("previous_next_pass").isNull() | (F.col("previous_next_pass") > F.col("lsn")))
+    )

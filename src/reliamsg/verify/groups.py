@@ -145,7 +145,12 @@ class _StreamState:
     holes: dict[int, Spans] = field(default_factory=dict)
     dead: dict[int, Spans] = field(default_factory=dict)
     owed: dict[int, Spans] = field(default_factory=dict)
-    """Given before this boot and not acknowledged by then: to be given again, before anything new."""
+    """Given before this boot and not acknowledged by then: to be given again, or declared where it is lost by now,
+    before anything new."""
+    missed: dict[int, Spans] = field(default_factory=dict)
+    """Owed, and passed over since it was given last."""
+    given_up: dict[int, Spans] = field(default_factory=dict)
+    """Owed, and declared."""
 
 
 def _lowest(spans: dict[int, Spans]) -> Position | None:
@@ -220,7 +225,11 @@ class _Reader:
         self.latest = boot.opened.get("begin") == "latest"
         for stream, state in self.streams.items():
             state.owed = {
-                epoch: handed - self.acknowledged[stream, epoch] - _at(state.dead, epoch)
+                epoch: handed
+                - self.acknowledged[stream, epoch]
+                - _at(state.dead, epoch)
+                - _at(state.given_up, epoch)
+                - _at(state.missed, epoch)
                 for epoch, handed in state.handed.items()
             }
 
@@ -291,7 +300,7 @@ class _Reader:
         for piece in acknowledged - self.replays[key]:
             self._find("redelivered_after_ack", row, *piece)
         skipped = _at(state.skipped, row.epoch).within(row.first, row.last)
-        for piece in skipped - _at(state.handed, row.epoch):
+        for piece in skipped - (_at(state.handed, row.epoch) - _at(state.given_up, row.epoch)):
             self._find("delivered_after_gap", row, *piece)
         if self.succeeds:
             for piece in _at(state.handed, row.epoch).lacking(row.first, row.last):
@@ -301,7 +310,13 @@ class _Reader:
     def _skipped(self, row: JournalRow, state: _StreamState) -> None:
         # An end that is not known, or below the start, means: all that the epoch still had.
         last = row.last if row.last >= row.first else ENDLESS - 1
-        for piece in _at(state.handed, row.epoch).within(row.first, last):
+        given = _at(state.handed, row.epoch).within(row.first, last)
+        if row.kind == "declared":
+            given_up, owed = _at(state.given_up, row.epoch), _at(state.owed, row.epoch)
+            given_up.update(owed.within(row.first, last))
+            owed.discard(row.first, last)
+            given -= given_up
+        for piece in given:
             self._find("false_gap", row, *piece)
         if row.kind == "before_join" and (begin := _lowest(state.handed)) is not None:
             # What arrives from before the place of joining may do so at any time; nothing else may be called so.
@@ -341,7 +356,8 @@ class _Reader:
 
     def _hand(self, row: JournalRow, state: _StreamState, start: int) -> None:
         """The application was given the row's messages; those from `start` are beyond the cursor."""
-        _at(state.owed, row.epoch).discard(row.first, row.last)
+        for settled in (state.owed, state.missed):
+            _at(settled, row.epoch).discard(row.first, row.last)
         _at(state.handed, row.epoch).add(row.first, row.last)
         self.facts.handed.put(key_of(row), row.first, row.last)
         if start <= row.last:
@@ -366,6 +382,7 @@ class _Reader:
             bound = position[1] - 1 if epoch == position[0] else ENDLESS if epoch < position[0] else -1
             if passed := state.owed[epoch].within(1, bound):
                 self.passed.merge({(stream_of(row), epoch): passed})
+                _at(state.missed, epoch).update(passed)
                 state.owed[epoch] = state.owed[epoch] - passed
 
     def _acknowledge(self, rows: list[JournalRow]) -> None:
