@@ -28,14 +28,14 @@ def test_what_the_one_before_may_have_handed_out_is_flagged() -> None:
 
 @pytest.mark.parametrize("first", [5, 11, 16])
 def test_what_was_settled_and_is_no_longer_held_is_no_gap(first: int) -> None:
-    teller, group = told(30, 11, 11), Group()
+    teller, group = told(30, 11, 12), Group()
     teller.release(10, first - 1)
     at_the_topic = replace(teller.status(), reached=None)
     group.hear(at_the_topic)
     group.hear(teller.status())
     group.wait(12.0, teller)
     assert group.got == [(10, n) for n in range(first, 31)]
-    assert group.flagged == {(10, n) for n in range(first, 11)}
+    assert group.flagged == {(10, n) for n in range(first, 12)}
     assert [row[:3] for row in group.told("declared")] == [(10, 11, first - 1)][: first > 11]
 
 
@@ -111,3 +111,69 @@ def test_marks_are_kept_over_a_crash() -> None:
     group.crash()
     group.wait(4.0, teller)
     assert {n for _, n in group.flagged} >= set(range(1, 26))
+
+
+# -- nobody knows what the one before handed out ------------------------------------------------------------
+
+
+def test_where_only_the_position_is_known_all_that_exists_is_flagged() -> None:
+    """The producer was opened again, and has forgotten what the group told of its marks."""
+    teller, group = told(30, 11, 11), Group()
+    group.hear(teller.status())
+    teller.publish(10)
+    group.hear(teller.status())
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in range(1, 41)]
+    assert group.flagged == {(10, n) for n in range(1, 31)}
+
+
+# -- an inbox that reads again after another one has read ---------------------------------------------------
+
+
+@pytest.mark.parametrize("held_from", [16, 21, 31])
+def test_what_the_other_settled_and_the_producer_let_go_is_no_gap(held_from: int) -> None:
+    teller, group = told(30, 1, 1), Group(skip_gaps=False)
+    group.receive(teller, 10, 1, 10)
+    group.receive(teller, 10, 13, 14)  # held back, and settled by the other
+    teller.reached = (10, 21), (10, 31)
+    teller.release(10, held_from - 1)
+    group.hear(teller.status())
+    group.wait(30.0, teller)
+    if held_from > 21:  # it was let go though the group had not settled it
+        assert {(gap.first, gap.last) for gap in group.gaps} == {(21, 30)}
+        held_from = 31
+    assert group.got == [(10, n) for n in (*range(1, 11), *range(held_from, 31))]
+    assert group.told("declared") == []
+    group.crash()
+    group.receive(teller, 10, 13, 14)
+    assert group.got[-1] != (10, 14)
+
+
+def test_so_are_epochs_that_the_other_went_through() -> None:
+    teller, group = told(10, 1, 1), Group(skip_gaps=False)
+    group.receive(teller, 10, 1, 5)
+    for epoch in (20, 30):
+        teller.open(epoch)
+        teller.publish(10)
+    teller.reached = (30, 4), (30, 8)
+    teller.release(20, 10)
+    group.hear(teller.status())
+    group.wait(30.0, teller)
+    assert group.got == [*((10, n) for n in range(1, 6)), *((30, n) for n in range(1, 11))]
+    assert group.flagged == {(30, n) for n in range(1, 8)}
+    assert (group.gaps, group.told("declared")) == ([], [])
+
+
+def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
+    teller, group = told(30, 1, 1), Group()
+    group.slow = 10
+    group.receive(teller, 10, 1, 5)
+    assert group.state.unacknowledged == 5
+    teller.reached = (10, 21), (10, 31)
+    teller.release(10, 20)
+    group.hear(teller.status())
+    group.core.acknowledge(group.stream, 10, 1, 5, group.now)
+    group.slow = 0
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in (*range(1, 6), *range(21, 31))]
+    assert group.state.position == (10, 31)

@@ -126,3 +126,45 @@ def test_a_standby_that_knows_the_stream_and_is_behind_skips_to_where_the_other_
     # What the other one dealt with is a duplicate, whenever it comes.
     group.receive(teller, 10, 1, 50, "dc2")
     assert group.told("late") == group.told("declared") == []
+
+
+# -- what the other could not tell any more -----------------------------------------------------------------
+
+
+def test_of_an_epoch_of_which_the_other_told_nothing_all_that_existed_is_flagged() -> None:
+    teller, group = pair(10)
+    teller.open(20)
+    teller.publish(10)
+    group.core.adopt(STREAM, (10, 70), (10, 8), 9, group.now)
+    group.core.succeed({STREAM: 10})
+    group.receive(teller, 10, 8, 10)
+    group.receive(teller, 20, 1, 3)
+    group.hear(teller.status())
+    teller.publish(5)
+    group.receive(teller, 20, 4, 15)
+    assert group.got == [*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 16))]
+    assert group.flagged == {(10, 8), *((20, n) for n in range(1, 11))}
+    teller.open(30)
+    teller.publish(3)
+    group.receive(teller, 30, 1, 3)
+    assert group.got[-3:] == [(30, 1), (30, 2), (30, 3)]
+    assert not group.flagged & {(30, 1), (30, 2), (30, 3)}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_so_is_a_stream_of_which_it_told_nothing(known: bool) -> None:
+    teller, group = pair(10)
+    if known:
+        group.receive(teller, 10, 1, 4)
+        group.reading = False
+        group.receive(teller, 10, 5, 6)
+        group.reading = True
+    group.core.succeed({})
+    group.work()
+    group.receive(teller, 10, 1, 8)
+    assert group.got == [(10, n) for n in range(1, 9)]
+    assert group.flagged == {(10, n) for n in range(5 if known else 1, 9)}
+    group.hear(teller.status())
+    teller.publish(5)
+    group.receive(teller, 10, 9, 15)
+    assert group.flagged == {(10, n) for n in range(5 if known else 1, 11)}

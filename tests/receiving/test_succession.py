@@ -265,6 +265,44 @@ def test_one_that_was_stopped_and_reads_without_the_session_hands_out_nothing(
         assert group.readers() == [second]
 
 
+def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Group) -> None:
+    first, second = group.join_both()
+    producer = FakeProducer(first)
+    group.settle(1.0)
+    for broker in group.network.brokers.values():
+        broker.block("nothing is told any more")
+    send(group.network["dc1"], 1, 10)
+    group.settle(0.1)
+    assert seqs(first.take(5, ack=False)) == [1, 2, 3, 4, 5]
+    group.kill(first)
+    for broker in group.network.brokers.values():
+        broker.unblock()
+    group.settle(12.0)
+    assert group.readers() == [second]
+    producer.bench = second
+    producer.status((1, 10))
+    group.settle(2.0)
+    producer.repair(1, 10)  # they were in the first one's inbox
+    group.settle(0.1)
+    again = second.take()
+    assert seqs(again) == list(range(1, 11))
+    assert all(message.redelivered for message in again)
+    send(group.network["dc1"], 11, 20)
+    group.settle(0.1)
+    assert [(m.seq, m.redelivered) for m in second.take()] == [(n, False) for n in range(11, 21)]
+
+
+def test_of_two_standbys_that_no_other_came_before_nothing_is_flagged(group: Group) -> None:
+    for _ in range(2):
+        group.join(standby=True)
+    send(group.network["dc1"], 1, 10)  # to nobody yet, where there are no queues
+    group.settle(20.0)
+    send(group.network["dc1"], 1, 10)
+    group.settle(0.2)
+    got = group.readers()[0].take()
+    assert [(m.seq, m.redelivered) for m in got] == [(n, False) for n in range(1, 11)]
+
+
 def test_a_second_consumer_gives_up(group: Group) -> None:
     first = group.join()
     group.settle(0.5)

@@ -16,7 +16,7 @@ Not thread-safe: the caller holds one lock around every call. Times are monotoni
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +31,7 @@ from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.report import Report
 from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
-from reliamsg.core.stream import Note, Snapshot, StreamState
+from reliamsg.core.stream import Doubt, Note, Snapshot, StreamState
 from reliamsg.core.ticking import tick_stream
 from reliamsg.core.waiting import REPAIRS, WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
@@ -91,6 +91,8 @@ class ConsumerCore:
         self._dirty: dict[Stream, StreamState] = {}
         self._timed: dict[Stream, StreamState] = {}
         self._number = 0
+        self._succeeds = False
+        """Another inbox may have read streams that are not known here."""
 
     # -- arrivals ---------------------------------------------------------------------------------------
 
@@ -119,9 +121,11 @@ class ConsumerCore:
         if state is None:
             if len(self.streams) >= self.rules.max_streams:
                 return Arrival(refused="too-many-streams")
-            state = self.streams[stream] = StreamState(stream)
+            state = self.open(stream)
         reason = "repair" if repair else ""
         known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now, reason)
+        if state.doubt is not None and state.doubt.end is None and arrival.new:
+            state.flag_entered()
         if not (arrival.release or arrival.deferred):
             held = known if not arrival.quarantine else None
             at, token = (REPAIRS, None) if repair else (site, token)
@@ -235,10 +239,20 @@ class ConsumerCore:
         if state is None:
             if len(self.streams) >= self.rules.max_streams:
                 return False
-            state = self.streams[stream] = StreamState(stream)
+            state = self.open(stream)
         done = adopt(self, state, entered, position, high_water)
         follow(self, state, now)
         return done
+
+    def succeed(self, told: Mapping[Stream, int]) -> None:
+        """This inbox takes the place of another that may have read until now. After :meth:`adopt`. `told`: the latest
+        epoch of each stream of which that one had told what it may have handed out. All else that exists by now may
+        have been handed out as well: it is flagged."""
+        self._succeeds = True
+        for stream, state in self.streams.items():
+            if stream.producer:
+                state.doubt = Doubt(told.get(stream, 0))
+                state.flag_entered()
 
     # -- handing out ------------------------------------------------------------------------------------
 
@@ -398,6 +412,13 @@ class ConsumerCore:
         self.touch(state)
 
     # -- for the modules that this one is composed of -----------------------------------------------------
+
+    def open(self, stream: Stream) -> StreamState:
+        """A stream that was not known."""
+        state = self.streams[stream] = StreamState(stream)
+        if self._succeeds and stream.producer:
+            state.doubt = Doubt(0)
+        return state
 
     def touch(self, state: StreamState) -> None:
         self.touched[state.stream] = state

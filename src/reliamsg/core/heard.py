@@ -172,6 +172,12 @@ def trimmed(state: StreamState, announced: Announced) -> tuple[Announced, bool]:
     return replace(announced, chain=chain[at : at + MAX_KEPT]), len(chain) > at + MAX_KEPT
 
 
+def end_of(announced: Announced) -> Position:
+    """Behind all that exists of the stream."""
+    epoch, _, _, last = announced.chain[-1] if announced.chain else (0, 0, 1, 0)
+    return epoch, last + 1
+
+
 def extend(state: StreamState, announced: Announced) -> None:
     """Take in what a chain says of the current epoch and of later ones: that they exist, what they follow, and where
     they end. Data outweighs it."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced
 from reliamsg.core.asking import hurry, watch
-from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, extend, trimmed
-from reliamsg.core.joining import flag_handed_out, join_as_told
+from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, trimmed
+from reliamsg.core.joining import flag_handed_out, join_as_told, skip_settled
 from reliamsg.core.passage import follow
 from reliamsg.core.stream import Note, StreamState
 from reliamsg.wire.limits import MAX_SEQ
@@ -36,7 +36,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
             return ""
         if len(core.streams) >= core.rules.max_streams:
             return "too-many-streams"
-        state = core.streams[announced.stream] = StreamState(announced.stream)
+        state = core.open(announced.stream)
     if _is_another_history(core, state, announced, site):
         return ""
     heard = state.heard
@@ -44,10 +44,17 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
         heard = state.heard = Heard()
     was_there = any(owner.is_fresh(now) for owner in heard.owners.values())
     is_known = (announced.epoch, announced.incarnation) in heard.owners
+    end = end_of(announced)
     announced, cut = trimmed(state, announced)
     if not heard.take(announced, now, cut):
         return ""
-    flag_handed_out(core, state, announced)
+    if state.doubt is not None and state.doubt.end is None:
+        state.doubt.end = end
+        state.flag_entered()
+        core.mark(state)
+    if flag_handed_out(core, state, announced, end):
+        skip_settled(core, state, announced)
+        follow(core, state, now)
     if not (was_there and is_known):
         hurry(core, state, now)
     if not _is_settled(state, announced):

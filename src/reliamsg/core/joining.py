@@ -15,7 +15,7 @@ from reliamsg.wire.limits import MAX_SEQ
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
 
-__all__ = ["adopt", "before_joining", "flag_handed_out", "join_after_all", "join_as_told"]
+__all__ = ["adopt", "before_joining", "flag_handed_out", "join_after_all", "join_as_told", "skip_settled"]
 
 
 def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
@@ -123,28 +123,46 @@ def adopt(
 def _flag_entered(core: ConsumerCore, state: StreamState, adopted: Adopted) -> None:
     """The other inbox had settled no more than this one, but may have handed out more."""
     state.adopted = adopted
-    for known in state.entered:
-        adopted.flag(known)
+    state.flag_entered()
     core.mark(state, urgent=True)
 
 
-def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced, end: Position) -> bool:
     """The producer says how far the group was. If this inbox never was there, it takes the place of one that was lost,
-    or is an old copy of it: what that one may have handed out is flagged when it comes again."""
+    is an old copy of it, or another one has read meanwhile: what that one may have handed out is flagged when it comes
+    again. That is everything up to `end`, where nobody knows. Returns whether this inbox is behind."""
     if announced.reached is None:
-        return
-    position, (epoch, below) = announced.reached
+        return False
+    position, mark = announced.reached
     if state.current is not None and position <= state.committed[0]:
-        return
+        return False
+    before = state.handed_out
+    if before is not None and before.position == position:
+        mark = max(mark, (before.epoch, before.below))
+    elif mark <= position:
+        mark = max(mark, end)
+    epoch, below = mark
     incarnation = next((link[1] for link in announced.chain if link[0] == epoch), None)
     handed_out = HandedOut(position, epoch, incarnation, below)
-    if handed_out == state.handed_out:
+    if handed_out != before:
+        state.handed_out = handed_out
+        state.flag_entered()
+        if state.current is not None:
+            core.mark(state, urgent=True)
+    return True
+
+
+def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+    """Of what another inbox has settled, and this one has not, go on with the first that the producer still holds:
+    what it has let go since is no gap."""
+    if state.current is None or state.handed_out is None:
         return
-    state.handed_out = handed_out
-    for known in state.entered:
-        handed_out.flag(known)
-    if state.current is not None:
-        core.mark(state, urgent=True)
+    position = state.handed_out.position
+    held = ((epoch, first) for epoch, _, first, last in announced.chain if first <= last)
+    position = min(position, next(held, position))
+    incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
+    if position > state.position and incarnation is not None:
+        adopt(core, state, (position[0], incarnation), position, 0)
 
 
 def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) -> None:

@@ -109,14 +109,37 @@ class HandedOut:
             known.redelivered_below = max(known.redelivered_below, self.below)
 
 
+@dataclass(slots=True)
+class Doubt:
+    """What another inbox, whose place this one took, may have handed out in its last moments: it could not tell any
+    more. Whatever existed then counts as handed out."""
+
+    after: int
+    """Of epochs up to this one it had told what it may have handed out."""
+    end: Position | None = None
+    """Behind all that existed, as the producer says; None until it says so: then whatever arrives existed."""
+
+    def flag(self, known: Reorder) -> None:
+        """Numbers of an epoch that may have been handed out count as handed out before."""
+        if known.epoch <= self.after:
+            return
+        if self.end is None:
+            below = known.arrived + 1
+        elif known.epoch == self.end[0]:
+            below = self.end[1]
+        else:
+            below = MAX_SEQ if known.epoch < self.end[0] else 0
+        known.redelivered_below = max(known.redelivered_below, below)
+
+
 class StreamState:
     """One stream at one group."""
 
     __slots__ = (
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
-        "current", "declared", "declaring", "draining", "expired_after", "finishing", "gap", "halted", "handed_out",
-        "heard", "history", "history_changed", "joined", "live", "look_at", "reported", "reserve", "reserved_at",
-        "retry_at", "stream", "waiting",
+        "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing", "gap", "halted",
+        "handed_out", "heard", "history", "history_changed", "joined", "live", "look_at", "reported", "reserve",
+        "reserved_at", "retry_at", "stream", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -129,8 +152,7 @@ class StreamState:
         """Entered before the current one, handed out, and not settled yet; in order."""
         self.finishing: list[Reorder] = []
         """Settled completely since the last commit."""
-        self.history = History()
-        self.closed = ClosedGaps()
+        self.history, self.closed = History(), ClosedGaps()
         self.history_changed = False
         self.joined: tuple[int, int] | None = None
         """(epoch, number) at which the group joined."""
@@ -149,8 +171,7 @@ class StreamState:
         """Attempts that the next commit must hold before they are made."""
         self.armed: dict[tuple[int, int], int] = {}
         """Attempts that a commit holds and that were not made yet."""
-        self.retry_at = 0.0
-        self.look_at = 0.0
+        self.retry_at = self.look_at = 0.0
         """Nothing of the stream is timed before."""
         self.halted = False
         self.reserve, self.reserved_at = 2_000, 0
@@ -168,6 +189,8 @@ class StreamState:
         """Where this inbox takes over from another one."""
         self.handed_out: HandedOut | None = None
         """What another inbox had handed out, of which nothing but that is known."""
+        self.doubt: Doubt | None = None
+        """This inbox took the place of another, which may have handed out more than it told."""
         self.declaring: list[Span3] = []
         """The same since the last commit."""
 
@@ -186,9 +209,14 @@ class StreamState:
 
     def flag(self, known: Reorder) -> None:
         """The epoch is entered: what another inbox may have handed out of it counts as handed out before."""
-        for other in (self.adopted, self.handed_out):
+        for other in (self.adopted, self.handed_out, self.doubt):
             if other is not None:
                 other.flag(known)
+
+    def flag_entered(self) -> None:
+        """The same for all epochs that are entered."""
+        for known in self.entered:
+            self.flag(known)
 
     def has_entered(self, epoch: int) -> bool:
         return self.current is not None and epoch <= self.current.epoch

@@ -145,7 +145,10 @@ class Control:
             if (stream.topic, stream.partition) not in self._topics:
                 continue
             announced = _announced(status, stream, self.group)
+            moves = shared.core.moves
             refused = shared.core.announce(site.name, announced, now)
+            if shared.core.moves != moves:
+                shared.prune_all(announced.stream)  # another inbox has settled what was held here
             if refused:
                 site.refuse_status(refused)
             else:

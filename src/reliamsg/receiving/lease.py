@@ -182,6 +182,11 @@ class Lease:
         """When another inbox said last that it reads."""
         return max((each.active_at for each in self.others.values()), default=float("-inf"))
 
+    @property
+    def another_read(self) -> bool:
+        """Whether another inbox ever said that it reads."""
+        return self.freed_at is not None or self.silent_since() > float("-inf")
+
     def standbys(self, now: float) -> list[Other]:
         """Other inboxes that wait."""
         return [

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from reliamsg.errors import GroupBusy
+from reliamsg.message import Stream
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
@@ -192,11 +193,15 @@ class Succession:
         """Go on where the inbox that read before stopped, as far as that is known."""
         shared, taken = self._shared, 0
         inboxes: dict[str, int] = {}
+        told: dict[Stream, int] = {}
         for stream, (state, inbox) in self._control.positions.items():
             taken += shared.core.adopt(stream, state.entered, state.position, state.high_water, now)
             shared.prune_all(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
+            told[stream] = state.entered[0] if state.high_water else state.position[0] - 1
         self._control.positions.clear()
+        if inboxes or (self._after_waiting and self._lease.another_read):
+            shared.core.succeed(told)
         if inboxes or (self._after_waiting and self._lease.others):
             before = max(inboxes, key=lambda name: inboxes[name], default="")
             shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})

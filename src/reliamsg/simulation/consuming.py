@@ -76,6 +76,8 @@ class ConsumerProcess(Process):
             self._cannot_go_on(error)
             return
         world.oracle.inboxes[self.group].add(self._inbox.id)
+        if self._standby:
+            world.oracle.waits.add(self.name)
         self.engine.shared.wake = self.wake
         self.engine.start()
         self.wake()

@@ -112,6 +112,8 @@ class Oracle:
         """By consumer, up to where others of its group said that they may have handed out."""
         self._told_positions: dict[tuple[str, Stream], tuple[int, int]] = {}
         """By consumer, before which others of its group said that everything is settled."""
+        self.waits: set[str] = set()
+        """Consumers that read only after they found that no other does: they flag whatever that may have handed out."""
         self._ends: dict[str, list[float]] = {group: [] for group in self.groups}
         """When consumers ended."""
         self.settled: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
@@ -221,7 +223,8 @@ class Oracle:
             return
         before = self.handed[group][message.id]
         told = self._told.get((consumer, message.stream), (0, 0))
-        if not message.redelivered and (before == consumer or (message.epoch, message.seq) < told):
+        knew = before == consumer or consumer in self.waits or (message.epoch, message.seq) < told
+        if knew and not message.redelivered:
             self.violate("duplicate", f"{message.id} at {consumer}, before at {before}")
         by = self.settled[group].get(message.id)
         if by == consumer:
@@ -288,8 +291,8 @@ class Oracle:
         self, consumer: str, stream: Stream, position: tuple[int, int], high_water: tuple[int, int]
     ) -> None:
         """A consumer hears from another inbox of its group that everything below `position` is settled, and that what
-        is below `high_water` may have been handed out. What it did not hear of it can't flag, nor leave out, when it
-        takes over; that is no more than is promised."""
+        is below `high_water` may have been handed out. What it did not hear of it can't leave out when it takes over,
+        nor flag, unless it waited for the other to end; no more is promised."""
         for told, value in ((self._told_positions, position), (self._told, max(position, high_water))):
             told[consumer, stream] = max(value, told.get((consumer, stream), (0, 0)))
 

@@ -79,10 +79,8 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     standbys = chance.random() < 0.12
     consumed = standbys or chance.random() < 0.5
     confirm: Confirm = chance.choice(["all", "all", "any", "all-active", Quorum(min(2, len(sites)))])
-    # An inbox that reads again after another one had read is behind its group, and lacks what producers let go since:
-    # with standbys nobody waits for that for ever.
     gaps: list[Literal["accept", "skip", "wait"]] = (
-        ["wait", "wait", "accept", "skip"] if consumed and not standbys else ["accept", "skip"]
+        ["wait", "wait", "accept", "skip"] if consumed else ["accept", "skip"]
     )
     keys = chance.random() < 0.2 or "forged" in (fixed or ())
     plain = chance.random() < 0.1
