@@ -155,8 +155,8 @@ def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced
 def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """Of what another inbox has settled, and this one has not, go on with the first that the producer still holds:
     what it has let go since is no gap."""
-    if state.current is None or state.handed_out is None:
-        return
+    if state.current is None or state.draining or state.handed_out is None:
+        return  # with epochs that are left and not settled, a later status finds it done
     position = state.handed_out.position
     held = ((epoch, first) for epoch, _, first, last in announced.chain if first <= last)
     position = min(position, next(held, position))
@@ -204,6 +204,7 @@ def _take_over(core: ConsumerCore, state: StreamState, known: Reorder) -> None:
     adopted = state.adopted
     assert adopted is not None  # it is what is taken over
     first = adopted.position[1] if known.epoch == adopted.position[0] else 1
+    first = max(first, known.position)  # what this inbox settled itself does not come again
     known.place_at(first)
     _begin(core, state, known, first, "took_over")
 

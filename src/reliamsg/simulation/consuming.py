@@ -77,7 +77,7 @@ class ConsumerProcess(Process):
             return
         world.oracle.inboxes[self.group].add(self._inbox.id)
         if self._standby:
-            world.oracle.waits.add(self.name)
+            world.oracle.standbys.add(self.name)
         self.engine.shared.wake = self.wake
         self.engine.start()
         self.wake()

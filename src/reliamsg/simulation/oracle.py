@@ -76,8 +76,8 @@ class _Given:
     """Highest (epoch, number)."""
     number: int = -1
     """Highest number of an operation."""
-    moved_at: float = 0.0
-    """When something was handed out or declared last."""
+    moved_at: dict[str, float] = field(default_factory=dict)
+    """When something was handed out or declared last, by consumer: what others do does not wind its clock."""
 
 
 class _Declared(NamedTuple):
@@ -112,7 +112,7 @@ class Oracle:
         """By consumer, up to where others of its group said that they may have handed out."""
         self._told_positions: dict[tuple[str, Stream], tuple[int, int]] = {}
         """By consumer, before which others of its group said that everything is settled."""
-        self.waits: set[str] = set()
+        self.standbys: set[str] = set()
         """Consumers that read only after they found that no other does: they flag whatever that may have handed out."""
         self._ends: dict[str, list[float]] = {group: [] for group in self.groups}
         """When consumers ended."""
@@ -216,14 +216,14 @@ class Oracle:
         self._given_at[group][identity] = self._scheduler.now
         given.latest = max(given.latest, (identity.epoch, identity.seq))
         given.number = max(given.number, operation.number)
-        given.moved_at = self._scheduler.now
+        given.moved_at[consumer] = self._scheduler.now
 
     def _again(self, group: str, consumer: str, message: Message) -> None:
         if message.replayed:
             return
         before = self.handed[group][message.id]
         told = self._told.get((consumer, message.stream), (0, 0))
-        knew = before == consumer or consumer in self.waits or (message.epoch, message.seq) < told
+        knew = before == consumer or consumer in self.standbys or (message.epoch, message.seq) < told
         if knew and not message.redelivered:
             self.violate("duplicate", f"{message.id} at {consumer}, before at {before}")
         by = self.settled[group].get(message.id)
@@ -263,12 +263,12 @@ class Oracle:
         """An application was told of a gap, and moved past it. `begun`: when its consumer began for the first time: a
         gap's clock goes on where it stopped when it is opened again."""
         given = self._given.setdefault((group, gap.stream), _Given())
-        waited = self._scheduler.now - max(given.moved_at, begun)
+        waited = self._scheduler.now - max(given.moved_at.get(consumer, 0.0), begun)
         if gap.reason == "expired" and waited < self._gap_timeout - 0.001:
             self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
         self.declared[group].append(_Declared(gap, self._scheduler.now, consumer))
         self._check_true(group, consumer, gap, self._scheduler.now)
-        given.moved_at = self._scheduler.now
+        given.moved_at[consumer] = self._scheduler.now
 
     def skipped(self, group: str, consumer: str, gap: Gap, at: float) -> None:
         """A group's journal says that it went on without these, as its application had asked for."""
