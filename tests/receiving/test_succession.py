@@ -72,7 +72,6 @@ class Group:
     def join(self, *, standby: bool = False, name: str | None = None, **settings: Any) -> Bench:
         bench = Bench.__new__(Bench)
         bench.path = self.path / f"{name or len(self.members)}.db"
-        bench.wall_offset_us = 0
         bench.now = max([100.0, *(each.now for each in self.members)])
         bench.rules = {"gap_timeout": 5.0}
         bench.network = self.network

@@ -54,6 +54,9 @@ def until(condition: Callable[[], object], what: str, timeout: float = 20.0) -> 
 class Bench:
     """An engine between in-memory sites, without threads, under a clock of its own."""
 
+    wall_offset_us = 0
+    """How far the wall clock is from it."""
+
     def __init__(
         self,
         path: Path,
@@ -64,7 +67,6 @@ class Bench:
     ) -> None:
         self.path = path
         self.now = 100.0
-        self.wall_offset_us = 0
         self.rules = rules
         self.network = network or MemoryNetwork(*sites, threaded=False)
         self.settings: dict[str, Any] = {}

@@ -66,7 +66,7 @@ def test_each_fault_strikes() -> None:
     idle = set(FAULTS) - set(struck_by(tuple(FAULTS), range(900, 912)))
     for fault in sorted(idle):
         faults = TAKES.get(fault, (fault,))
-        assert fault in struck_by(faults, range(900, 910)), fault
+        assert any(fault in struck_by(faults, [seed]) for seed in range(900, 960)), fault
 
 
 def struck_by(faults: tuple[str, ...], seeds: Iterable[int]) -> dict[str, int]:
