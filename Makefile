@@ -27,7 +27,7 @@ chaos: setup  ## All scenarios of the chaos laboratory once, as root; reports an
 # First everything that runs side by side; most tests wait most of the time, so that there are more workers than
 # processors. The journals of the runs on real brokers are kept for the audit's tests, which come last and one at a
 # time: Spark takes all processors, and starves whatever runs beside it.
-test: setup  ## All tests at small sizes, at most 10 minutes
+test: setup  ## All tests at small sizes, about 20 minutes on 2 cores
 	@rm -rf $(RUNS)
 	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not spark'
 	$(BIN)/python -m pytest -m spark
