@@ -40,6 +40,8 @@ LEAST_REPAIR_RATIO = 0.5
 MOST_MEMORY_MB = 200.0
 REST_S = 300.0
 """So long at most until streams in which nothing happens are at rest."""
+SILENT_S = 30.0
+"""A producer that said nothing for so long is at rest."""
 
 
 class Child:
@@ -144,14 +146,14 @@ def measure_control(seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
 
 
 def rest(producer: Child, consumer: Child, streams: int) -> None:
-    """Wait until everything has arrived and is acknowledged, and the producer has fallen silent."""
+    """Wait until everything has arrived and is acknowledged, and the producer has fallen silent: for longer than it
+    waits before it says once more what a group has not acknowledged yet."""
     end = time.monotonic() + REST_S
-    said = -1
-    while time.monotonic() < end:
+    said, since = -1, time.monotonic()
+    while time.monotonic() < min(end, since + SILENT_S):
         told = producer.ask(do="sleep", seconds=5)["frames"]
-        if told == said and consumer.ask(topic="", count=0, timeout=0)["total"] == streams:
-            return
-        said = told
+        if told != said or consumer.ask(topic="", count=0, timeout=0)["total"] != streams:
+            said, since = told, time.monotonic()
 
 
 def measure_idle(streams: int, seconds: float) -> tuple[dict[str, Any], dict[str, float]]:
