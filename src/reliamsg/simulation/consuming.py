@@ -83,12 +83,7 @@ class ConsumerProcess(Process):
         self.wake()
 
     def _cannot_go_on(self, error: ReliamsgError) -> None:
-        self.note(f"stops: {type(error).__name__}: {error}")
-        self.world.expected(self, error)
-        self.end()
-        self.drive.abandon(self.abandon)
-        self.ended()
-        self.scheduler.after(1.0 if not isinstance(error, GroupBusy) else 5.0, self.open, self.life)
+        self.give_up(error, 5.0 if isinstance(error, GroupBusy) else 1.0)
 
     def abandon(self) -> None:
         """See :class:`Process`."""

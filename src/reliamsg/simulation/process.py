@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from reliamsg.errors import ReliamsgError
 from reliamsg.simulation.disk import Crash, Drive, Mishap
 from reliamsg.simulation.network import Path
 from reliamsg.simulation.transport import SimulatedTransports
@@ -164,6 +165,17 @@ class Process:
         self._backlog.clear()
         self._step_at = float("inf")
         self.transports.kill()
+
+    def give_up(self, error: ReliamsgError, again_in: float | None) -> None:
+        """The product refuses to go on: the application opens it again after so many seconds, as a supervisor would;
+        never for None."""
+        self.note(f"stops: {type(error).__name__}: {error}")
+        self.world.expected(self, error)
+        self.end()
+        self.drive.abandon(self.abandon)
+        self.ended()
+        if again_in is not None:
+            self.scheduler.after(again_in, self.open, self.life)
 
     # -- the engine's thread --------------------------------------------------------------------------------
 

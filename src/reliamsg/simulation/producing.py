@@ -80,14 +80,7 @@ class ProducerProcess(Process):
         self.wake()
 
     def _cannot_go_on(self, error: ReliamsgError) -> None:
-        """The product refuses to go on: the application opens it again after a while, as a supervisor would."""
-        self.note(f"stops: {type(error).__name__}: {error}")
-        self.world.expected(self, error)
-        self.end()
-        self.drive.abandon(self.abandon)
-        self.ended()
-        if not isinstance(error, ProducerFenced):
-            self.scheduler.after(1.0, self.open, self.life)
+        self.give_up(error, None if isinstance(error, ProducerFenced) else 1.0)
 
     def abandon(self) -> None:
         """See :class:`Process`."""
