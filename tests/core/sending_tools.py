@@ -33,7 +33,7 @@ class FakeSite:
         sent: list[int] = []
         for lane in self.window.ready(now):
             self._pull(lane, sent, now)
-        self.window.rejoin()
+        self.window.rejoin(len(self.rows))
         self.got += sent
         return sent
 

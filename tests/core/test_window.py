@@ -212,6 +212,15 @@ class TestParking:
         assert found.pull(now=0.1) == [3]
         assert found.window.lanes[1].cursor == 1
 
+    def test_with_nothing_left_to_try_it_is_parked_no_longer(self) -> None:
+        dc1 = site(1, 2)
+        dc1.pull()
+        dc1.window.refuse(1, "returned", 0.0)
+        dc1.window.skip(1, 0.0)  # removed, as what expires is
+        dc1.pull(PARK_MIN_S)
+        assert not dc1.window.lanes
+        assert dc1.window.deadline() == 30.0  # only the confirm of row 2
+
     def test_it_stays_parked_over_a_disconnect(self) -> None:
         found = site(1, 2)
         found.pull()

@@ -10,6 +10,8 @@ States of a lane::
     flowing ── refused / dropped ──▶ parked ── retry_at reached ──▶ probing ── confirmed ──▶ flowing
                                        ▲                              │
                                        └────── refused / dropped ─────┘
+
+A parked stream whose rows were all removed meanwhile has nothing to probe with, and joins the main lane at once.
 """
 
 from __future__ import annotations
@@ -267,12 +269,17 @@ class SiteWindow:
             lane.park(row_id, reason, now)
         return flight
 
-    def rejoin(self) -> list[Lane]:
-        """Take lanes that have caught up back into the main lane; returns them."""
+    def rejoin(self, top: int) -> list[Lane]:
+        """Take lanes that have caught up back into the main lane, also those that were to be tried again when nothing
+        up to row `top`, the last, was left to try; returns them."""
         back = [
             lane
             for lane in self.lanes.values()
-            if lane.state is LaneState.FLOWING and not lane.flights and lane.next >= self.main.next
+            if not lane.flights
+            and (
+                (lane.state is LaneState.FLOWING and lane.next >= self.main.next)
+                or (lane.state is LaneState.PROBING and lane.next > top)
+            )
         ]
         for lane in back:
             assert lane.stream_id is not None  # the main lane is not among them

@@ -124,7 +124,7 @@ class SiteLink:
             now = engine.clock()
             for lane in self.window.ready(now):
                 self._pull_lane(lane, rows, now)
-            for lane in self.window.rejoin():
+            for lane in self.window.rejoin(engine.core.top):
                 self.feed.forget(lane)
                 assert lane.stream_id is not None  # the main lane does not rejoin itself
                 engine.notes.add(Entry("resumed", engine.stream_of(lane.stream_id), site=self.site.name))

@@ -44,7 +44,7 @@ class Retention:
         self.released_to = 0
         """Every row up to here has left."""
         self._unsent = RangeSet()
-        self._next_at = 0.0
+        self._looked_at: float | None = None
         self._again = False
 
     def stored(self, size: int) -> None:
@@ -59,17 +59,20 @@ class Retention:
         """When :meth:`due` is worth asking again."""
         if self.stored_bytes == 0:
             return None
-        return max(now, self._next_at)
+        if self._looked_at is None:
+            return now
+        soon = self._again or self.stored_bytes > self._max_bytes
+        return max(now, self._looked_at + (ROOM_EVERY_S if soon else EVERY_S))
 
     def due(self, now: float, pending_bytes: int) -> Need | None:
         """What should leave now; None for nothing yet."""
-        retained = self.stored_bytes - pending_bytes - self._retain_bytes
-        room = self.stored_bytes - self._max_bytes
-        if now < self._next_at or not self.stored_bytes:
+        deadline = self.deadline(now)
+        if deadline is None or now < deadline:
             return None
-        self._next_at = now + (ROOM_EVERY_S if room > 0 or self._again else EVERY_S)
+        self._looked_at = now
         self._again = False
-        return Need(max(0, retained), max(0, room))
+        retained = self.stored_bytes - pending_bytes - self._retain_bytes
+        return Need(max(0, retained), max(0, self.stored_bytes - self._max_bytes))
 
     def release(
         self,
