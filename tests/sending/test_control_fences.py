@@ -133,8 +133,8 @@ class TestRenumbering:
         bench.run(0.5)
         assert sent(bench) == []
         bench.run(1.0)
-        epoch = before + 1_000_001
-        assert engine._outbox.epoch == epoch
+        epoch = engine._outbox.epoch
+        assert epoch > before + 1_000_000
         assert sent(bench) == [(epoch, 1, b"1"), (epoch, 2, b"2"), (epoch, 3, b"3")]
         assert receipt.done
         assert receipt.id.epoch == epoch
@@ -158,7 +158,7 @@ class TestRenumbering:
         bench.publish(first, "t", b"1")
         bench.close(first)
         shutil.copy(bench.path, tmp_path / "copy.db")
-        bench.run(1.0)
+        bench.run(100.0)
         second = bench.open(GROUPS, hello_timeout=0)
         bench.publish(second, "t", b"2")
         bench.close(second)
@@ -215,7 +215,8 @@ class TestRenumbering:
         again = bench.open(GROUPS)
         bench.publish(again, "t", b"2")
         bench.run(2.0)
-        base = engine._outbox.epoch + 10**6 + 1
+        base = again._outbox.epoch - 1
+        assert base > engine._outbox.epoch + 10**6
         assert sent(bench) == [(base, 1, b"1"), (base + 1, 1, b"2")]
         told = [(row.epoch, row.detail) for row in journal(bench.path, "renumbered")]
         assert told[0] == (engine._outbox.epoch, {"epoch": base, "first": 1})
@@ -306,7 +307,7 @@ class TestTwins:
         bench.publish(old, "t", b"1")
         bench.close(old)
         shutil.copy(bench.path, tmp_path / "copy.db")
-        bench.run(1.0)
+        bench.run(100.0)
         owner = bench.open(GROUPS, hello_timeout=0)
         bench.publish(owner, "t", b"2")
         eager(bench, {"t": settled(owner, "t", 1)})

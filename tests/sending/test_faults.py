@@ -257,7 +257,7 @@ class TestRestart:
         first = producer.status().epoch
         producer.close()
         monkeypatch.setattr("reliamsg.sending.producer._wall_us", lambda: 1_000_000)
-        assert make().status().epoch == first + 1
+        assert make().status().epoch > first
 
     def test_predecessors_survive_the_release_of_all_their_messages(
         self, make: Make, network: MemoryNetwork, path: Path

@@ -11,7 +11,7 @@ from reliamsg.errors import StoreCorrupt, StoreMismatch
 from reliamsg.message import Prev
 from reliamsg.store.database import Database
 from reliamsg.store.journal import Entry
-from reliamsg.store.outbox import Cursors, NewBatch, Outbox, Parked, Row
+from reliamsg.store.outbox import EPOCH_STEP, Cursors, NewBatch, Outbox, Parked, Row
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.wire.data import Records, encode
 
@@ -48,12 +48,26 @@ def put(outbox: Outbox, topic: str, *bodies: bytes) -> Row:
 class TestEpochs:
     def test_each_opening_is_a_new_one(self, path: Path) -> None:
         seen = []
-        for wall_us in (5_000_000, 5_000_000, 4_000_000, 9_000_000):
+        for wall_us in (5_000_000, 5_000_000, 4_000_000, 20_000_000_000):
             outbox = open_outbox(path, wall_us)
             seen.append((outbox.epoch, outbox.incarnation))
             outbox.close()
-        assert [epoch for epoch, _ in seen] == [5_000, 5_001, 5_002, 9_000]
+        epochs = [epoch for epoch, _ in seen]
+        assert epochs[0] == 5_000
+        assert epochs[0] < epochs[1] < epochs[2] < epochs[3]
+        assert epochs[3] == 20_000_000, "the clock is ahead again"
         assert len({incarnation for _, incarnation in seen}) == 4
+
+    def test_copies_do_not_meet_in_one_epoch_while_clocks_are_behind(self, path: Path) -> None:
+        open_outbox(path, 5_000_000).close()
+        image, seen = path.read_bytes(), []
+        for _ in range(3):
+            path.write_bytes(image)
+            outbox = open_outbox(path, 4_000_000)
+            seen.append(outbox.epoch)
+            outbox.close()
+        assert len(set(seen)) == 3
+        assert all(5_000 < epoch <= 5_000 + EPOCH_STEP for epoch in seen)
 
     def test_a_predecessor_is_the_newest_epoch_with_messages(self, path: Path) -> None:
         first = open_outbox(path)

@@ -35,6 +35,8 @@ __all__ = ["Conflict", "Fence", "Verdict"]
 
 HELLO_EVERY_S = 0.25
 """While the gate is closed, the hello is repeated so often: it may have been lost."""
+ROOM = 2**32
+"""Above an epoch that a group tells there must be so much room for ours, which are random steps apart."""
 MAX_CONFLICTS = 100
 """Conflicts that are remembered, so that each is reported once."""
 
@@ -120,7 +122,7 @@ class Fence:
             reason = self._clash(epoch, incarnation, dict(chain))
         if not reason:
             return None
-        if epoch >= self.epoch and group in self._named and epoch < MAX_SEQ - 1:
+        if epoch >= self.epoch and group in self._named and epoch < MAX_SEQ - ROOM:
             self._find_above(epoch, now)
         conflict = Conflict(group, stream, epoch, incarnation, reason)
         if conflict in self._reported or len(self._reported) >= MAX_CONFLICTS:

@@ -44,6 +44,11 @@ __all__ = [
 ]
 
 
+EPOCH_STEP = 2**16
+"""Where the clock does not tell epochs apart, one is up to so much above the other, at random (in milliseconds: a
+minute): copies of one file that go on side by side do not meet in one number."""
+
+
 class Outbox:
     """An outbox file, owned. `epoch` and `incarnation` are this opening's, committed when it is
     constructed."""
@@ -64,12 +69,14 @@ class Outbox:
             self.producer = producer
             self.journal = Journal(boot)
             self.exported = Exported(self._db, self.journal)
+            self._random_bytes = random_bytes
             self.incarnation = int.from_bytes(random_bytes(8), "big")
             with self._db.translated(), self._db.transaction() as connection:
                 stored = int(self._meta(connection, "epoch", "0"))
                 self.fresh = stored == 0
                 """Whether nobody has owned this file before."""
-                self.epoch = max(stored + 1, wall_us // 1000)
+                wall_ms = wall_us // 1000
+                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)
                 self._put_meta(connection, "epoch", str(self.epoch))
                 self._put_meta(connection, "incarnation", f"{self.incarnation:016x}")
             with self._db.translated():
@@ -83,6 +90,9 @@ class Outbox:
     def close(self) -> None:
         """Close the file and give it up."""
         self._db.close()
+
+    def _epoch_above(self, epoch: int) -> int:
+        return epoch + 1 + int.from_bytes(self._random_bytes(4), "big") % EPOCH_STEP
 
     # -- storing ------------------------------------------------------------------------------------------
 
@@ -218,7 +228,7 @@ class Outbox:
                 "SELECT DISTINCT epoch FROM chain WHERE epoch > ? UNION SELECT ? ORDER BY 1",
                 (self.offered, self.epoch),
             ).fetchall()
-        base = max(above, self.epoch) + 1
+        base = self._epoch_above(max(above, self.epoch))
         epochs = {old: base + number for number, (old,) in enumerate(found)}
         entries: list[Entry] = []
         with self._written(entries, wall_us, mono_us) as connection:
