@@ -166,6 +166,26 @@ def test_what_has_elapsed_survives_a_crash(bench: Bench) -> None:
     assert isinstance(bench.engine.take(1, 10), GapItem)
 
 
+def test_no_gap_expires_while_it_is_not_known_whether_another_inbox_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, skip_gaps=True)
+    send(bench.network["dc1"], 1, 10)
+    send(bench.network["dc1"], 21, 30)
+    bench.settle()
+    bench.take()
+    bench.settle(4.5)
+    lease = bench.engine.shared.lease
+    with monkeypatch.context() as deaf:
+        deaf.setattr(lease, "came_back", lambda beacon, now: False)
+        lease.until = bench.now
+        bench.settle(60.0)
+    assert not journal(bench, "declared")
+    bench.settle(10.0)
+    assert seqs(bench.take()) == list(range(21, 31))
+    assert journal(bench, "declared") == [("declared", 10, 11, 20)]
+
+
 def test_late_messages_are_shown_once_and_never_in_order(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, skip_gaps=True)
     bench.settings["keep_late"] = True

@@ -225,8 +225,9 @@ class ReceivingEngine:
         return deadline
 
     def _tick(self, now: float) -> float | None:
-        """Let the core's clocks run, unless somebody else may be the one who reads."""
-        return None if self.shared.barred else self.shared.core.tick(now)
+        """Let the core's clocks run, unless somebody else may be the one who reads, and know what they wait for."""
+        shared = self.shared
+        return shared.core.tick(now) if shared.holds and not shared.barred else None
 
     def _check_busy(self, now: float) -> None:
         for since, site in self._busy_sites():
