@@ -184,6 +184,10 @@ def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
             new().add("delivered", 1, 5).add("delivered", 8, 9).add("declared", 6, 7),
             [("declared_late", 6, 7)],
         ),
+        "before_join in the order in which it came": (
+            new().add("before_join", 1, 2).add("before_join", 5, 6).add("before_join", 3, 4).add("delivered", 7, 8),
+            [],
+        ),
         "delivered_after_gap": (
             new().add("delivered", 1, 5).add("declared", 6, 7).add("delivered", 8).add("delivered", 7),
             [("delivered_after_gap", 7, 7)],

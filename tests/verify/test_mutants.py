@@ -546,6 +546,19 @@ def test_what_came_before_joining_may_arrive_later() -> None:
     assert (report.verdict, report.messages.before_join) == ("complete", 30), report.text()
 
 
+def test_what_came_before_joining_may_arrive_in_any_order() -> None:
+    h = history()
+    h.logs.clear()
+    _unnamed(h)
+    boots = h.groups["g"]
+    before = [given("before_join", E1, first, last) for first, last in ((1, 2), (5, 10), (3, 4))]
+    boots[:] = [[boots[0][0], *before, given("joined", E2, 1, 1), given("delivered", E2, 1, 20),
+                 given("acknowledged", E2, 1, 20), Entry("closed")]]  # fmt: skip
+    report = h.check()
+    assert not report.of_kind("declared_late"), report.text()
+    assert report.verdict == "complete", report.text()
+
+
 def test_epochs_between_are_declared_with_a_gap_of_unknown_extent() -> None:
     """Of three epochs the group knows the first and the last, and can't name the one between."""
     h = history()

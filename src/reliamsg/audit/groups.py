@@ -169,7 +169,7 @@ def _told() -> list[Column]:
     filled = _before("delivered") & (F.col("first_delivered") == F.col("first_handed"))
     return [
         _found("false_gap", _is(*SKIPPED) & _before("handed") & ~_given_up()),
-        _found("declared_late", _is(*SKIPPED) & _before("hole") & ~_before("skipped") & ~filled),
+        _found("declared_late", _is("declared") & _before("hole") & ~_before("skipped") & ~filled),
         # What comes from before the place of joining may arrive at any time; nothing beyond it may be called so.
         _found("false_before_join", _is("before_join") & (F.col("begin") <= F.col("first"))),
         _found("undeclared_gap", _is("hole") & ~F.col("broken") & ~F.col("told")),

@@ -327,7 +327,7 @@ class _Reader:
         if row.kind == "declared" and isinstance(until, int):
             self.facts.leaps.setdefault(stream_of(row), []).append((row.epoch, until))
         holes = _at(state.holes, row.epoch)
-        for piece in holes.within(row.first, last):
+        for piece in holes.within(row.first, last) if row.kind == "declared" else ():
             self._find("declared_late", row, *piece)
         holes.discard(row.first, last)
         _at(state.skipped, row.epoch).add(row.first, last)
