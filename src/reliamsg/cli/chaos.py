@@ -108,13 +108,15 @@ def run(
 
 @chaos.command(epilog=EXIT_CODES_HELP)
 @click.option("--runs", type=click.IntRange(min=1), default=100, show_default=True, metavar="N")
+@click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
+              help="Runs side by side, each with clients, brokers and ports of its own.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the first run; each has the next.")
 @click.option(
     "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), default=_DIRECTORY,
     show_default=True, help="For the files of runs that are not ok.",
 )  # fmt: skip
 @json_option
-def campaign(runs: int, seed: int | None, directory: Path, as_json: bool) -> int:
+def campaign(runs: int, jobs: int, seed: int | None, directory: Path, as_json: bool) -> int:
     """Do many short runs with faults at random.
 
     Processes, brokers and whole sites are killed, stopped, cut off, slowed down, and disks filled, at two Mosquittos or
@@ -124,21 +126,20 @@ def campaign(runs: int, seed: int | None, directory: Path, as_json: bool) -> int
     Ends with 0 when all runs are ok, 1 when one is not: its files are kept, and its seed with --runs 1 does the same
     again. 2 when something that is needed is missing.
     """
-    from reliamsg.lab.chaos.campaign import FAULT
     from reliamsg.lab.chaos.campaign import campaign as perform
+    from reliamsg.lab.chaos.mishaps import struck
 
     def tell(result: Result) -> None:
         kept = "" if result.verdict == "complete" and not result.problems else f"; files: {result.files}"
-        struck = ", ".join(what.removeprefix(FAULT) for _, what in result.events if what.startswith(FAULT))
         click.echo(
-            f"seed {result.seed}: {result.verdict}, {result.messages:,} messages, drained in"
-            f" {result.drain_seconds:.1f} s ({struck}){kept}", err=as_json,
+            f"seed {result.seed}: {result.verdict}, {result.messages:,} messages, {result.seconds:.1f} s, drained in"
+            f" {result.drain_seconds:.1f} s ({', '.join(struck(result))}){kept}", err=as_json,
         )  # fmt: skip
         for problem in (*result.problems, *result.findings):
             click.echo(f"  {problem}", err=as_json)
 
     seed = secrets.randbelow(2**32) if seed is None else seed
-    summary = perform(runs, directory.resolve(), seed, on_result=tell)
+    summary = perform(runs, directory.resolve(), seed, jobs=jobs, on_result=tell)
     if as_json:
         print_json(summary.as_dict())
     else:

@@ -7,17 +7,15 @@ Needs root, as :mod:`reliamsg.lab.network` does. Clients reach every node, also 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 from reliamsg.lab.network import Network
-from reliamsg.lab.process import LabError, program, wait_until
+from reliamsg.lab.process import LabError, wait_until
 from reliamsg.lab.rabbitmq import RabbitNode
 
 __all__ = ["ClusterNode", "PartitionMode", "RabbitCluster"]
@@ -38,12 +36,13 @@ _PATIENCE_S = 240.0
 class ClusterNode(RabbitNode):
     """A node of a :class:`RabbitCluster`: like any other, at an address of its own and its usual ports."""
 
+    _NAMES: ClassVar[str] = "-name"
+
     def __init__(
         self, directory: Path, network: Network, number: int, *, config: Sequence[str], plugins: Sequence[str],
         start_timeout: float = _PATIENCE_S,
     ) -> None:  # fmt: skip
         """Host `number` of `network`."""
-        self._erl_call = program("erl_call", "erlang-base")
         self.number = number
         self._network = network
         home = Path(directory).resolve() / "home"
@@ -100,7 +99,7 @@ class ClusterNode(RabbitNode):
         """Its classic queues that nobody can use: what led them is gone, and nothing took over. LabError while down."""
         pid = "amqqueue:get_pid(Q)"
         dead = f"is_pid({pid}), node({pid}) =:= node(), not is_process_alive({pid})"
-        found = self._evaluate(
+        found = self.evaluate(
             f"[binary_to_list(element(4, amqqueue:get_name(Q))) || Q <- rabbit_amqqueue:list(), {dead}]."
         )
         return set(re.findall(r'"(.*?)"', found))
@@ -111,26 +110,6 @@ class ClusterNode(RabbitNode):
         if not answer.startswith("["):
             raise LabError(f"{self._nodename}: {call} failed: {answer}")
         return {int(number) - 10 for number in re.findall(r"rabbit@\d+\.\d+\.\d+\.(\d+)", answer)}
-
-    def _evaluate(self, expression: str) -> str:
-        """The value of an Erlang expression in the node itself."""
-        answer = self._erl(["-e"], expression + "\n")
-        if not answer.startswith("{ok, "):
-            raise LabError(f"{self._nodename}: {expression} failed: {answer}")
-        return answer.removeprefix("{ok, ").removesuffix("}")
-
-    def _erl(self, what: Sequence[str], stdin: str) -> str:
-        command = [self._erl_call, "-c", _COOKIE, "-name", self._nodename, *what]
-        try:
-            done = subprocess.run(
-                self._inside(command), env={**os.environ, **self._environment}, input=stdin,
-                capture_output=True, text=True, timeout=60, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise LabError(f"{self._nodename}: no answer to {what} {stdin} within 60 s") from None
-        if done.returncode:
-            raise LabError(f"{self._nodename}: {what} failed: {done.stdout.strip()} {done.stderr.strip()}")
-        return done.stdout.strip()
 
 
 class RabbitCluster:

@@ -13,12 +13,15 @@ import secrets
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from reliamsg.lab.broker import Broker, TlsFiles
 from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
+
+if TYPE_CHECKING:
+    from pika.adapters.blocking_connection import BlockingChannel
 
 __all__ = ["RabbitNode"]
 
@@ -40,6 +43,8 @@ class RabbitNode(Broker):
     """
 
     _KIND: ClassVar[str] = "RabbitMQ"
+    _NAMES: ClassVar[str] = "-sname"
+    """Of which kind its Erlang name is."""
     _STOP_SECONDS: ClassVar[float] = 60.0
     _POLL_SECONDS: ClassVar[float] = 0.1
 
@@ -64,6 +69,7 @@ class RabbitNode(Broker):
         self._server = program("rabbitmq-server", "rabbitmq-server", *_PLACES)
         self._ctl = program("rabbitmqctl", "rabbitmq-server", *_PLACES)
         self._epmd_program = program("epmd", "erlang-base")
+        self._erl_call = program("erl_call", "erlang-base")
         super().__init__(directory, name, port, start_timeout)
         self._mqtt_port = self._pick_port(1883) if "rabbitmq_mqtt" in plugins else None
         self._tls_port = self._pick_port(5671) if tls else None
@@ -237,6 +243,34 @@ class RabbitNode(Broker):
             raise LabError(f"rabbitmqctl {' '.join(args)} failed: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
+    def evaluate(self, expression: str) -> str:
+        """The value of an Erlang expression in the node itself, in milliseconds; rabbitmqctl takes a second or two.
+
+        LabError if that fails.
+        """
+        answer = self._erl(["-e"], expression + "\n")
+        if not answer.startswith("{ok, "):
+            raise LabError(f"{self._nodename}: {expression} failed: {answer}")
+        return answer.removeprefix("{ok, ").removesuffix("}")
+
+    def _erl(self, what: Sequence[str], stdin: str) -> str:
+        cookie = (self.directory / "home" / ".erlang.cookie").read_text()
+        command = [self._erl_call, "-c", cookie, self._NAMES, self._nodename, *what]
+        try:
+            done = subprocess.run(
+                self._inside(command), env={**os.environ, **self._environment}, input=stdin,
+                capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise LabError(f"{self._nodename}: no answer to {what} {stdin} within 60 s") from None
+        if done.returncode:
+            raise LabError(f"{self._nodename}: {what} failed: {done.stdout.strip()} {done.stderr.strip()}")
+        return done.stdout.strip()
+
+    def memory_alarm(self, on: bool) -> None:
+        """Have the node find that it uses too much memory, and block its publishers, or that it does not any more."""
+        self.evaluate(f"vm_memory_monitor:set_vm_memory_high_watermark({0.0001 if on else 0.4}).")
+
     def has_recorded(self, queue: str) -> bool:
         """Whether the node has written down that this quorum queue exists; takes milliseconds.
 
@@ -262,20 +296,25 @@ class RabbitNode(Broker):
         LabError if there is no such queue. For half a second after a restart a quorum queue has no leader
         yet, and RabbitMQ then says 0: wait for the number that you expect.
         """
-        import pika
         from pika.exceptions import ChannelClosedByBroker
+
+        with self.channel(vhost) as channel:
+            try:
+                return int(channel.queue_declare(queue, passive=True).method.message_count)
+            except ChannelClosedByBroker as error:
+                raise LabError(f"{self._name}: queue {queue!r}: {error.reply_text}") from None
+
+    @contextlib.contextmanager
+    def channel(self, vhost: str = "/") -> Iterator[BlockingChannel]:
+        """A channel of an administrator's program, which ends with it."""
+        import pika
 
         login = pika.PlainCredentials("guest", "guest")
         parameters = pika.ConnectionParameters(
-            self.host, self._port, vhost, login, blocked_connection_timeout=30
+            self.host, self._port, vhost, login, heartbeat=0, blocked_connection_timeout=30
         )
-        connection = pika.BlockingConnection(parameters)
-        try:
-            return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
-        except ChannelClosedByBroker as error:
-            raise LabError(f"{self._name}: queue {queue!r}: {error.reply_text}") from None
-        finally:
-            connection.close()
+        with contextlib.closing(pika.BlockingConnection(parameters)) as connection:
+            yield connection.channel()
 
 
 def _connect(host: str, port: int) -> socket.socket:

@@ -7,37 +7,23 @@ the same again. Timing differs.
 from __future__ import annotations
 
 import contextlib
-import os
+import queue
 import shutil
-import signal
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.processes import App
+from reliamsg.lab.chaos.mishaps import Mishaps, struck
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.runner import run_scenario
 from reliamsg.lab.chaos.scenario import Scenario, missing
-from reliamsg.lab.chaos.traffic import Paths, Traffic
-from reliamsg.lab.disk import fill
-from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.process import LabError
-from reliamsg.lab.proxy import TcpProxy
 from reliamsg.lab.rabbitmq import RabbitNode
 
-__all__ = ["FAULT", "Summary", "campaign"]
+__all__ = ["Summary", "campaign"]
 
-FAULT = "fault: "
-"""How the event of a fault begins."""
-_RATE = 400
-_MIXED_RUNS = 0.3
-"""The part of the runs at RabbitMQ and Mosquitto, where there is a RabbitMQ; the others are at two Mosquittos."""
-_SMALL_DISKS = 0.3
-"""The part of the runs whose outbox has a disk of 2 MB, where we are root."""
 _SEEDS = 2**32
 
 
@@ -69,6 +55,7 @@ class Summary:
     def add(self, result: Result) -> None:
         """One more run."""
         self.runs += 1
+        self.faults.update(struck(result))
         self.messages += result.messages
         self.lost += result.lost
         self.declared += result.declared
@@ -76,9 +63,8 @@ class Summary:
         self.out_of_order += result.out_of_order
         self.seconds += result.seconds
         self.slowest_drain_seconds = max(self.slowest_drain_seconds, result.drain_seconds)
-        idle = not result.mattered and not result.problems and result.verdict == "complete"
-        self.idle += idle
-        if not (result.ok or idle):
+        self.idle += _idle(result)
+        if _bad(result):
             self.not_ok.append(result.seed)
 
     def as_dict(self) -> dict[str, Any]:
@@ -110,174 +96,97 @@ class Summary:
         return "\n".join(lines)
 
 
+def _idle(result: Result) -> bool:
+    return not result.mattered and not result.problems and result.verdict == "complete"
+
+
+def _bad(result: Result) -> bool:
+    return not (result.ok or _idle(result))
+
+
 def campaign(
     runs: int,
     directory: Path,
     seed: int,
     *,
+    jobs: int = 1,
     on_event: Callable[[str], object] = lambda text: None,
     on_result: Callable[[Result], object] = lambda result: None,
 ) -> Summary:
-    """Do `runs` runs; the files of those that are not ok stay in `directory`.
+    """Do `runs` runs, `jobs` of them side by side; the files of those that are not ok stay in `directory`.
 
-    `on_event` is told what is done, `on_result` how each run ended.
+    `on_event` is told what is done, from several threads, `on_result` how each run ended, in the order of their seeds.
     """
     summary = Summary(seed, missing=missing(frozenset({"mosquitto"})))
     if summary.missing:
         return summary
-    with _fleet(directory / "brokers") as rabbit:
-        for number in range(runs):
-            one = (seed + number) % _SEEDS
-            chaos = _Chaos(summary.faults, rabbit)
-            scenario = Scenario(
-                "campaign", "Faults at random", chaos.perform, (), "P1 P3 P4 P5", 100, frozenset(), True
-            )
-            result = run_scenario(scenario, directory / f"campaign-{one}", one, on_event=on_event)
+    with contextlib.ExitStack() as stack:
+        nodes: queue.SimpleQueue[_Node | None] = queue.SimpleQueue()
+        for number in range(jobs):
+            nodes.put(stack.enter_context(_node(directory / "brokers" / str(number))))
+
+        def one(number: int) -> Result:
+            node = nodes.get()
+            try:
+                return _one(directory, (seed + number) % _SEEDS, node, on_event)
+            finally:
+                nodes.put(node)
+
+        pool = stack.enter_context(ThreadPoolExecutor(jobs, thread_name_prefix="reliamsg-campaign"))
+        for result in pool.map(one, range(runs)):
             summary.add(result)
             on_result(result)
-            if one not in summary.not_ok:
-                shutil.rmtree(directory / f"campaign-{one}", ignore_errors=True)
     return summary
 
 
+def _one(directory: Path, seed: int, node: _Node | None, on_event: Callable[[str], object]) -> Result:
+    place = directory / f"campaign-{seed}"
+    mishaps = Mishaps(None if node is None else node.running)
+    scenario = Scenario(
+        "campaign", "Faults at random", mishaps.perform, (), "P1 P3 P4 P5", 100, frozenset(), True
+    )
+    result = run_scenario(scenario, place, seed, on_event=on_event)
+    if not _bad(result):
+        shutil.rmtree(place, ignore_errors=True)
+    elif node is not None:
+        node.renew(place)
+    return result
+
+
+class _Node:
+    """A RabbitMQ that all runs of a job share, since it takes long to start."""
+
+    def __init__(self, directory: Path) -> None:
+        self._node = RabbitNode(directory, "dc1", start_timeout=300.0)
+
+    def running(self) -> RabbitNode:
+        """It, started if need be."""
+        if not self._node.alive:
+            self._node.start()
+        return self._node
+
+    def renew(self, place: Path) -> None:
+        """After a run that was not ok: no other is to find what that one left; its log goes to that run's files."""
+        self._node.kill()
+        log = self._node.directory / "log"
+        if log.exists():
+            shutil.move(log, place / "dc1-log")
+        self._node.wipe()
+
+    def end(self) -> None:
+        """It, and all that it has."""
+        self._node.kill()
+        self._node.wipe()
+
+
 @contextlib.contextmanager
-def _fleet(directory: Path) -> Iterator[Callable[[], RabbitNode] | None]:
-    """Gives a running RabbitMQ, which all runs share since it takes long to start; None where there is none."""
+def _node(directory: Path) -> Iterator[_Node | None]:
+    """None where there is no RabbitMQ."""
     if missing(frozenset({"rabbitmq"})):
         yield None
         return
-    node = RabbitNode(directory, "dc1")
-
-    def running() -> RabbitNode:
-        if not node.alive:
-            node.start()
-        return node
-
+    node = _Node(directory)
     try:
-        yield running
+        yield node
     finally:
-        node.kill()
-        node.wipe()
-
-
-class _Chaos:
-    """One run: a few faults, one after the other or side by side, and then everything must come."""
-
-    def __init__(self, faults: Counter[str], rabbit: Callable[[], RabbitNode] | None) -> None:
-        self._faults = faults
-        self._rabbit = rabbit
-
-    def perform(self, context: Context) -> None:
-        """Do it."""
-        rng = context.rng
-        # In this order always: what a seed means must not depend on the machine.
-        mixed, small = rng.random() < _MIXED_RUNS, rng.random() < _SMALL_DISKS
-        if mixed and self._rabbit is not None:
-            context.brokers["dc1"] = self._rabbit()
-        else:
-            context.mosquitto("dc1")
-        context.mosquitto("dc2")
-        paths = context.proxied()
-        disk = context.disk("small", "2m") if small and os.geteuid() == 0 else None
-        t = self._traffic(context, paths, disk)
-        strikes = self._strikes(context, t, paths, disk)
-        t.flows(50)
-        at_stake = 0
-        for _ in range(rng.randrange(2, 6)):
-            name = rng.choice(sorted(strikes))
-            context.event(f"{FAULT}{name}")
-            self._faults[name] += 1
-            strikes[name]()
-            time.sleep(rng.uniform(0.1, 1.2))  # what is random here is the instant
-            at_stake += max(0, t.under_way)
-            if rng.random() < 0.4:
-                paths.heal(reset=True)
-        self._mend(context, t, paths, disk)
-        context.stake(at_stake, "messages under way when faults struck")
-        since = time.monotonic()
-        t.comes()
-        context.result.drain_seconds = time.monotonic() - since
-
-    @staticmethod
-    def _traffic(context: Context, paths: Paths, disk: Path | None) -> Traffic:
-        files = {} if disk is None else {"outbox": str(disk / "outbox.db")}
-        options = {"release": "consumed", "max_batch_messages": 20}
-        return context.traffic(
-            paths, messages=0, rate=_RATE,
-            producing={**files, "options": options, "linger": True, "enough": str(context.directory / "enough")},
-            consuming={**context.slow(0.001), "options": {"max_inbox_bytes": 1 << 16}},
-        )  # fmt: skip
-
-    def _strikes(
-        self, context: Context, t: Traffic, paths: Paths, disk: Path | None
-    ) -> dict[str, Callable[[], object]]:
-        """Faults by name."""
-        rng = context.rng
-
-        def path() -> TcpProxy:
-            return rng.choice(paths.of())
-
-        def everything() -> None:
-            for proxy in paths.of():
-                proxy.stall()
-
-        def site() -> None:
-            for proxy in paths.of(rng.choice(list(paths.urls))):
-                proxy.cut()
-
-        def forget() -> None:
-            brokers = [broker for broker in context.brokers.values() if isinstance(broker, Mosquitto)]
-            broker = rng.choice(brokers)
-            broker.kill()
-            broker.start()
-
-        def producer() -> None:
-            if disk is not None:  # it would not start on a full disk, and says so
-                _make_room(disk)
-            _restart(t.producer)
-
-        strikes: dict[str, Callable[[], object]] = {
-            "producer killed": producer,
-            "consumer killed": lambda: _restart(t.consumer),
-            "process stopped": lambda: _stop_for(rng.choice((t.producer, t.consumer)), rng.uniform(0.2, 2.5)),
-            "broker killed, empty": forget,
-            "partition from all sites": everything,
-            "site cut off": site,
-            "path hangs": lambda: path().stall(),
-            "confirms lost": lambda: path().drop_from_broker(),
-            "half open": lambda: path().half_open(),
-            "reset in mid-frame": lambda: path().reset_mid_frame(rng.randrange(1, 5_000)),
-            "delay": lambda: path().delay(rng.uniform(0.0, 1.0)),
-            "slow line": lambda: path().limit(rng.choice((2_000, 20_000))),
-        }
-        if disk is not None:
-            strikes["disk full"] = lambda: fill(disk)
-        return strikes
-
-    @staticmethod
-    def _mend(context: Context, t: Traffic, paths: Paths, disk: Path | None) -> None:
-        """End all faults, and publishing."""
-        if disk is not None:
-            _make_room(disk)
-        paths.heal(reset=True)
-        for app in (t.producer, t.consumer):
-            if not app.running:
-                raise LabError(f"{app.name} ended by itself: {app.errors()}")
-        (context.directory / "enough").touch()
-        context.hurry()
-        context.event("all faults are over")
-
-
-def _restart(app: App) -> None:
-    app.kill()
-    app.start()
-
-
-def _make_room(disk: Path) -> None:
-    (disk / "filler").unlink(missing_ok=True)
-
-
-def _stop_for(app: App, seconds: float) -> None:
-    app.signal(signal.SIGSTOP)
-    time.sleep(seconds)
-    app.signal(signal.SIGCONT)
+        node.end()

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
-
-import pika
 
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.pika_control import PikaPair
@@ -33,15 +29,6 @@ def queues_up(context: Context, t: Traffic, site: str, least: int) -> None:
         0.2,
     )
     context.stake(context.run.queued(site, context.group), f"messages confirmed by {site} and queued there")
-
-
-@contextlib.contextmanager
-def channel_to(node: RabbitNode) -> Iterator[Any]:
-    """A channel of an administrator's program."""
-    with contextlib.closing(
-        pika.BlockingConnection(pika.URLParameters(node.url + "?heartbeat=0"))
-    ) as connection:
-        yield connection.channel()
 
 
 @scenario("broker-killed", 27, promises="P4 P5", messages=6_000, own_brokers=True,
@@ -114,7 +101,7 @@ def queue_deleted(context: Context) -> None:
         context.sites(prefetch=4), messages=0, rate=800, producing={"chunk": 20}, consuming=context.slow()
     )
     queues_up(context, t, "dc1", context.messages // 12)
-    with channel_to(node) as channel:
+    with node.channel() as channel:
         lost = len(gone_from(t, "dc1"))
         channel.queue_delete(queue)
         context.event("the group's queue at dc1 is deleted")
@@ -173,12 +160,12 @@ def memory_alarm(context: Context) -> None:
     context.mosquitto("dc2")
     t = context.traffic(context.sites(heartbeat=60.0), messages=0)
     t.flows(context.messages // 20)
-    node.ctl("set_vm_memory_high_watermark", "0.0001")
+    node.memory_alarm(True)
     context.event("a memory alarm at dc1")
     t.flows(context.messages // 4)
     wait_for(lambda: t.unconfirmed("dc1") > context.messages // 10, "dc1 blocks publishers")
     context.stake(t.unconfirmed("dc1"), "messages that dc1 would not take")
-    node.ctl("set_vm_memory_high_watermark", "0.4")
+    node.memory_alarm(False)
     context.event("dc1 has memory again")
     t.finish(context.messages)
     lost = [row for row in t.rows(t.producer, "disconnected") if row.site == "dc1" and row.reason != "closed"]
@@ -252,7 +239,7 @@ def consumer_timeout(context: Context) -> None:
     seconds = 5
     node = context.rabbit("dc1")
     for name, value in (("consumer_timeout", seconds * 1000), ("channel_tick_interval", 1000)):
-        node.ctl("eval", f"application:set_env(rabbit, {name}, {value}).")
+        node.evaluate(f"application:set_env(rabbit, {name}, {value}).")
     t = context.traffic(
         context.sites(), rate=300, consuming={**context.slow(0.4), "batch": 50, "options": {}}
     )
