@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
@@ -33,6 +33,8 @@ def _client(client_id: str, reconnect_seconds: int) -> mqtt.Client:
 
 def _start(client: mqtt.Client, url: str) -> None:
     parts = urlsplit(url)
+    if parts.username:
+        client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
     client.connect(parts.hostname or "", parts.port or 1883)
     client.loop_start()
 

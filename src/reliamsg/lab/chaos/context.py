@@ -12,15 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
+from reliamsg.lab.chaos.pika_control import PikaPair
 from reliamsg.lab.chaos.plain import PlainPair, plain_pair
 from reliamsg.lab.chaos.processes import App, Run, SiteSpec
 from reliamsg.lab.chaos.result import Control, Result
-from reliamsg.lab.chaos.scenario import Scenario
+from reliamsg.lab.chaos.scenario import Lacking, Scenario
 from reliamsg.lab.chaos.traffic import IMPATIENT, Paths, Traffic, begin, paths_to
 from reliamsg.lab.cluster import PartitionMode, RabbitCluster
 from reliamsg.lab.disk import small_disk
 from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.process import LabError
 from reliamsg.lab.rabbitmq import RabbitNode
 
 __all__ = ["Context"]
@@ -127,13 +127,13 @@ class Context:
         self.paths = self.stack.enter_context(paths_to(self.sites(kind)))
         return self.paths
 
-    def some_url(self, protocol: str = "mqtt") -> str:
-        """A site's URL that speaks a protocol, for plain clients; LabError where there is none."""
+    def some_url(self, protocol: str = "") -> str:
+        """The first site's URL, or of those that speak `protocol`, for plain clients; Lacking where there is none."""
         urls = [url for _, url in self._given] or [broker.url for broker in self.brokers.values()]
         for url in urls:
-            if url.startswith(f"{protocol}://"):
+            if url.startswith(protocol):
                 return url
-        raise LabError(f"none of the sites speaks {protocol}://")
+        raise Lacking(f"a site that speaks {protocol}://")
 
     def disk(self, name: str, size: str) -> Path:
         """A small file system, such as ``1m``, for outboxes and inboxes; what is on it in the end stays as evidence.
@@ -197,12 +197,33 @@ class Context:
         """From now on handling takes a slow consumer no time."""
         (self.directory / "hurry").touch()
 
-    def plain(self, url: str, *, rate: int = 500, delay: float = 0.0) -> PlainPair:
-        """A plain paho publisher and subscriber at one site, started."""
-        pair = plain_pair(self.directory / "control", url, f"plain-{self.topic}", rate=rate, delay=delay)
+    def plain(self, url: str, reading: str = "", **options: Any) -> PlainPair:
+        """A plain paho publisher and subscriber at one site, not started. `reading`: the subscriber's URL, if it is
+        another one. `options`: of :func:`~reliamsg.lab.chaos.plain.plain_pair`."""
+        pair = plain_pair(self.directory / "control", url, reading or url, self.plain_topic, **options)
         self.stack.callback(pair.end)
         self.watch("plain published", pair.counter("confirmed"))
         self.watch("plain received", pair.counter("received"))
+        return pair
+
+    def plain_beside(self, sites: list[SiteSpec] | Paths, **options: Any) -> list[PlainPair]:
+        """The same at the first of these sites that speaks MQTT; none where none does, as a user's may not."""
+        if isinstance(sites, Paths):
+            ways = zip(sites.sites(sites.producer), sites.sites(sites.consumer), strict=True)
+            urls = [(out[1], into[1]) for out, into in ways]
+        else:
+            urls = [(url, url) for _, url, _ in sites]
+        return [self.plain(*both, **options) for both in urls if both[0].startswith("mqtt://")][:1]
+
+    @property
+    def plain_topic(self) -> str:
+        """The topic of plain paho, and the queue of plain pika."""
+        return f"plain-{self.topic}"
+
+    def plain_pika(self, url: str, **options: Any) -> PikaPair:
+        """A plain pika publisher and consumer at one site, not started; `options`: of PikaPair."""
+        pair = PikaPair(url, self.plain_topic, **options)
+        self.stack.callback(pair.end)
         return pair
 
     def watch(self, name: str, counter: Callable[[], int]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import struct
 import threading
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as mqtt
 import pika
@@ -26,8 +27,45 @@ _PATIENCE_S = 60.0
 _NOW = (1_700_000_000_000_000, 1_700_000_000_000_000)
 
 
-class Stranger:
-    """A plain MQTT client at one site. A context manager."""
+class Stranger(ABC):
+    """A plain client at one site, of whichever protocol that speaks: see :meth:`at`. A context manager."""
+
+    @staticmethod
+    def at(url: str) -> Stranger:
+        """One that is connected."""
+        return _AmqpStranger(url) if url.startswith("amqp://") else _MqttStranger(url)
+
+    @abstractmethod
+    def publish(self, address: str, body: bytes, *, retain: bool = False) -> None:
+        """Publish, and wait for the broker's word; only MQTT can `retain`."""
+
+    @abstractmethod
+    def flood(self, address: str, body: bytes) -> None:
+        """Publish without waiting for more than room in the socket."""
+
+    @abstractmethod
+    def listen(self, address: str) -> None:
+        """From now on note all that is published there."""
+
+    @abstractmethod
+    def heard(self) -> list[bytes]:
+        """Bodies that came so far."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Go."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _MqttStranger(Stranger):
+    """At an MQTT site."""
 
     def __init__(self, url: str) -> None:
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
@@ -37,26 +75,23 @@ class Stranger:
         self._client.on_message = self._note
         self._client.on_subscribe = lambda *_: self._subscribed.set()
         parts = urlsplit(url)
+        if parts.username:
+            self._client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
         self._client.connect(parts.hostname or "", parts.port or 1883)
         self._client.loop_start()
 
     def publish(self, address: str, body: bytes, *, retain: bool = False) -> None:
-        """Publish with QoS 1, and wait for the broker's word."""
         self._client.publish(address, body, qos=1, retain=retain).wait_for_publish(_PATIENCE_S)
 
     def flood(self, address: str, body: bytes) -> None:
-        """Publish with QoS 0, without waiting for more than room in the socket."""
         self._client.publish(address, body, qos=0).wait_for_publish(_PATIENCE_S)
 
     def listen(self, address: str) -> None:
-        """Note all that is published there."""
         self._client.subscribe(address, qos=1)
         if not self._subscribed.wait(_PATIENCE_S):
             raise LabError(f"a stranger could not listen at {address}")
 
-    @property
     def heard(self) -> list[bytes]:
-        """Bodies that came so far."""
         with self._lock:
             return list(self._heard)
 
@@ -64,14 +99,43 @@ class Stranger:
         with self._lock:
             self._heard.append(bytes(message.payload))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
+
+
+class _AmqpStranger(Stranger):
+    """At an AMQP site."""
+
+    def __init__(self, url: str) -> None:
+        parameters = pika.URLParameters(url)
+        parameters.heartbeat = 0  # it has no thread that would answer while nothing is asked of it
+        self._connection = pika.BlockingConnection(parameters)
+        self._careful, self._careless = self._connection.channel(), self._connection.channel()
+        self._careful.confirm_delivery()
+        self._heard: list[bytes] = []
+
+    def publish(self, address: str, body: bytes, *, retain: bool = False) -> None:
+        if retain:
+            raise LabError("AMQP retains nothing")
+        self._careful.basic_publish(EXCHANGE, address, body)
+
+    def flood(self, address: str, body: bytes) -> None:
+        self._careless.basic_publish(EXCHANGE, address, body)
+
+    def listen(self, address: str) -> None:
+        queue = self._careful.queue_declare("", exclusive=True).method.queue
+        self._careful.queue_bind(queue, EXCHANGE, address)
+        self._careful.basic_consume(
+            queue, lambda channel, method, properties, body: self._heard.append(body), auto_ack=True
+        )
+
+    def heard(self) -> list[bytes]:
+        self._connection.process_data_events(0)
+        return list(self._heard)
+
+    def close(self) -> None:
+        self._connection.close()
 
 
 def forged_frame(
@@ -122,13 +186,13 @@ BOMBS = {
 """Header tables that decoders choke on, by what is wrong with them."""
 
 
-def throw_bomb(url: str, topic: str, table: bytes) -> bool:
+def throw_bomb(url: str, exchange: str, key: str, table: bytes) -> bool:
     """Publish a message with this header table; False where the broker itself refuses it."""
     connection = pika.BlockingConnection(pika.URLParameters(url))
     with contextlib.suppress(pika.exceptions.AMQPError):
         channel = connection.channel()
         channel.confirm_delivery()
-        channel.basic_publish(EXCHANGE, topic, b"bomb", RawProperties(table))
+        channel.basic_publish(exchange, key, b"0", RawProperties(table))
         connection.close()
         return True
     return False

@@ -87,16 +87,26 @@ class PlainPair:
         self.subscriber.kill()
 
 
-def plain_pair(directory: Path, url: str, topic: str, *, rate: int, delay: float = 0.0) -> PlainPair:
-    """A pair, not started: `rate` messages a second, of which each costs the subscriber `delay` seconds."""
+def plain_pair(
+    directory: Path,
+    url: str,
+    reading: str,
+    topic: str,
+    *,
+    rate: int = 500,
+    delay: float = 0.0,
+    poison: int = 0,
+) -> PlainPair:
+    """A pair, not started: `rate` messages a second, of which each costs the subscriber `delay` seconds; it raises over
+    those whose number `poison` divides. `reading`: the subscriber's URL."""
     directory.mkdir(parents=True, exist_ok=True)
 
-    def app(role: str) -> App:
-        config = {"role": role, "url": url, "topic": topic, "rate": rate, "delay": delay,
+    def app(role: str, url: str) -> App:
+        config = {"role": role, "url": url, "topic": topic, "rate": rate, "delay": delay, "poison": poison,
                   "log": str(directory / f"{role}.log")}  # fmt: skip
         return App("reliamsg.lab.chaos.plain", config)
 
-    return PlainPair(app("publish"), app("subscribe"))
+    return PlainPair(app("publish", url), app("subscribe", reading))
 
 
 class _Log:
@@ -139,6 +149,8 @@ def subscribe(config: dict[str, Any], stop: list[int]) -> None:
     log = _Log(config["log"])
 
     def got(body: bytes) -> None:
+        if config["poison"] and int(body) % config["poison"] == 0:
+            raise ValueError(f"message {int(body)} is poison")
         log.write("received", int(body))
         if config["delay"]:
             time.sleep(config["delay"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.result import Result
-from reliamsg.lab.chaos.scenario import Scenario, missing
+from reliamsg.lab.chaos.scenario import Lacking, Scenario, missing
 from reliamsg.lab.chaos.timeline import timeline
 from reliamsg.verify import Report, check_directory
 
@@ -45,6 +45,9 @@ def run_scenario(
     try:
         with context:
             scenario.run(context)
+    except Lacking as error:
+        shutil.rmtree(directory)
+        return Result(scenario, seed, verdict="missing", missing=[str(error)])
     except Exception as error:  # noqa: BLE001  (whatever happens in one run must not end those that follow)
         result.problems.append(f"{type(error).__name__}: {error}")
         (directory / "traceback.txt").write_text(traceback.format_exc())

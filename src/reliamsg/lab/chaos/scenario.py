@@ -12,7 +12,7 @@ from reliamsg.lab.process import LabError, program
 if TYPE_CHECKING:
     from reliamsg.lab.chaos.context import Context
 
-__all__ = ["Need", "Scenario", "missing", "register", "scenario"]
+__all__ = ["Lacking", "Need", "Scenario", "missing", "register", "scenario"]
 
 Need = Literal["mosquitto", "rabbitmq", "haproxy", "root", "network", "cc", "openssl"]
 """What a scenario can't do without: programs; ``root``; ``network``: root, iproute2 and iptables; ``cc``: a C
@@ -28,6 +28,10 @@ _PROGRAMS: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
     "openssl": [("openssl", "openssl", ())],
 }
 """Program, Debian package, and places beside PATH."""
+
+
+class Lacking(LabError):
+    """What a scenario can't do without is not there; the message says only what."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.pika_control import PikaPair
 from reliamsg.lab.chaos.scenario import Need, scenario
 from reliamsg.lab.chaos.traffic import IMPATIENT, Traffic, sum_of
 from reliamsg.lab.chaos.waiting import wait_for
@@ -76,8 +75,7 @@ def data_wiped(context: Context) -> None:
     node = context.rabbit("dc1")
     context.mosquitto("dc2")
     t = context.traffic(context.sites(prefetch=4), consuming=context.slow())
-    plain = PikaPair(node.url, f"plain-{context.topic}", rate=300, delay=0.01).start()
-    context.stack.callback(plain.end)
+    plain = context.plain_pika(node.url, rate=300, delay=0.01).start()
     queues_up(context, t, "dc1", context.messages // 12)
     wait_for(
         lambda: len(plain.publisher.accepted) - len(plain.consumer.received) > 50, "pika has some queued, too"
@@ -100,10 +98,12 @@ def queue_deleted(context: Context) -> None:
     t = context.traffic(
         context.sites(prefetch=4), messages=0, rate=800, producing={"chunk": 20}, consuming=context.slow()
     )
+    plain = context.plain_pika(node.url, rate=200, delay=0.02).start()
     queues_up(context, t, "dc1", context.messages // 12)
     with node.channel() as channel:
         lost = len(gone_from(t, "dc1"))
-        channel.queue_delete(queue)
+        for each in (queue, plain.publisher.queue):
+            channel.queue_delete(each)
         context.event("the group's queue at dc1 is deleted")
         wait_for(lambda: len(gone_from(t, "dc1")) > lost, "the consumer notices")
         t.flows(context.messages // 20)
@@ -118,6 +118,7 @@ def queue_deleted(context: Context) -> None:
     t.producer.stop(60)
     context.hurry()
     t.drained(60)
+    context.control(plain.finish())
 
 
 def gone_from(t: Traffic, site: str) -> list[Any]:
@@ -203,8 +204,7 @@ def expired_queue(context: Context) -> None:
             **_SMALL_BATCHES, "options": options, "linger": True, "enough": str(context.directory / "enough")
         },
     )  # fmt: skip
-    plain = PikaPair(node.url, f"plain-{context.topic}", rate=200)
-    context.stack.callback(plain.end)
+    plain = context.plain_pika(node.url, rate=200)
     for policy in ({"message-ttl": 300}, {"expires": 1_000}):
         # Before there are messages: one without a time to live would stay in front of those that have one.
         pattern = f"^({queue}|plain-.*)$"
@@ -243,8 +243,7 @@ def consumer_timeout(context: Context) -> None:
     t = context.traffic(
         context.sites(), rate=300, consuming={**context.slow(0.4), "batch": 50, "options": {}}
     )
-    plain = PikaPair(context.some_url("amqp"), f"plain-{context.topic}", rate=100, delay=0.1).start()
-    context.stack.callback(plain.end)
+    plain = context.plain_pika(node.url, rate=100, delay=0.1).start()
     t.accepts(context.messages // 2)
     context.event(f"each batch takes 20 s; RabbitMQ's consumer_timeout is {seconds} s")
     time.sleep(3 * seconds)  # the fault itself

@@ -9,13 +9,14 @@ from typing import Any
 
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.hostile import BOMBS, Stranger, forged_frame, throw_bomb
+from reliamsg.lab.chaos.plain import numbers_of
 from reliamsg.lab.chaos.processes import App
 from reliamsg.lab.chaos.scenario import scenario
 from reliamsg.lab.chaos.shifted import wrong_clock
 from reliamsg.lab.chaos.traffic import Traffic
 from reliamsg.lab.chaos.waiting import wait_for
 from reliamsg.message import Prev
-from reliamsg.wire.address import producer_address
+from reliamsg.wire.address import EXCHANGE, producer_address
 from reliamsg.wire.control import VERSION, State, StreamState, encode_state
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -60,7 +61,7 @@ def sequence_jump(context: Context) -> None:
         {"seq": 2**63}, {"seq": 2**63 - 1}, {"seq": MAX_SEQ}, {"epoch": MAX_SEQ, "seq": MAX_SEQ},
         {"epoch": 6, "prev": Prev(5, 7, MAX_SEQ)},
     )  # fmt: skip
-    with Stranger(context.some_url()) as stranger:
+    with Stranger.at(context.some_url()) as stranger:
         for number, jump in enumerate(jumps):
             stranger.publish(context.topic, forged_frame(context.topic, f"jumper{number}"))
             stranger.publish(
@@ -129,18 +130,26 @@ def forged_epoch(context: Context) -> None:
 
 
 def replay(context: Context, t: Traffic, *, retain: bool) -> None:
-    """Record what passes at a site, and send it again, twice, at each."""
-    with Stranger(context.some_url()) as stranger:
+    """Record what passes at a site, and send it again, twice, at each; retained, where that is possible. Plain paho, if
+    a site speaks MQTT, gets what it had again, too."""
+    sites = t.consumer.config["sites"]
+    plain = [pair.start() for pair in context.plain_beside(sites)]
+    with Stranger.at(context.some_url("mqtt" if retain else "")) as stranger:
         stranger.listen(context.topic)
         t.flows(context.messages // 3)
-        capture = stranger.heard
+        wait_for(stranger.heard, "something passes")
+        capture = stranger.heard()
     context.event(f"{len(capture)} batches were recorded")
-    for _, url, _ in t.consumer.config["sites"]:
-        if not url.startswith("mqtt://"):
+    for _, url, _ in sites:
+        if retain and not url.startswith("mqtt://"):
             continue
-        with Stranger(url) as stranger:
+        with Stranger.at(url) as stranger:
             for body in capture * 2:
                 stranger.publish(context.topic, body, retain=retain)
+    for pair in plain:
+        with Stranger.at(pair.subscriber.config["url"]) as stranger:
+            for number in numbers_of(pair.subscriber.log, "received"):
+                stranger.flood(context.plain_topic, str(number).encode())
     context.event(f"each was sent again, twice, to each site{', retained' if retain else ''}")
     context.stake(len(capture), "batches that came again")
     if retain:
@@ -148,6 +157,8 @@ def replay(context: Context, t: Traffic, *, retain: bool) -> None:
         t.consumer.start()
         context.event("the consumer leaves and returns, which makes brokers send what is retained")
     t.drained(60)
+    for pair in plain:
+        context.control(pair.finish())
 
 
 @scenario("stale-replayed", 42, promises="P3 P4", messages=2_000,
@@ -168,7 +179,7 @@ def made_up_producers(context: Context) -> None:
     t = signed(context, messages=0)
     t.flows(context.messages // 20)
     before, ids = t.consumer.rss_mb(), 10 * context.messages
-    with Stranger(context.some_url()) as stranger:
+    with Stranger.at(context.some_url()) as stranger:
         for number in range(ids):
             stranger.flood(context.topic, forged_frame(context.topic, f"made-up-{number}"))
     context.event(f"{ids:,} producers that do not exist have published, unsigned")
@@ -184,10 +195,12 @@ def made_up_producers(context: Context) -> None:
 def header_bombs(context: Context) -> None:
     node = context.rabbit("dc1")
     t = context.traffic(context.sites(), messages=0)
+    plain = context.plain_pika(node.url, rate=200).start()
     t.flows(context.messages // 10)
     thrown = 0
     for name, table in BOMBS.items():
-        if throw_bomb(node.url, context.topic, table):
+        throw_bomb(node.url, "", context.plain_topic, table)
+        if throw_bomb(node.url, EXCHANGE, context.topic, table):
             thrown += 1
             context.event(f"a bomb: {name}")
             t.flows(context.messages // 50)
@@ -196,6 +209,7 @@ def header_bombs(context: Context) -> None:
     t.finish(context.messages)
     broken = [row for row in t.rows(t.consumer, "disconnected") if row.reason != "closed"]
     context.expect(not broken, "no connection ended")
+    context.control(plain.finish())
 
 
 @scenario("repair-flood", 49, promises="P5 P7", messages=3_000,
@@ -209,7 +223,7 @@ def repair_flood(context: Context) -> None:
     address = producer_address(t.producer.config["producer"])
     numbers, asked = itertools.count(1), 0
     before, began = t.delivered(), time.monotonic()
-    with Stranger(context.some_url()) as stranger:
+    with Stranger.at(context.some_url()) as stranger:
         while (spent := time.monotonic() - began) < _FLOOD_S:  # the fault itself
             if asked > spent * _REQUESTS_PER_S:
                 time.sleep(0.001)

@@ -19,6 +19,7 @@ _PATIENT: dict[str, Any] = {"heartbeat": 10.0, "connect_timeout": 10.0}
 def packets_dropped(context: Context) -> None:
     paths = context.proxied("mixed")
     t = context.traffic(paths)
+    plain = [pair.start() for pair in context.plain_beside(paths)]
     t.flows(context.messages // 12)
     for proxy in paths.of():
         proxy.stall()
@@ -28,6 +29,8 @@ def packets_dropped(context: Context) -> None:
     paths.heal()
     context.event("all passes")
     t.drained()
+    for pair in plain:
+        context.control(pair.finish())
 
 
 @scenario("confirms-lost", 20, promises="P2 P3 P4", messages=6_000, needs=_BOTH,
@@ -35,10 +38,7 @@ def packets_dropped(context: Context) -> None:
 def confirms_lost(context: Context) -> None:
     paths = context.proxied("mixed")
     t = context.traffic(paths, confirm_timeout=0.5)
-    speaking = [name for name, url in paths.urls.items() if url.startswith("mqtt://")]
-    plain = [
-        context.plain(paths.producer[name].url(paths.urls[name]), rate=200).start() for name in speaking[:1]
-    ]
+    plain = [pair.start() for pair in context.plain_beside(paths, rate=200)]
     t.flows(context.messages // 12)
     for _ in range(2):
         for proxy in paths.producer.values():
@@ -65,6 +65,7 @@ def confirms_lost(context: Context) -> None:
 def reset_mid_frame(context: Context) -> None:
     paths = context.proxied("mixed")
     t = context.traffic(paths, size=1_000)
+    plain = [pair.start() for pair in context.plain_beside(paths)]
     t.flows(context.messages // 20)
     for number in range(16):
         proxy = paths.of()[number % 4]
@@ -82,6 +83,8 @@ def reset_mid_frame(context: Context) -> None:
     for app in (t.producer, t.consumer):
         sites = {row.site for row in t.rows(app, "disconnected")}
         context.expect(sites == set(paths.urls), "each lost its connections to each site")
+    for pair in plain:
+        context.control(pair.finish())
 
 
 @scenario("slow-line", 22, promises="P2 P3 P7", messages=1_500, needs=_BOTH,
@@ -137,6 +140,7 @@ def packet_loss(context: Context) -> None:
 def site_isolated(context: Context) -> None:
     paths = context.proxied("mixed")
     t = context.traffic(paths)
+    plain = [pair.start() for pair in context.plain_beside(paths)]
     t.flows(context.messages // 12)
     for site in paths.urls:
         for proxy in paths.of(site):
@@ -148,6 +152,8 @@ def site_isolated(context: Context) -> None:
         context.event(f"{site} is back")
         t.catches_up(site)
     t.drained()
+    for pair in plain:
+        context.control(pair.finish())
 
 
 @scenario("flapping", 25, promises="P3 P4 P5", messages=6_000, needs=_BOTH,
@@ -156,6 +162,7 @@ def flapping(context: Context) -> None:
     paths = context.proxied("mixed")
     names = list(paths.urls)
     t = context.traffic(paths)
+    plain = [pair.start() for pair in context.plain_beside(paths)]
     t.flows(context.messages // 24)
     for number in range(6):
         down = names[number % len(names)]
@@ -170,6 +177,8 @@ def flapping(context: Context) -> None:
     t.drained()
     sites = {row.site for row in t.rows(t.producer, "disconnected")}
     context.expect(sites == set(names), "each site was away")
+    for pair in plain:
+        context.control(pair.finish())
 
 
 @scenario("site-delayed", 26, promises="P3 P5", messages=6_000, needs=_BOTH,

@@ -29,8 +29,11 @@ def strike(context: Context, app: App, point: str, nth: int) -> None:
 def kill_producer(context: Context, point: str, what: str) -> None:
     """Kill the producer three times at one point of its work, at other instants of its life; then let it finish."""
     t = context.traffic(context.sites(), rate=2_000, producing={"chunk": 20}, start=False)
+    plain = context.plain_beside(t.consumer.config["sites"], rate=2_000)
     t.consumer.start()
     t.reads()
+    for pair in plain:
+        pair.start()
     for nth in sorted(context.rng.sample(range(2, 20), 3)):
         strike(context, t.producer, point, nth)
         enqueued = sum_of(t.rows(t.producer, "enqueued"))
@@ -38,8 +41,13 @@ def kill_producer(context: Context, point: str, what: str) -> None:
         sites = [name for name, *_ in t.producer.config["sites"]]
         least = min(sum_of(row for row in confirmed if row.site == site) for site in sites)
         context.stake(enqueued - least, what)
+        for pair in plain:
+            pair.publisher.kill()
+            pair.publisher.start()
     t.producer.start()
     t.drained(60)
+    for pair in plain:
+        context.control(pair.finish("handed"))
 
 
 @scenario("producer-killed-before-send", 1, promises="P1 P3", messages=4_000,
@@ -65,26 +73,25 @@ def kill_consumer(context: Context, point: str, what: str, acknowledged: bool) -
     sites = context.sites()
     t = context.traffic(sites, messages=0, rate=800, producing={"chunk": 20, "close": 60.0},
                         consuming={"batch": 20}, start=False)  # fmt: skip
-    speaks_mqtt = sites[0][1].startswith("mqtt://")
-    plain = context.plain(sites[0][1], delay=0.002) if speaks_mqtt and not acknowledged else None
+    plain = context.plain_beside(sites, delay=0.002)
     # MQTT sites keep messages for a group that they have seen, and for no other.
     t.consumer.start()
     t.reads()
     t.consumer.stop()
     t.producer.start()
-    if plain is not None:
-        plain.start()
+    for pair in plain:
+        pair.start()
     for nth in sorted(context.rng.sample(range(2, 12), 3)):
         strike(context, t.consumer, point, nth)
         handed, done = t.delivered(), sum_of(t.rows(t.consumer, "acknowledged"))
         context.stake(done if acknowledged else handed - done, what)
-        if plain is not None:
-            plain.subscriber.kill()
-            plain.subscriber.start()
+        for pair in plain:
+            pair.subscriber.kill()
+            pair.subscriber.start()
     t.consumer.start()
     t.finish(context.messages)
-    if plain is not None:
-        context.control(plain.finish())
+    for pair in plain:
+        context.control(pair.finish())
 
 
 @scenario("consumer-killed-before-commit", 4, promises="P4", messages=4_000,
@@ -162,7 +169,10 @@ def poison(context: Context) -> None:
         context.sites(), start=False, rate=600,
         consuming={"poison": 100, "failures": tries - 1, "batch": 1, "options": {"max_deliveries": tries}},
     )  # fmt: skip
+    plain = context.plain_beside(t.consumer.config["sites"], rate=100, poison=100)
     t.begin()
+    for pair in plain:
+        pair.start()
     t.flows(context.messages // 3)
     t.consumer.stop()
     context.event("from here on the handler never takes every hundredth message")
@@ -177,6 +187,8 @@ def poison(context: Context) -> None:
     parked = sum_of(t.rows(t.consumer, "dead_lettered"))
     context.expect(parked > 0, "messages that always fail are parked in the dead letters")
     context.event(f"{parked} messages are parked in the dead letters, and the others went on")
+    for pair in plain:
+        context.control(pair.finish())
 
 
 @scenario("memory-limit", 10, promises="P7", messages=2_000,

@@ -10,6 +10,8 @@ from reliamsg.lab.chaos.bridges import bridges
 from reliamsg.lab.chaos.certificates import Authority
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.liar import Lie, LyingProxy
+from reliamsg.lab.chaos.pika_control import PikaPair
+from reliamsg.lab.chaos.plain import PlainPair
 from reliamsg.lab.chaos.scenario import scenario
 from reliamsg.lab.chaos.shifted import wrong_clock
 from reliamsg.lab.chaos.traffic import IMPATIENT, begin, sum_of
@@ -80,14 +82,21 @@ def lied_to(context: Context, kind: Literal["mqtt", "amqp"], *lies: Lie) -> None
     dc1 = context.rabbit("dc1") if kind == "amqp" else context.mosquitto("dc1")
     dc2 = context.mosquitto("dc2")
     liar = context.stack.enter_context(LyingProxy(kind, dc1.port, random.Random(context.rng.random())))
+    to_liar = liar.url(dc1.url)
     producing = {"rate": 400, "chunk": 4, "options": {"max_batch_messages": 10}}
     t = begin(
         context.run, context.topic,
-        ([("dc1", liar.url(dc1.url), IMPATIENT), ("dc2", dc2.url, IMPATIENT)], producing),
+        ([("dc1", to_liar, IMPATIENT), ("dc2", dc2.url, IMPATIENT)], producing),
         ([("dc1", dc1.url, IMPATIENT), ("dc2", dc2.url, IMPATIENT)], {}), context.messages,
     )  # fmt: skip
     context.watch("published", context.run.accepted(t.producer))
     context.watch("handed out", context.run.delivered(t.consumer))
+    plain: PikaPair | PlainPair
+    if kind == "amqp":
+        plain = context.plain_pika(to_liar, reading=dc1.url, rate=100)
+    else:
+        plain = context.plain(to_liar, dc1.url, rate=100)
+    plain.start()
     for lie in lies:
         before = liar.told
         liar.lie = lie
@@ -98,6 +107,7 @@ def lied_to(context: Context, kind: Literal["mqtt", "amqp"], *lies: Lie) -> None
         liar.reset()
     context.event("dc1 says the truth")
     t.drained(60)
+    context.control(plain.finish())
 
 
 @scenario("puback-lies", 39, promises="P2 P5", messages=4_000, own_brokers=True,
