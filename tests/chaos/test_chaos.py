@@ -54,8 +54,18 @@ def test_the_list_is_in_the_order_of_the_catalogue(capsys: pytest.CaptureFixture
     numbers = [number for one in found for number in one["numbers"]]
     assert numbers == sorted(numbers)
     assert {one["scenario"] for one in found} == {one.name for one in scenarios()}
+    assert sum(one["earlier"] for one in found) == 9
+
+
+def test_the_list_fits_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert command("list") == Status.OK
-    assert "producer-killed-before-send" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "producer-killed-before-send" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "two-accounts" in text.rpartition("Earlier runs")[2]
 
 
 def test_a_scenario_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:

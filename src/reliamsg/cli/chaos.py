@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+import shutil
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,19 +38,27 @@ def list_scenarios(as_json: bool) -> None:
     """Name all scenarios: number in the catalogue of faults, promises that are threatened, what they need."""
     from reliamsg.lab.chaos.catalogue import scenarios
 
-    for found in scenarios():
-        if as_json:
+    if as_json:
+        for found in scenarios():
             print_json(
                 {
                     "scenario": found.name, "numbers": list(found.numbers), "promises": found.promises.split(),
                     "needs": sorted(found.needs), "own_brokers": found.own_brokers,
-                    "messages": found.messages, "title": found.title,
+                    "messages": found.messages, "title": found.title, "earlier": found.earlier,
                 }
             )  # fmt: skip
-        else:
-            numbers = ",".join(map(str, found.numbers)) or "-"
-            needs = " ".join(sorted(found.needs))
-            click.echo(f"{numbers:>5}  {found.name:32} {found.promises:12} {needs:20} {found.title}")
+        return
+    width = min(100, shutil.get_terminal_size().columns)
+    for found in scenarios():
+        numbers = ",".join(map(str, found.numbers)) or "-"
+        needs = " ".join(sorted(found.needs))
+        click.echo(f"{numbers:>3}  {found.name:30} {found.promises:11}  {needs}")
+        click.echo(textwrap.indent(textwrap.fill(found.title, width - 5), " " * 5))
+    names = [found.name for found in scenarios() if found.earlier]
+    click.echo()
+    click.echo(
+        textwrap.fill(f"Earlier runs with several faults: {', '.join(names)}.", width, break_on_hyphens=False)
+    )
 
 
 @chaos.command(epilog=EXIT_CODES_HELP)

@@ -15,6 +15,7 @@ import pika
 import pika.exceptions
 
 from reliamsg.lab.chaos.result import Control
+from reliamsg.lab.chaos.waiting import wait_for
 
 __all__ = ["PikaConsumer", "PikaPair", "PikaPublisher"]
 
@@ -124,10 +125,11 @@ class PikaPair:
         self._name = f"plain pika{', publisher confirms' if confirms else ''}"
 
     def start(self, *, consume: bool = True) -> PikaPair:
-        """Begin to publish, and to consume unless that is to come later."""
+        """Begin to publish, and to consume unless that is to come later; returns when something is published."""
         self.publisher.start()
         if consume:
             self.consumer.start()
+        wait_for(lambda: self.publisher.accepted, "plain pika publishes")
         return self
 
     def finish(self, quiet: float = 3.0) -> Control:

@@ -46,11 +46,11 @@ class PlainPair:
         self.subscriber = subscriber
 
     def start(self) -> PlainPair:
-        """The subscriber first; returns when it has subscribed and the publisher was started."""
-        ready = self.counter("ready")
+        """The subscriber first; returns when messages are confirmed: what is done after that is done to them."""
         self.subscriber.start()
-        wait_for(ready, lambda: f"plain paho subscribes: {self.subscriber.errors()}")
+        wait_for(self.counter("ready"), lambda: f"plain paho subscribes: {self.subscriber.errors()}")
         self.publisher.start()
+        wait_for(self.counter("confirmed"), lambda: f"plain paho publishes: {self.publisher.errors()}")
         return self
 
     def counter(self, word: Word) -> Callable[[], int]:

@@ -51,6 +51,8 @@ class Scenario:
     needs: frozenset[Need]
     own_brokers: bool
     """It does something to brokers that nobody may do to a user's."""
+    earlier: bool = False
+    """One of the runs with several faults that are older than the catalogue."""
 
 
 _scenarios: dict[str, Scenario] = {}
@@ -64,11 +66,14 @@ def scenario(
     messages: int,
     needs: tuple[Need, ...] = ("mosquitto",),
     own_brokers: bool = False,
+    earlier: bool = False,
 ) -> Callable[[Callable[[Context], None]], Callable[[Context], None]]:
     """Register the decorated function under `name`; see :class:`Scenario`."""
 
     def add(run: Callable[[Context], None]) -> Callable[[Context], None]:
-        register(Scenario(name, title, run, numbers, promises, messages, frozenset(needs), own_brokers))
+        register(
+            Scenario(name, title, run, numbers, promises, messages, frozenset(needs), own_brokers, earlier)
+        )
         return run
 
     return add

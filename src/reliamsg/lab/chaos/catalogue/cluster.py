@@ -183,24 +183,28 @@ def restart(context: Context, cluster: RabbitCluster, number: int) -> None:
 
 
 @scenario("cluster-autoheal", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
+          earlier=True,
           title="A mirrored cluster is cut 2 | 1 for 25 s; autoheal throws one side's messages away")  # fmt: skip
 def cluster_autoheal(context: Context) -> None:
     partition(context, "autoheal")
 
 
 @scenario("cluster-pause-minority", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
+          earlier=True,
           title="A mirrored cluster is cut 2 | 1 for 25 s; the minority pauses")  # fmt: skip
 def cluster_pause_minority(context: Context) -> None:
     partition(context, "pause_minority")
 
 
 @scenario("cluster-ignore", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
+          earlier=True,
           title="A mirrored cluster is cut 2 | 1 for 25 s; both sides go on; node 3 is restarted")  # fmt: skip
 def cluster_ignore(context: Context) -> None:
     partition(context, "ignore")
 
 
 @scenario("stale-node-first", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
+          earlier=True,
           title="Node 3 is cut off, then 1 and 2, so that all pause; they come back the stalest first")  # fmt: skip
 def stale_node_first(context: Context) -> None:
     cluster = context.cluster("pause_minority", mirrored=True)

@@ -16,6 +16,7 @@ _ACCOUNTS = ("A", "B")
 
 
 @scenario("two-accounts", promises="P3 P4 P5", messages=6_000, needs=("rabbitmq",), own_brokers=True,
+          earlier=True,
           title="Two producers, two slow groups, two RabbitMQ sites that are killed and wiped in turn")  # fmt: skip
 def two_accounts(context: Context) -> None:
     run, topic, hurry = context.run, context.topic, context.directory / "hurry"
@@ -76,6 +77,7 @@ def lose(context: Context, name: str, node: RabbitNode, groups: list[str], least
 
 
 @scenario("restored-outbox", 17, promises="P3 P4 P5", messages=500,
+          earlier=True,
           title="An outbox is put back from a copy after more was published; others are published from it")  # fmt: skip
 def restored_outbox(context: Context) -> None:
     sites = [(name, url, {**options, "backoff_max": 1.0}) for name, url, options in context.sites()]

@@ -72,6 +72,7 @@ class Letters:
 
 
 @scenario("resume-test", promises="P3 P4 P5", messages=6, own_brokers=True,
+          earlier=True,
           title="A; the reader leaves; B C; a broker dies; the reader returns; D E; the broker returns")  # fmt: skip
 def resume_test(context: Context) -> None:
     dc1, dc2 = context.mosquitto("dc1"), context.mosquitto("dc2")
@@ -110,6 +111,7 @@ def consumed(producer: Producer) -> None:
 
 
 @scenario("lost-tail", 41, promises="P5 P6", messages=11, own_brokers=True,
+          earlier=True,
           title="The last ten messages are confirmed and lost by the only broker; then silence")  # fmt: skip
 def lost_tail(context: Context) -> None:
     dc1 = context.mosquitto("dc1", persistence=True)
@@ -141,6 +143,7 @@ def lost_tail(context: Context) -> None:
 
 
 @scenario("node-loss-load-balancer", promises="P3 P4 P5", messages=7, needs=_BALANCED, own_brokers=True,
+          earlier=True,
           title="MQTT through HAProxy to a RabbitMQ cluster; the node of the reader's session is killed")  # fmt: skip
 def node_loss(context: Context) -> None:
     cluster = context.cluster("pause_minority", plugins=["rabbitmq_mqtt"])
