@@ -78,6 +78,17 @@ def test_a_lost_head_is_repaired_before_what_came_after() -> None:
     assert group.got == all_of(teller)
 
 
+def test_a_status_just_before_the_waiting_ends_is_in_time() -> None:
+    teller, group = pair(25)
+    group.receive(teller, 10, 20, 25)
+    group.wait(group.core.rules.gap_timeout - 0.1)
+    assert group.told("joined") == []
+    group.hear(teller.status())
+    group.wait(3.0, teller)
+    assert group.got == all_of(teller)
+    assert group.told("before_join") == []
+
+
 def test_a_late_joiner_starts_with_the_oldest_that_is_offered() -> None:
     teller, group = pair(100)
     teller.open(20)

@@ -85,7 +85,11 @@ def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int) ->
 
 
 def join_after_all(core: ConsumerCore, state: StreamState) -> None:
-    """What comes before the lowest that arrived has had its time."""
+    """What comes before the lowest that arrived has had its time. What its producer has said by now counts."""
+    for _, announced in () if state.heard is None else state.heard.waiting:
+        join_as_told(core, state, announced)
+        if state.current is not None:
+            return
     lowest = state.next_epoch()
     assert lowest is not None  # it is what waited
     assert lowest.held.first is not None
