@@ -241,6 +241,11 @@ def planted() -> dict[str, tuple[Journal, list[tuple[str, int, int]]]]:
             new().add("joined", 3).add("before_join", 1, 2).add("delivered", 3, 4).add("before_join", 5, 6),
             [("false_before_join", 5, 6)],
         ),
+        "from before joining, in any order": (
+            new().add("joined", 1, None, 2).add("before_join", 6, 8).add("before_join", 2, 3)
+            .add("delivered", 1, 3, 2).add("before_join", 1),
+            [],
+        ),
         "false_replay": (
             new().add("delivered", 1, 3).add("dead_lettered", 2).add("replayed", 2, 3).add("delivered", 4),
             [("false_replay", 3, 3)],

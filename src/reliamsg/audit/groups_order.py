@@ -177,7 +177,8 @@ def ordered(rows: DataFrame) -> DataFrame:
     )  # fmt: skip
     advances = F.col("kind").isin(*_ADVANCING) & (F.col("start") <= F.col("last"))
     expected = F.coalesce(F.when(follows, F.col("cursor.number") + 1), F.lit(1))
-    leaves = advances & (F.col("start") > expected)
+    # What comes from before the place of joining does so in any order, and not all of it need come.
+    leaves = advances & (F.col("start") > expected) & (F.col("kind") != "before_join")
     begin = F.when(F.col("begin.epoch") == F.col("epoch"), F.col("begin.number")).when(
         F.col("begin.epoch") < F.col("epoch"), F.lit(1)
     )
