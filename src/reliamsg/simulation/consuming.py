@@ -94,6 +94,7 @@ class ConsumerProcess(Process):
     def ended(self) -> None:
         """See :class:`Process`."""
         self.world.oracle.consumer_ended(self.group, self.name)
+        self.world.oracle.doubt(self.group, self._acked + (self._waits[1] if self._waits is not None else []))
         self._chunk, self._busy, self._waits = None, False, None
         self._unacked.clear()
         self._acked.clear()
@@ -202,6 +203,7 @@ class ConsumerProcess(Process):
             self.faults.strikes("rejected")
             message.reject("as simulated")
             oracle.buried(self.group, message.id)
+            self._acked.append(message.id)
             return
         if chance.random() < 0.05:
             self._unacked.append(message)
@@ -233,20 +235,19 @@ class ConsumerProcess(Process):
     # -- the end --------------------------------------------------------------------------------------------
 
     def tell_journalled(self) -> None:
-        """Tell the judge what applications are not told: what came before the group joined, and what was skipped."""
+        """Tell the judge what applications are not told: what came before the group joined, what was skipped, and what
+        had become durable of what its consumers did before they ended."""
         skips = self.world.scenario.on_gap == "skip"
         with contextlib.closing(open_readonly(self.drive.path)) as connection:
-            rows = [
-                row
-                for row in read_journal(connection, self._told_lsn)
-                if row.kind in ("before_join", "declared")
-            ]
+            rows = list(read_journal(connection, self._told_lsn))
         for row in rows:
             self._told_lsn = row.lsn
             stream = Stream(row.producer, row.topic, row.partition)
             if row.kind == "before_join":
                 self.world.oracle.before_join(self.group, stream, row.epoch, row.first, row.last)
-            elif skips:
+            elif row.kind in ("acknowledged", "dead_lettered"):
+                self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
+            elif row.kind == "declared" and skips:
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
                 self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
 

@@ -120,6 +120,10 @@ class Oracle:
         """What was acknowledged durably, and by whose inbox."""
         self.acked: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was acknowledged."""
+        self.doubted: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        """What was acknowledged or given up by a consumer that ended before that was known to be durable."""
+        self._sure: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        """Of what was done about these, journals tell."""
         self.dead: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was given up to the dead letters."""
         self.declared: dict[str, list[_Declared]] = {group: [] for group in self.groups}
@@ -254,6 +258,23 @@ class Oracle:
         for message in messages:
             self.settled[group][message] = consumer
 
+    def doubt(self, group: str, messages: Iterable[MessageId]) -> None:
+        """What was done about these may have ended with their consumer: they are waited for, or for the word of its
+        journal."""
+        doubted = set(messages) - self._sure[group]
+        self.acked[group] -= doubted
+        self.doubted[group] |= doubted
+
+    def no_doubt(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
+        """A group's journal says that these were acknowledged or given up."""
+        sure = {
+            MessageId(stream.producer, epoch, stream.topic, stream.partition, n)
+            for n in range(first, last + 1)
+        }
+        self._sure[group] |= sure
+        self.acked[group] |= sure & self.doubted[group]
+        self.doubted[group] -= sure
+
     def buried(self, group: str, message: MessageId) -> None:
         """An application gave a message up."""
         self.dead[group].add(message)
@@ -340,14 +361,13 @@ class Oracle:
 
     def open_for(self, group: str) -> list[Operation]:
         """What the group has still to come."""
-        handed, dead = self.acked[group], self.dead[group]
+        done = self.acked[group]
         return [
             operation
             for operation in self.operations.values()
             if operation.outcome == "ok"
             and not operation.gone
-            and operation.message not in handed
-            and operation.message not in dead
+            and operation.message not in done
             and not (operation.message is not None and self._is_passed(group, operation.message))
         ]
 

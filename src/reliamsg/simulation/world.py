@@ -176,7 +176,8 @@ class World:
         self.history.note("world", "", "faults end")
         while not self._is_done and self.scheduler.now < end + DRAIN_S:
             self.scheduler.run(self.scheduler.now + LOOK_S)
-            if self.scheduler.now > end + self.scenario.gap_timeout:  # perhaps nothing more will come
+            # Perhaps nothing more will come.
+            if self.scheduler.now > end + self.scenario.gap_timeout or any(self.oracle.doubted.values()):
                 for consumer in self.consumers:
                     consumer.tell_journalled()
         if not self._is_done:
