@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from reliamsg.audit.renumbered import settled
 from reliamsg.audit.schema import CHAINS, ROWS
 from reliamsg.message import digest
+from reliamsg.simulation.keeping import renamed_row
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Chain, Role
 
@@ -109,27 +110,6 @@ def renamed(chains: Iterable[Chain], suffix: str) -> list[Chain]:
         )
         for chain in chains
     ]
-
-
-def renamed_row(row: JournalRow, suffix: str) -> JournalRow:
-    """The same row of another client, group and topic."""
-    detail = row.detail
-    if detail and "topics" in detail:
-        detail = {**detail, "topics": [topic + suffix for topic in detail["topics"]]}
-    if detail and "groups" in detail:
-        groups = {
-            topic + suffix: [name + suffix for name in names] for topic, names in detail["groups"].items()
-        }
-        detail = {**detail, "groups": groups}
-    if detail and "heard" in detail:
-        detail = {**detail, "heard": {name + suffix: told for name, told in detail["heard"].items()}}
-    return replace(
-        row,
-        producer=row.producer and row.producer + suffix,
-        topic=row.topic and row.topic + suffix,
-        group=row.group and row.group + suffix,
-        detail=detail,
-    )
 
 
 def soup(seed: int) -> list[Chain]:

@@ -18,7 +18,7 @@ from reliamsg.store.segment import Segment, encode
 from reliamsg.verify.journals import Chain, Role
 from tests.verify.histories import EPOCH, digest_of, write
 
-__all__ = ["GAP_TIMEOUT", "Journals", "journals", "segments", "write_chains"]
+__all__ = ["GAP_TIMEOUT", "Journals", "journals", "segments", "spoil", "write_chains"]
 
 GAP_TIMEOUT = 30.0
 """Of every group, in seconds."""
@@ -76,7 +76,7 @@ def journals(seed: int, tag: str, *, clean: bool = True, changes: int = 0) -> Jo
     rng = random.Random(seed)
     made = _Run(rng, tag, clean).journals()
     for _ in range(changes):
-        _spoil(rng, made)
+        spoil(rng, made)
     return made
 
 
@@ -362,7 +362,7 @@ def _ranges(stream: Stream, numbers: Sequence[Number]) -> Iterator[Place]:
 # Spoiling rows
 
 
-def _spoil(rng: random.Random, made: Journals) -> None:
+def spoil(rng: random.Random, made: Journals) -> None:
     """One change to one client's rows; `lsn` is made to count again, but where a row is to be missing."""
     number = rng.randrange(len(made.clients))
     role, name, rows = made.clients[number]

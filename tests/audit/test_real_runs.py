@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.job import audit
+from reliamsg.simulation.keeping import renamed_row
 from reliamsg.store.segment import decode, encode, parse_name
 from reliamsg.verify import check_directory
 from tests.audit.equality import shared
-from tests.audit.fleet import renamed_row
 
 NEEDED = {
     "test_two_accounts-wiped", "test_nothing_is_lost_when_a_site_forgets-mosquitto",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import msgspec
@@ -58,6 +59,12 @@ class _Faults(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--trace", is_flag=True, help="Print what happened (with --seed).")
 @click.option("--shrink/--no-shrink", "shrinks", default=True, help="Make the first failing run smaller.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Leave all journals in this new directory, for 'reliamsg audit DIR'.",
+)
 @click.option("--every-fault", is_flag=True, help="A fault that never struck is an error.")
 @click.option("--json", "as_json", is_flag=True, help="The last line is JSON.")
 def simulate(
@@ -67,6 +74,7 @@ def simulate(
     faults: tuple[str, ...] | None,
     trace: bool,
     shrinks: bool,
+    keep: Path | None,
     every_fault: bool,
     as_json: bool,
 ) -> int:
@@ -80,6 +88,8 @@ def simulate(
         raise click.UsageError("give --seeds A:B, or --seed N")
     if trace and seed is None:
         raise click.UsageError("--trace needs --seed")
+    if keep is not None and keep.exists() and any(keep.iterdir()):
+        raise click.UsageError(f"--keep {keep}: it exists and is not empty")
     if trace and seed is not None:
         for line in run(draw(seed, messages, faults), keep=True).lines:
             click.echo(line)
@@ -90,7 +100,7 @@ def simulate(
             failed.append(outcome)
             _tell(outcome, messages)
 
-    summary = run_many(seeds or [seed or 0], messages, faults, told)
+    summary = run_many(seeds or [seed or 0], messages, faults, told, keep)
     if failed and shrinks and not trace:
         _shrink(failed[0])
     idle = summary.idle_faults if every_fault else []

@@ -15,6 +15,7 @@ from typing import Any
 
 from reliamsg.simulation.checking import compare
 from reliamsg.simulation.faults import FAULTS
+from reliamsg.simulation.keeping import keep_journals
 from reliamsg.simulation.oracle import Violation
 from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.world import World
@@ -97,22 +98,27 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def run(scenario: Scenario, keep: bool = False, directory: Path | None = None) -> Outcome:
-    """Run one scenario. `keep`: with its history. `directory`: where its files are left; by default they are not."""
+def run(
+    scenario: Scenario, keep: bool = False, directory: Path | None = None, journals: Path | None = None
+) -> Outcome:
+    """Run one scenario. `keep`: with its history. `directory`: where its files are left; by default they are not.
+    `journals`: where its journals are left as segments, with the seed behind all names."""
     with quiet():
         if directory is not None:
-            return _run(scenario, keep, directory)
+            return _run(scenario, keep, directory, journals)
         made = Path(tempfile.mkdtemp(prefix="reliamsg-sim-", dir=MEMORY if MEMORY.is_dir() else None))
         try:
-            return _run(scenario, keep, made)
+            return _run(scenario, keep, made, journals)
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
 
-def _run(scenario: Scenario, keep: bool, directory: Path) -> Outcome:
+def _run(scenario: Scenario, keep: bool, directory: Path, journals: Path | None) -> Outcome:
     world = World(scenario, directory, keep)
     world.run()
     compare(world, directory)
+    if journals is not None:
+        keep_journals(directory, journals, f"-{scenario.seed}")
     error = "".join(traceback.format_exception(world.error)) if world.error is not None else ""
     return Outcome(
         scenario, tuple(world.oracle.violations), world.faults.struck, tuple(world.history.lines), error,
@@ -125,13 +131,16 @@ def run_many(
     messages: int,
     faults: Iterable[str] | None = None,
     told: Callable[[Outcome], object] = lambda outcome: None,
+    journals: Path | None = None,
 ) -> Summary:
-    """Run the scenarios of many seeds; `told` hears of each."""
+    """Run the scenarios of many seeds; `told` hears of each. `journals`: where all journals are left, each run's in a
+    directory of its own."""
     summary = Summary()
     chosen = None if faults is None else tuple(faults)
     begun = time.process_time()
     for seed in seeds:
-        outcome = run(draw(seed, messages, chosen))
+        place = journals / f"seed-{seed}" if journals is not None else None
+        outcome = run(draw(seed, messages, chosen), journals=place)
         summary.add(outcome)
         summary.seconds = time.process_time() - begun
         told(outcome)

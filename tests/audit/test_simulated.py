@@ -1,0 +1,90 @@
+"""The journals of simulated runs, in which everything fails, are judged by Spark as by the plain checker.
+
+One audit judges those of many runs, each as its clients left them and spoilt; clients, topics and groups have their
+run's tag behind their names, which tells findings apart.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from reliamsg.audit.job import MAX_FINDINGS, audit
+from reliamsg.audit.verdict import worst
+from reliamsg.simulation.keeping import chains_of
+from reliamsg.simulation.runner import run
+from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.world import BEGIN_S, BEGIN_WALL_US
+from reliamsg.verify import Expect, check_directory
+from tests.audit.equality import shared
+from tests.audit.generated import Journals, segments, spoil
+
+MESSAGES = 60
+RUNS = 40
+"""In one audit, each as it is and spoilt."""
+IN_THE_MIDDLE_S = 4.0
+"""By then a run has published about half."""
+
+
+def simulated(seeds: range, place: Path, tmp: Path) -> dict[str, str]:
+    """Simulate runs, and leave below `place` the journals of each as they are, and spoilt: a directory for each, by
+    its tag. What was spoilt, by tag."""
+    spoilt: dict[str, str] = {}
+    for seed in seeds:
+        rng = random.Random(seed)
+        files = tmp / f"files-{seed}"
+        files.mkdir()
+        run(draw(seed, MESSAGES), directory=files)
+        for tag, changes in ((f"-{seed}", 0), (f"-{seed}x", rng.choice((1, 1, 2, 4)))):
+            made = Journals(tag, [(chain.role, chain.client, chain.rows) for chain in chains_of(files, tag)])
+            for _ in range(changes):
+                spoil(rng, made)
+            for role, name, rows in made.clients:
+                for segment in segments(role, name, rows, rng):
+                    path = place / tag / segment.path
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_bytes(segment.data)
+            spoilt[tag] = ", ".join(made.changes) or "nothing"
+    return spoilt
+
+
+def by_run(verdict: dict[str, Any]) -> dict[str, str]:
+    """The verdict about each run that has any finding."""
+    kinds: dict[str, set[str]] = {}
+    for each in verdict["findings"]:
+        tags = set(re.findall(r"\b(?:p|g|orders|bills)[12]?(-\d+x?)\b", str(each)))
+        assert len(tags) == 1, each
+        kinds.setdefault(tags.pop(), set()).add(each["kind"])
+    return {tag: worst(found) for tag, found in kinds.items()}
+
+
+@pytest.mark.timeout(3000)
+def test_all_are_judged_as_by_the_plain_checker(
+    spark: SparkSession, tmp_path: Path, size: Callable[[int, int], int]
+) -> None:
+    verdicts: set[str] = set()
+    for batch in range(size(1, 6)):
+        place = tmp_path / f"journals-{batch}"
+        seeds = range(batch * RUNS, (batch + 1) * RUNS)
+        spoilt = simulated(seeds, place, tmp_path)
+        middle_us = BEGIN_WALL_US + int((BEGIN_S + IN_THE_MIDDLE_S) * 1e6)
+        rules = Expect(drained=batch % 3 != 1, until_us=middle_us if batch % 3 == 2 else None)
+        verdict = audit(spark, place, drained=rules.drained, until_us=rules.until_us)
+        assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"
+        theirs, plainly = shared(verdict), shared(check_directory(place, rules).as_dict())
+        found, others = theirs.pop("found"), plainly.pop("found")
+        differ = [(key, others.get(key), found.get(key)) for key in sorted(found.keys() | others.keys())]
+        assert [each for each in differ if each[1] != each[2]] == [], f"seeds {seeds}, spoilt: {spoilt}"
+        assert theirs == plainly, f"seeds {seeds}"
+        runs = by_run(verdict)
+        for tag, what in spoilt.items():
+            alone = check_directory(place / tag, rules).verdict
+            assert runs.get(tag, "complete") == alone, f"run {tag}, spoilt: {what}"
+            verdicts.add(alone)
+    assert verdicts == {"violated", "lost", "unknown", "complete"}
