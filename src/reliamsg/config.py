@@ -10,6 +10,7 @@ import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import unquote, urlsplit
 
@@ -80,6 +81,12 @@ def check_name(kind: str, name: str) -> str:
     """
     if not isinstance(name, str):
         raise ConfigError(f"{kind} must be a string, not {type(name).__name__}")
+    return _checked_name(kind, name)
+
+
+@lru_cache(maxsize=1_024)
+def _checked_name(kind: str, name: str) -> str:
+    """See :func:`check_name`. Remembered, since every frame brings the same few names again."""
     if not name:
         raise ConfigError(f"{kind} is empty")
     try:

@@ -83,11 +83,15 @@ class Committer:
         if shared.write_error is not None and now < self._retry_at and not closing:
             return None
         due, _ = shared.core.waiting.overdue(now)
-        batch = Batch()
-        spilled, spilling = self._spill(due, batch, now)
+        spilled, spilling = self._spill(due, now)
         at = self._due_at(now)
         if not (spilling or closing) and (at is None or at > now):
             return None
+        held = [
+            HeldFrame(stream, h.epoch, first, last, h.site, h.received_us, h.frame.data)
+            for stream, h, first, last in spilled
+        ]
+        batch = Batch(held=held)
         shared.report_chunks()
         for site in self._sites.values():
             site.report_rejected(now, closing)
@@ -128,18 +132,18 @@ class Committer:
         return None
 
     def _spill(
-        self, due: list[Waiting], batch: Batch, now: float
+        self, due: list[Waiting], now: float
     ) -> tuple[list[tuple[Stream, Holding, int, int]], list[Waiting]]:
         """Choose what to write to the inbox ahead of its turn."""
         shared = self._shared
         spilled: list[tuple[Stream, Holding, int, int]] = []
         spilling: list[Waiting] = []
-        planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
         size = before = shared.inbox.held_bytes
         self._full = now < self._spill_at
         shared.inbox_full = self._full or size >= self._max_inbox_bytes
-        if self._full:
+        if self._full or not due:
             return spilled, spilling
+        planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
         for waiting in due:
             if size - before >= self._spill_limit:
                 break
@@ -165,10 +169,6 @@ class Committer:
             # What is settled and not committed is released by this commit as well.
             shared.core.mark(waiting.state)
             spilling.append(waiting)
-        batch.held = [
-            HeldFrame(stream, h.epoch, first, last, h.site, h.received_us, h.frame.data)
-            for stream, h, first, last in spilled
-        ]
         return spilled, spilling
 
     def _fill(self, batch: Batch, snapshot: Snapshot, pending: Pending, entries: list[Entry]) -> None:

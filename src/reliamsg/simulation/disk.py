@@ -34,15 +34,18 @@ class Crash(BaseException):
     """The process ends at this point, as by SIGKILL or a power cut. No part of the product may catch it for good."""
 
 
+_execute = sqlite3.Connection.execute
+
+
 class _Connection(sqlite3.Connection):
     """Lets its drive decide on each commit."""
 
     drive: Drive | None = None
 
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if sql == "COMMIT" and self.drive is not None:
             return self.drive.commit(super().execute)
-        return super().execute(sql, *parameters)
+        return _execute(self, sql, parameters)
 
 
 class Drive:

@@ -94,6 +94,7 @@ class Database:
         self.kind: Kind = kind
         self.owner = owner
         self._connect = connect
+        self._name, self._wal_name = str(self.path), f"{self.path}-wal"
         self._lock = self._acquire()
         try:
             with self.translated():
@@ -130,10 +131,10 @@ class Database:
         SQLite's errors come out as this library's: ``…WriteError`` (nothing was stored, try again later),
         ``…Indeterminate`` (stop) or :class:`StoreCorrupt`.
         """
-        with self._sqlite_translated():
+        connection = self.connection
+        try:
             if adding:
                 self._check_room(adding)
-            connection = self.connection
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -144,6 +145,8 @@ class Database:
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                     self.checkpoint()  # then the next transaction may have the WAL file's room
                 raise
+        except sqlite3.Error as error:
+            raise self._meaning(error) from error
         if self._wal_is_long():
             self.checkpoint()
 
@@ -171,14 +174,14 @@ class Database:
 
     def _wal_bytes(self) -> int:
         try:
-            return os.stat(f"{self.path}-wal").st_size
+            return os.stat(self._wal_name).st_size
         except OSError:
             return 0
 
     def _free_bytes(self) -> int | None:
         """What is free on the disk; None where the file system does not tell."""
         try:
-            found = os.statvfs(self.path)
+            found = os.statvfs(self._name)
         except OSError:
             return None
         return found.f_bavail * found.f_frsize if found.f_blocks else None
@@ -188,19 +191,13 @@ class Database:
         """For a block that reads the file and makes something of it: SQLite's errors come out as this library's, and
         what is stored and makes no sense as :class:`StoreCorrupt`."""
         try:
-            with self._sqlite_translated():
-                yield
+            yield
+        except sqlite3.Error as error:
+            raise self._meaning(error) from error
         except ReliamsgError:
             raise
         except _UNREADABLE as error:
             raise StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}") from error
-
-    @contextlib.contextmanager
-    def _sqlite_translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise self._meaning(error) from error
 
     def _meaning(self, error: sqlite3.Error) -> ReliamsgError:
         code = getattr(error, "sqlite_errorcode", None)

@@ -188,6 +188,7 @@ class Inbox:
                 self.id = str(self._scalar("SELECT value FROM meta WHERE name = 'inbox_id'"))
             self.held_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM held"))
             self.dead_letter_count = int(self._scalar("SELECT count(*) FROM dead_letter"))
+            self._has_attempts = bool(self._scalar("SELECT EXISTS (SELECT 1 FROM attempt)"))
             self.late_count = int(self._scalar("SELECT count(*) FROM late"))
             self.late_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM late"))
         except BaseException:
@@ -269,18 +270,20 @@ class Inbox:
                 "UPDATE stream SET joined_epoch = ?, joined_first = ?, history = ? WHERE id = ?",
                 (*joined, msgspec.json.encode(row.history).decode(), self._id(connection, row.stream)),
             )
-        connection.executemany(
-            "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s, waited_s) VALUES (?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT (stream_id) DO UPDATE SET epoch = excluded.epoch, first = excluded.first,"
-            " last = excluded.last, elapsed_s = excluded.elapsed_s, waited_s = excluded.waited_s",
-            [
-                (self._id(connection, g.stream), g.epoch, g.first, g.last, g.elapsed_s, g.waited_s)
-                for g in batch.gaps
-            ],
-        )
-        connection.executemany(
-            "DELETE FROM gap WHERE stream_id = ?", [(self._id(connection, s),) for s in batch.no_gap]
-        )
+        if batch.gaps:
+            connection.executemany(
+                "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s, waited_s) VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (stream_id) DO UPDATE SET epoch = excluded.epoch, first = excluded.first,"
+                " last = excluded.last, elapsed_s = excluded.elapsed_s, waited_s = excluded.waited_s",
+                [
+                    (self._id(connection, g.stream), g.epoch, g.first, g.last, g.elapsed_s, g.waited_s)
+                    for g in batch.gaps
+                ],
+            )
+        if batch.no_gap:
+            connection.executemany(
+                "DELETE FROM gap WHERE stream_id = ?", [(self._id(connection, s),) for s in batch.no_gap]
+            )
 
     def _mark_journalled(self, connection: sqlite3.Connection, batch: Batch) -> None:
         """Remember how far the rows about handing out go: after an unclean stop the next ones end there, so that
@@ -290,10 +293,11 @@ class Inbox:
             if entry.kind in ("delivered", "redelivered") and entry.stream is not None:
                 key = (entry.stream, entry.epoch)
                 ends[key] = max(entry.last, ends.get(key, 0))
-        connection.executemany(
-            "UPDATE epoch SET journalled = max(journalled, ?) WHERE stream_id = ? AND epoch = ?",
-            [(last, self._id(connection, stream), epoch) for (stream, epoch), last in ends.items()],
-        )
+        if ends:
+            connection.executemany(
+                "UPDATE epoch SET journalled = max(journalled, ?) WHERE stream_id = ? AND epoch = ?",
+                [(last, self._id(connection, stream), epoch) for (stream, epoch), last in ends.items()],
+            )
 
     def _write_epochs(self, connection: sqlite3.Connection, batch: Batch) -> int:
         """Returns how many bytes of held frames are not needed any more."""
@@ -315,25 +319,30 @@ class Inbox:
                 ),
             )  # fmt: skip
             freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)
-            connection.execute(
-                "DELETE FROM attempt WHERE stream_id = ? AND epoch = ? AND seq < ?",
-                (stream_id, row.epoch, row.position),
-            )
+            if self._has_attempts:
+                connection.execute(
+                    "DELETE FROM attempt WHERE stream_id = ? AND epoch = ? AND seq < ?",
+                    (stream_id, row.epoch, row.position),
+                )
         for stream, epoch in batch.finished:
             key = (self._id(connection, stream), epoch)
             freed += self._drop_held(connection, *key, 0, 2**63 - 1)
             connection.execute("DELETE FROM attempt WHERE stream_id = ? AND epoch = ?", key)
             connection.execute("DELETE FROM epoch WHERE stream_id = ? AND epoch = ?", key)
-        connection.executemany(
-            "INSERT INTO attempt (stream_id, epoch, seq, attempts) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET attempts = excluded.attempts",
-            [(self._id(connection, stream), *rest) for stream, *rest in batch.attempts],
-        )
+        if batch.attempts:
+            self._has_attempts = True
+            connection.executemany(
+                "INSERT INTO attempt (stream_id, epoch, seq, attempts) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET attempts = excluded.attempts",
+                [(self._id(connection, stream), *rest) for stream, *rest in batch.attempts],
+            )
         return freed
 
     def _drop_held(
         self, connection: sqlite3.Connection, stream_id: int, epoch: int, low: int, high: int
     ) -> int:
+        if not self.held_bytes:
+            return 0
         rows = connection.execute(
             "DELETE FROM held WHERE stream_id = ? AND epoch = ? AND last BETWEEN ? AND ? RETURNING size",
             (stream_id, epoch, low, high),
@@ -346,6 +355,8 @@ class Inbox:
         for stream, epoch, first, last in batch.discarded:
             added -= self._drop_held(connection, self._id(connection, stream), epoch, first, last)
         for table, frames in (("held", batch.held), ("late", batch.late)):
+            if not frames:
+                continue
             connection.executemany(
                 f"INSERT INTO {table} (stream_id, epoch, first, last, size, site, received_us, frame)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -310,8 +310,12 @@ def _parsed(text: str, kind: type[_Parsed]) -> _Parsed:
         raise ValueError("a row is damaged") from None
 
 
+_encode_json = json.JSONEncoder(separators=(",", ":")).encode
+"""Which, unlike ``json.dumps``, does not make an encoder each time."""
+
+
 def _dump(value: Mapping[Any, Any] | None) -> str | None:
-    return json.dumps(value, separators=(",", ":")) if value else None
+    return _encode_json(value) if value else None
 
 
 def _merge(one: Mapping[int, int] | None, other: Mapping[int, int] | None) -> Mapping[int, int] | None:

@@ -86,6 +86,8 @@ class Outbox:
             self._db.close()
             raise
         self._by_id = {row.id: row for row in self.streams.values()}
+        self._sites: dict[str, Cursors] = {}
+        """What :meth:`progress` stored last: most sites are where they were."""
 
     def close(self) -> None:
         """Close the file and give it up."""
@@ -174,18 +176,13 @@ class Outbox:
         and group."""
         with self._written(entries, wall_us, mono_us) as connection:
             for name, cursors in sites.items():
-                connection.execute(
-                    "INSERT INTO site (name, cursor) VALUES (?, ?)"
-                    " ON CONFLICT (name) DO UPDATE SET cursor = excluded.cursor",
-                    (name, cursors.cursor),
-                )
-                connection.execute("DELETE FROM parked WHERE site = ?", (name,))
-                connection.executemany(
-                    "INSERT INTO parked (site, stream_id, cursor, attempts, reason) VALUES (?, ?, ?, ?, ?)",
-                    [(name, p.stream_id, p.cursor, p.attempts, p.reason) for p in cursors.parked],
-                )
+                known = self._sites.get(name)
+                if cursors != known:
+                    _write_cursors(connection, name, cursors, known is None or bool(known.parked))
             self._put_meta(connection, "published", str(published))
-            write_positions(connection, positions or {})
+            if positions:
+                write_positions(connection, positions)
+        self._sites.update(sites)
 
     def name_groups(
         self,
@@ -265,6 +262,7 @@ class Outbox:
         """Drop the cursors of sites that are not named any more."""
         with self._db.transaction() as connection:
             connection.executemany("DELETE FROM site WHERE name = ?", [(name,) for name in names])
+        self._sites.clear()
 
     def remove(self, ids: Sequence[int], entries: Iterable[Entry], wall_us: int, mono_us: int) -> None:
         """Delete rows."""
@@ -502,4 +500,20 @@ class Outbox:
         connection.execute(
             "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
             (name, value),
+        )
+
+
+def _write_cursors(connection: sqlite3.Connection, name: str, cursors: Cursors, had_parked: bool) -> None:
+    """Store how far a site is. `had_parked`: there may be parked streams of it, which are not any more."""
+    connection.execute(
+        "INSERT INTO site (name, cursor) VALUES (?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET cursor = excluded.cursor",
+        (name, cursors.cursor),
+    )
+    if had_parked:
+        connection.execute("DELETE FROM parked WHERE site = ?", (name,))
+    if cursors.parked:
+        connection.executemany(
+            "INSERT INTO parked (site, stream_id, cursor, attempts, reason) VALUES (?, ?, ?, ?, ?)",
+            [(name, p.stream_id, p.cursor, p.attempts, p.reason) for p in cursors.parked],
         )
