@@ -38,7 +38,7 @@ test-full: setup  ## All tests at full sizes, at most an hour
 	$(BIN)/python -m pytest --full -m spark
 
 prove: setup  ## 20,000 simulated runs, each with its own faults; how often each fault struck
-	$(BIN)/reliamsg simulate --seeds 0:20000 --every-fault --json
+	$(BIN)/reliamsg simulate --seeds 0:20000 --jobs 0 --every-fault --json
 
 lint: setup  ## Style, and formatting
 	$(BIN)/ruff check .

@@ -58,6 +58,17 @@ def test_a_seed_makes_one_history_whatever_the_hash_seed() -> None:
     assert len(histories.pop().splitlines()) > 200
 
 
+def test_several_processes_find_what_one_finds() -> None:
+    found = []
+    for jobs in (1, 2):
+        seen: list[Outcome] = []
+        summary = run_many(range(20, 30), 40, told=seen.append, jobs=jobs).as_dict()
+        assert summary.pop("runs_per_minute") > 0
+        found.append((summary, [(one.scenario, one.violations, one.seconds) for one in seen]))
+    assert found[0] == found[1]
+    assert [scenario.seed for scenario, *_ in found[0][1]] == list(range(20, 30))
+
+
 TAKES = {"two_sessions": ("two_sessions", "reset"), "restored": ("restored", "crash")}
 """Faults that can't change anything unless something else happens."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -65,6 +66,9 @@ class _Faults(click.ParamType[tuple[str, ...]]):
     metavar="DIR",
     help="Leave all journals in this new directory, for 'reliamsg audit DIR'.",
 )
+@click.option(
+    "--jobs", type=click.IntRange(0), default=1, show_default=True, help="Processes; 0: one for each core."
+)
 @click.option("--every-fault", is_flag=True, help="A fault that never struck is an error.")
 @click.option("--json", "as_json", is_flag=True, help="The last line is JSON.")
 def simulate(
@@ -75,6 +79,7 @@ def simulate(
     trace: bool,
     shrinks: bool,
     keep: Path | None,
+    jobs: int,
     every_fault: bool,
     as_json: bool,
 ) -> int:
@@ -100,7 +105,8 @@ def simulate(
             failed.append(outcome)
             _tell(outcome, messages)
 
-    summary = run_many(seeds or [seed or 0], messages, faults, told, keep)
+    processes = jobs or os.cpu_count() or 1
+    summary = run_many(seeds or [seed or 0], messages, faults, told, keep, processes)
     if failed and shrinks and not trace:
         _shrink(failed[0])
     idle = summary.idle_faults if every_fault else []
