@@ -89,6 +89,32 @@ def test_a_status_just_before_the_waiting_ends_is_in_time() -> None:
     assert group.told("before_join") == []
 
 
+def test_a_head_that_was_lost_after_the_group_was_named_is_a_gap() -> None:
+    teller, group = pair(0)
+    teller.since = (10, 1)
+    group.hear(teller.status())
+    teller.publish(5)
+    group.receive(teller, 10, 3, 5)
+    group.wait(2 * group.core.rules.gap_timeout + 1.0)
+    assert group.told("before_join") == []
+    assert group.told("declared") == [(10, 1, 2, "expired")]
+    assert group.got == all_of(teller)[2:]
+
+
+def test_an_epoch_that_was_lost_after_the_group_was_named_is_a_gap() -> None:
+    teller, group = pair(0)
+    teller.since = (10, 1)
+    group.hear(teller.status())
+    teller.publish(5)
+    teller.open(20)
+    teller.publish(5)
+    group.receive(teller, 20, 3, 5)
+    group.wait(4 * group.core.rules.gap_timeout)
+    assert group.told("before_join") == []
+    assert group.told("declared") == [(10, 1, 5, "expired"), (20, 1, 2, "expired")]
+    assert group.got == all_of(teller)[7:]
+
+
 def test_a_late_joiner_starts_with_the_oldest_that_is_offered() -> None:
     teller, group = pair(100)
     teller.open(20)

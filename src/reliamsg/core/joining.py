@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced, Position
@@ -85,14 +86,18 @@ def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int) ->
 
 
 def join_after_all(core: ConsumerCore, state: StreamState) -> None:
-    """What comes before the lowest that arrived has had its time. What its producer has said by now counts."""
-    for _, announced in () if state.heard is None else state.heard.waiting:
-        join_as_told(core, state, announced)
-        if state.current is not None:
-            return
+    """What comes before the lowest that arrived has had its time. What its producer has said by now counts, also if
+    that was before it published what arrived."""
     lowest = state.next_epoch()
     assert lowest is not None  # it is what waited
     assert lowest.held.first is not None
+    heard = state.heard
+    said = () if heard is None else [told for _, told in heard.waiting]
+    counted = () if heard is None else [_with(owner.latest, lowest) for owner in heard.owners.values()]
+    for announced in (*said, *counted):
+        join_as_told(core, state, announced)
+        if state.current is not None:
+            return
     adopted = state.adopted
     if adopted is not None:
         # The other inbox was still in an earlier epoch, of which it is not even known which one it was.
@@ -100,6 +105,17 @@ def join_after_all(core: ConsumerCore, state: StreamState) -> None:
         detail = {"until_epoch": lowest.epoch, "extent": "unknown"}
         core.note(Note("declared", state.stream, epoch, 0, first, 0, "", "extent unknown", detail))
     join(core, state, lowest, lowest.held.first)
+
+
+def _with(announced: Announced, arrived: Reorder) -> Announced:
+    """What a producer would have said, had it known of an epoch of which something arrived since."""
+    chain = {entry[0]: entry for entry in announced.chain}
+    if arrived.prev is not None:
+        epoch, incarnation, last = arrived.prev
+        chain.setdefault(epoch, (epoch, incarnation, last + 1, last))
+    first = arrived.held.first or arrived.position
+    chain.setdefault(arrived.epoch, (arrived.epoch, arrived.incarnation, first, max(first, arrived.highest)))
+    return replace(announced, chain=tuple(chain[epoch] for epoch in sorted(chain)))
 
 
 def adopt(
