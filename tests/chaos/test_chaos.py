@@ -12,7 +12,7 @@ import pytest
 
 from reliamsg.cli import main
 from reliamsg.cli.status import Status
-from reliamsg.lab import LabError, Mosquitto
+from reliamsg.lab import LabError, Mosquitto, RabbitNode
 from reliamsg.lab.chaos.catalogue import scenarios
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.result import Result
@@ -133,6 +133,23 @@ def test_a_users_sites(
     ]
     assert command("run", "two-processes", *arguments) == Status.OK
     assert last_line(capsys)["messages"] >= 500
+
+
+def test_a_users_two_rabbitmqs(
+    tmp_path: Path, rabbit: RabbitNode, unique: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Strangers and fault proxies work there, too; what only MQTT has is missing."""
+    arguments = ["--messages", "300", "--dir", str(tmp_path), "--json", "--seed", str(seed())]
+    for name in (f"{unique}-1", f"{unique}-2"):
+        rabbit.ctl("add_vhost", name)
+        rabbit.ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
+        arguments += ["--site", f"{name}={rabbit.url.replace('%2F', name)}"]
+    assert command("run", "old-capture", "reset-mid-frame", "stale-replayed", *arguments) == Status.UNKNOWN
+    *each, total = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert [one["ok"] for one in each] == [True, True, False], each
+    assert each[-1]["missing"] == ["a site that speaks mqtt://"]
+    assert (total["scenario"], total["verdict"], total["missing"]) == ("all", "missing", ["stale-replayed"])
+    assert not list(tmp_path.glob("stale-replayed-*"))
 
 
 def made_up(run: Any, **changes: Any) -> Scenario:

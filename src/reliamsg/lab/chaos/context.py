@@ -153,7 +153,7 @@ class Context:
         self,
         sites: list[SiteSpec] | Paths,
         *,
-        messages: int | None = None,
+        last: int = 0,
         rate: int | None = None,
         size: int = 100,
         producing: Mapping[str, Any] | None = None,
@@ -163,10 +163,10 @@ class Context:
         **options: Any,
     ) -> Traffic:
         """A producer and a consumer between which messages flow (unless `start` is false: then they are started with
-        :meth:`Traffic.begin`). `messages`: 0 for as many as until it is stopped. `rate`: messages a second; publishing
-        takes 20 s unless given, time for faults also on a busy machine. `producing`, `consuming`: their further
-        configuration. `options`: further arguments of the producer's sites."""
-        messages = self.messages if messages is None else messages
+        :meth:`Traffic.begin`). They flow until :meth:`Traffic.finish`, so that faults have something to hit however
+        long they take on a busy machine, or up to number `last`. `rate`: messages a second; unless given, publishing
+        what the run is to publish takes 20 s. `producing`, `consuming`: their further configuration. `options`: further
+        arguments of the producer's sites."""
         rate = rate or max(100, self.messages // _PUBLISHING_S)
         if isinstance(sites, Paths):
             outwards, inwards = sites.sites(sites.producer, **options), sites.sites(sites.consumer)
@@ -176,7 +176,7 @@ class Context:
         config = {"rate": rate, "chunk": max(1, rate // 50), "size": size, **(producing or {})}
         found = begin(
             self.run, self.topic, (outwards, config),
-            (inwards, consuming or {}), messages, module=module, start=False,
+            (inwards, consuming or {}), last, module=module, start=False,
         )  # fmt: skip
         self.watch("published", self.run.accepted(found.producer))
         self.watch("handed out", self.run.delivered(found.consumer))

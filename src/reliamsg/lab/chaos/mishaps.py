@@ -89,10 +89,10 @@ class Mishaps:
         def placed(name: str) -> dict[str, str]:
             return {name: str(self._disks[name] / f"{name}.db")} if self._disks else {}
 
-        options, enough = {"release": "consumed", "max_batch_messages": 20}, str(context.directory / "enough")
+        options = {"release": "consumed", "max_batch_messages": 20}
         return context.traffic(
-            paths, messages=0, rate=_RATE, start=False,
-            producing={**placed("outbox"), "options": options, "linger": True, "enough": enough},
+            paths, rate=_RATE, start=False,
+            producing={**placed("outbox"), "options": options, "linger": True},
             consuming={**placed("inbox"), **context.slow(0.001), "options": {"max_inbox_bytes": 1 << 16}},
         )  # fmt: skip
 
@@ -130,7 +130,7 @@ class Mishaps:
         for app in (t.producer, t.consumer):
             if not app.running:
                 raise LabError(f"{app.name} ended by itself: {app.errors()}")
-        (context.directory / "enough").touch()
+        Path(t.producer.config["enough"]).touch()
         context.hurry()
         context.event("all faults are over")
 

@@ -162,7 +162,7 @@ class Run:
         config = {
             "producer": name, "sites": sites, "topic": topic, "groups": {topic: groups}, "last": last,
             "outbox": str(self.directory / f"{name}.outbox.db"), "log": str(self.directory / f"{name}.pub.ndjson"),
-            "journal": str(self.journals),
+            "journal": str(self.journals), "enough": str(self.directory / f"{name}.enough"),
             **more,
         }  # fmt: skip
         return self._app("reliamsg.lab.chaos.publisher", config)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from reliamsg.config import Site
@@ -82,7 +83,7 @@ class Traffic:
     producer: App
     consumer: App
     last: int
-    """The last number that the producer publishes; 0 where it is stopped before."""
+    """The last number that the producer publishes; 0 where it publishes until it is told that it is enough."""
 
     def __post_init__(self) -> None:
         self.accepted = self.run.accepted(self.producer)
@@ -151,15 +152,20 @@ class Traffic:
             raise Unmet("the application was not handed every number once")
 
     def finish(self, messages: int) -> None:
-        """Publish so many altogether, stop, and see that everything comes: for a producer that goes on until then."""
+        """Publish so many altogether, at least, then stop, and see that everything comes."""
+        self.enough(messages)
+        self.drained(60)
+
+    def enough(self, messages: int) -> None:
+        """Publish so many altogether, at least, and have the producer end when all sites have them."""
         rate = self.producer.config.get("rate") or 1_000
         wait_for(
             lambda: self.accepted() >= messages,
             lambda: f"enough is published; {self.producer.errors()}",
             30 + 2 * messages / rate,
         )
-        self.producer.stop(60)
-        self.drained(60)
+        Path(self.producer.config["enough"]).touch()
+        self.producer.ended(60)
 
     def comes(self, seconds: float = 120.0) -> None:
         """What brokers lost comes to the group because it asks its producer, which lingers; then both end cleanly."""
@@ -204,18 +210,19 @@ def begin(
     topic: str,
     producing: tuple[list[SiteSpec], Mapping[str, Any]],
     consuming: tuple[list[SiteSpec], Mapping[str, Any]],
-    messages: int,
+    last: int = 0,
     *,
     module: Callable[[App], None] | None = None,
     start: bool = True,
 ) -> Traffic:
-    """Traffic of one producer and one group, both named after `topic`; each side's sites and configuration."""
+    """Traffic of one producer and one group, both named after `topic`; each side's sites and configuration. `last`: 0
+    for as many as until :meth:`Traffic.finish`."""
     consumer = run.consumer(topic, consuming[0], [topic], **consuming[1])
-    producer = run.producer(topic, producing[0], topic, [topic], messages or _UNTIL_STOPPED, **producing[1])
+    producer = run.producer(topic, producing[0], topic, [topic], last or _UNTIL_STOPPED, **producing[1])
     if module is not None:
         module(producer)
         module(consumer)
-    found = Traffic(run, producer, consumer, messages)
+    found = Traffic(run, producer, consumer, last)
     if start:
         found.begin()
     return found

@@ -45,7 +45,7 @@ def broker_killed(context: Context) -> None:
     dc1.start()
     context.event("dc1 is back, empty")
     context.hurry()
-    t.drained(60)
+    t.finish(context.messages)
     context.control(plain.finish())
 
 
@@ -64,7 +64,7 @@ def broker_stopped(context: Context) -> None:
     context.event("SIGCONT to both brokers")
     for name in context.brokers:
         t.catches_up(name)
-    t.drained()
+    t.finish(context.messages)
     for app in (t.producer, t.consumer):
         context.expect(t.rows(app, "disconnected"), "confirm time-outs and heartbeats ended connections")
 
@@ -86,7 +86,7 @@ def data_wiped(context: Context) -> None:
     node.start()
     context.event("dc1 is back, empty")
     context.hurry()
-    t.drained(60)
+    t.finish(context.messages)
     context.control(plain.finish())
 
 
@@ -96,7 +96,7 @@ def queue_deleted(context: Context) -> None:
     node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)
     context.mosquitto("dc2")
     t = context.traffic(
-        context.sites(prefetch=4), messages=0, rate=800, producing={"chunk": 20}, consuming=context.slow()
+        context.sites(prefetch=4), rate=800, producing={"chunk": 20}, consuming=context.slow()
     )
     plain = context.plain_pika(node.url, rate=200, delay=0.02).start()
     queues_up(context, t, "dc1", context.messages // 12)
@@ -115,9 +115,8 @@ def queue_deleted(context: Context) -> None:
         sum_of(t.rows(t.producer, "returned")), "messages that the broker confirmed after returning them"
     )
     t.flows(context.messages // 20)
-    t.producer.stop(60)
     context.hurry()
-    t.drained(60)
+    t.finish(context.messages)
     context.control(plain.finish())
 
 
@@ -136,7 +135,7 @@ def overflow_drops(context: Context) -> None:
     # Nobody but the producer has it all.
     options = {**_SMALL_BATCHES["options"], "release": "consumed"}
     t = context.traffic(
-        context.sites(), producing={**_SMALL_BATCHES, "options": options, "linger": True},
+        context.sites(), last=context.messages, producing={**_SMALL_BATCHES, "options": options, "linger": True},
     )  # fmt: skip
     plain = context.plain(dc2.url, rate=500).start()
     t.flows(context.messages // 20)
@@ -159,7 +158,7 @@ def overflow_drops(context: Context) -> None:
 def memory_alarm(context: Context) -> None:
     node = context.rabbit("dc1")
     context.mosquitto("dc2")
-    t = context.traffic(context.sites(heartbeat=60.0), messages=0)
+    t = context.traffic(context.sites(heartbeat=60.0))
     t.flows(context.messages // 20)
     node.memory_alarm(True)
     context.event("a memory alarm at dc1")
@@ -180,7 +179,7 @@ def majority_gone(context: Context) -> None:
     dc2 = context.mosquitto("dc2")
     options = {**IMPATIENT, "backoff_max": 1.0}
     context.event("dc1 is a cluster of three RabbitMQ nodes, dc2 a Mosquitto")
-    t = context.traffic([("dc1", cluster.url(), options), ("dc2", dc2.url, options)], messages=0)
+    t = context.traffic([("dc1", cluster.url(), options), ("dc2", dc2.url, options)])
     t.flows(context.messages // 20)
     cluster.node(2).kill()
     cluster.node(3).kill()
@@ -199,7 +198,7 @@ def expired_queue(context: Context) -> None:
     node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)
     options = {**_SMALL_BATCHES["options"], "release": "consumed"}
     t = context.traffic(
-        context.sites(), messages=0, rate=400, start=False,
+        context.sites(), rate=400, start=False,
         producing={
             **_SMALL_BATCHES, "options": options, "linger": True, "enough": str(context.directory / "enough")
         },
@@ -249,7 +248,7 @@ def consumer_timeout(context: Context) -> None:
     time.sleep(3 * seconds)  # the fault itself
     context.stake(t.under_way, "messages waiting behind a slow handler")
     context.hurry()
-    t.drained(90)
+    t.finish(context.messages)
     broken = [row for row in t.rows(t.consumer, "disconnected") if row.reason != "closed"]
     context.expect(not broken, "RabbitMQ closed no channel of ours")
     context.control(plain.finish())

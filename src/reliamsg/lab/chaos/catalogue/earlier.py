@@ -82,7 +82,7 @@ def lose(context: Context, name: str, node: RabbitNode, groups: list[str], least
 def restored_outbox(context: Context) -> None:
     sites = [(name, url, {**options, "backoff_max": 1.0}) for name, url, options in context.sites()]
     t = context.traffic(
-        sites, messages=0, start=False, producing={"linger": True, "options": {"release": "consumed"}},
+        sites, start=False, producing={"linger": True, "options": {"release": "consumed"}},
         consuming={"options": {"gap_timeout": 5.0}},
     )  # fmt: skip
     t.consumer.start()

@@ -53,7 +53,11 @@ def grows_little(context: Context, t: Traffic, before: float) -> None:
 def sequence_jump(context: Context) -> None:
     options = {"on_gap": "skip", "gap_timeout": 1.0, "nak_delay": 0.1, "repair_timeout": 1.0}
     t = context.traffic(
-        context.sites(), rate=300, consuming={"options": options, "batch": 1}, producing={"linger": True}
+        context.sites(),
+        last=context.messages,
+        rate=300,
+        consuming={"options": options, "batch": 1},
+        producing={"linger": True},
     )
     t.flows(context.messages // 10)
     before = t.consumer.rss_mb()
@@ -105,13 +109,13 @@ def forged_first(context: Context) -> None:
     t.flows(context.messages // 2)
     context.stake(rejected(t), "forged batches that came")
     forger.kill()
-    t.drained(60)
+    t.finish(context.messages)
 
 
 @scenario("forged-epoch", 45, promises="P3 P4 P5", messages=2_000,
           title="Somebody without the key publishes in the producer's name, in an epoch a day ahead")  # fmt: skip
 def forged_epoch(context: Context) -> None:
-    t = signed(context, messages=0)
+    t = signed(context)
     t.flows(context.messages // 20)
     for key in ("", context.rng.randbytes(32).hex()):
         forger = forger_of(context, t, key=key, shift=_DAY_S)
@@ -156,7 +160,7 @@ def replay(context: Context, t: Traffic, *, retain: bool) -> None:
         t.consumer.stop()
         t.consumer.start()
         context.event("the consumer leaves and returns, which makes brokers send what is retained")
-    t.drained(60)
+    t.finish(context.messages)
     for pair in plain:
         context.control(pair.finish())
 
@@ -176,7 +180,7 @@ def old_capture(context: Context) -> None:
 @scenario("made-up-producers", 47, promises="P7", messages=2_000,
           title="Ten made-up producer ids for each genuine message: their memory stays where it is")  # fmt: skip
 def made_up_producers(context: Context) -> None:
-    t = signed(context, messages=0)
+    t = signed(context)
     t.flows(context.messages // 20)
     before, ids = t.consumer.rss_mb(), 10 * context.messages
     with Stranger.at(context.some_url()) as stranger:
@@ -194,7 +198,7 @@ def made_up_producers(context: Context) -> None:
           title="Messages at RabbitMQ whose headers break decoders")  # fmt: skip
 def header_bombs(context: Context) -> None:
     node = context.rabbit("dc1")
-    t = context.traffic(context.sites(), messages=0)
+    t = context.traffic(context.sites())
     plain = context.plain_pika(node.url, rate=200).start()
     t.flows(context.messages // 10)
     thrown = 0
@@ -217,7 +221,7 @@ def header_bombs(context: Context) -> None:
 def repair_flood(context: Context) -> None:
     # What strangers may have of this machine; the default is meant for groups that lack something.
     options = {"max_repair_bytes_per_second": 1 << 20}
-    t = context.traffic(context.sites(), size=1_000, messages=0, producing={"options": options})
+    t = context.traffic(context.sites(), size=1_000, producing={"options": options})
     t.flows(context.messages // 10)
     epoch = t.rows(t.producer, "opened")[-1].epoch
     address = producer_address(t.producer.config["producer"])

@@ -28,7 +28,7 @@ def packets_dropped(context: Context) -> None:
     context.stake(t.under_way, "messages accepted and not handed out")
     paths.heal()
     context.event("all passes")
-    t.drained()
+    t.finish(context.messages)
     for pair in plain:
         context.control(pair.finish())
 
@@ -52,7 +52,7 @@ def confirms_lost(context: Context) -> None:
         context.event("connections are reset, and confirms come")
         for site in paths.urls:
             t.catches_up(site)
-    t.drained()
+    t.finish(context.messages)
     for site in paths.urls:
         again = sum_of(row for row in t.rows(t.consumer, "duplicate") if row.site == site)
         context.expect(again > 0, f"messages were sent again to {site}")
@@ -79,7 +79,7 @@ def reset_mid_frame(context: Context) -> None:
     paths.heal()
     resets = [row for app in (t.producer, t.consumer) for row in t.rows(app, "disconnected")]
     context.stake(len(resets), "connections reset under traffic")
-    t.drained()
+    t.finish(context.messages)
     for app in (t.producer, t.consumer):
         sites = {row.site for row in t.rows(app, "disconnected")}
         context.expect(sites == set(paths.urls), "each lost its connections to each site")
@@ -108,7 +108,7 @@ def slow_line(context: Context) -> None:
     t.flows(60, 60)
     context.event("60 more got through; the line is fast again")
     paths.heal()
-    t.drained()
+    t.finish(context.messages)
 
 
 @scenario("packet-loss", 23, promises="P3 P4 P5", messages=3_000, needs=("rabbitmq", "network"), own_brokers=True,
@@ -132,7 +132,7 @@ def packet_loss(context: Context) -> None:
         context.stake(t.accepted() - before, "messages published while packets were lost")
     cluster.network.heal(1)
     context.event("no more packets are lost")
-    t.drained(60)
+    t.finish(context.messages)
 
 
 @scenario("site-isolated", 24, promises="P3 P4 P5", messages=6_000, needs=_BOTH,
@@ -151,7 +151,7 @@ def site_isolated(context: Context) -> None:
         paths.heal(site)
         context.event(f"{site} is back")
         t.catches_up(site)
-    t.drained()
+    t.finish(context.messages)
     for pair in plain:
         context.control(pair.finish())
 
@@ -174,7 +174,7 @@ def flapping(context: Context) -> None:
         context.stake(t.unconfirmed(down), "messages that a site lacks while it is away")
     paths.heal()
     context.event("all sites stay")
-    t.drained()
+    t.finish(context.messages)
     sites = {row.site for row in t.rows(t.producer, "disconnected")}
     context.expect(sites == set(names), "each site was away")
     for pair in plain:
@@ -199,5 +199,5 @@ def site_delayed(context: Context) -> None:
         context.stake(context.run.queued(site, context.group), f"messages of {site} on their way too long")
         late.heal()
         context.event(f"{site} is in time again")
-    t.drained()
+    t.finish(context.messages)
     context.expect(not t.rows(t.consumer, "declared"), "no gap was declared")
