@@ -72,8 +72,11 @@ def test_a_campaigns_summary() -> None:
     assert not summary.ok, "without a run it proves nothing"
     summary.add(result(stake=0, messages=10))
     assert not summary.ok, "nothing was at stake in any"
-    summary.add(result(messages=20, drain_seconds=4))
+    struck = result(messages=20, drain_seconds=4)
+    struck.events = [(0.1, "brokers started"), (0.2, "fault: delay"), (0.3, "fault: delay")]
+    summary.add(struck)
     assert summary.ok
+    assert summary.as_dict()["faults"] == {"delay": 2}
     assert (summary.runs, summary.idle, summary.messages, summary.slowest_drain_seconds) == (2, 1, 30, 4)
     summary.add(result("lost", lost=2))
     assert not summary.ok

@@ -80,6 +80,12 @@ def test_sigkill_keeps_durable_messages_and_leaves_no_process(make_rabbit: Calla
     for kind in ("quorum", "classic"):
         wait_until(lambda kind=kind: node.queue_depth(kind) == 10, 60, f"the {kind} queue is back")  # type: ignore[misc]
 
+    for on in (True, False):
+        node.memory_alarm(on)
+        assert ("memory" in node.evaluate("rabbit_alarm:get_alarms().")) == on
+    with pytest.raises(LabError, match="failed"):
+        node.evaluate("no:such(function).")
+
     with pytest.raises(LabError, match="before wiping"):
         node.wipe()
     node.stop()

@@ -78,6 +78,10 @@ class App:
     def running(self) -> bool:
         return self.child is not None and self.child.alive
 
+    def enough(self) -> None:
+        """Tell it, a publisher, to publish nothing more."""
+        Path(self.config["enough"]).touch()
+
     def ready(self) -> bool:
         """Whether it has opened its outbox or inbox, and takes signals."""
         return self._ready.exists()

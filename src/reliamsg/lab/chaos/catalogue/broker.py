@@ -199,9 +199,7 @@ def expired_queue(context: Context) -> None:
     options = {**_SMALL_BATCHES["options"], "release": "consumed"}
     t = context.traffic(
         context.sites(), rate=400, start=False,
-        producing={
-            **_SMALL_BATCHES, "options": options, "linger": True, "enough": str(context.directory / "enough")
-        },
+        producing={**_SMALL_BATCHES, "options": options, "linger": True},
     )  # fmt: skip
     plain = context.plain_pika(node.url, rate=200)
     for policy in ({"message-ttl": 300}, {"expires": 1_000}):
@@ -222,7 +220,7 @@ def expired_queue(context: Context) -> None:
         t.consumer.start()
         context.event("the consumer is back, the policy is gone")
     wait_for(lambda: t.accepted() >= context.messages, "enough is published", 60)
-    (context.directory / "enough").touch()
+    t.producer.enough()
     t.comes()
     context.control(plain.finish())
 

@@ -173,7 +173,7 @@ def forked(context: Context) -> None:
 def poison(context: Context) -> None:
     tries = 3
     t = context.traffic(
-        context.sites(), start=False, rate=600,
+        context.sites(), start=False, rate=200,
         consuming={"poison": 100, "failures": tries - 1, "batch": 1, "options": {"max_deliveries": tries}},
     )  # fmt: skip
     plain = context.plain_beside(t.consumer.config["sites"], rate=100, poison=100)
