@@ -109,7 +109,8 @@ class MqttBridge:
     def _flush(self) -> None:
         for message in disorder(self._waiting, self.rng):
             properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-            properties.ContentType = message.properties.ContentType
+            if hasattr(message.properties, "ContentType"):  # plain clients say none
+                properties.ContentType = message.properties.ContentType
             self._out.publish(self.topic, message.payload, qos=1, properties=properties)
             self.passed += 1
         self._waiting.clear()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from typing import Literal
 
-from reliamsg.lab.chaos.bridges import bridges
+from reliamsg.lab.chaos.bridges import MqttBridge, bridges
 from reliamsg.lab.chaos.certificates import Authority
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.liar import Lie, LyingProxy
@@ -58,6 +58,9 @@ def duplicated_reordered(context: Context) -> None:
         bridges((node.url, beyond), (near.port, far.port), context.topic, context.rng)
     )
     context.event("a bridge at each of two sites")
+    third = MqttBridge(near.port, far.port, context.plain_topic, random.Random(context.rng.random()))
+    context.stack.callback(third.finish)
+    plain = context.plain(near.url, far.url, rate=200).start()
     producing = {"rate": 800, "chunk": 20, "options": {"max_batch_messages": 5}}
     t = begin(
         context.run, context.topic, ([("dc1", node.url, IMPATIENT), ("dc2", near.url, IMPATIENT)], producing),
@@ -77,6 +80,7 @@ def duplicated_reordered(context: Context) -> None:
     context.stake(len(t.rows(t.consumer, "gap_opened")), "times that something came too early")
     t.drained(60)
     context.expect(min(bridge.passed for bridge in both) > 0, "each bridge passed something on")
+    context.control(plain.finish())
 
 
 def lied_to(context: Context, kind: Literal["mqtt", "amqp"], *lies: Lie) -> None:
