@@ -127,14 +127,15 @@ def failing_fsync(context: Context) -> None:
         faults.fail(f"{app.database.name}-wal")
         context.event(f"fsync of {app.database.suffixes[0][1:]} fails")
         wait_for(lambda a=app, e=error: error_of(a, e), f"it is told with {error}")  # type: ignore[misc]
-        context.expect(faults.failures() == before + 1, "after the fsync that failed no other was tried")
         if app is t.producer:
             invoked = Lines(app.log, b'"outcome":"invoked"')
             context.stake(invoked() - t.accepted(), "messages of which nobody knows whether they are stored")
         else:
             t.accepts(context.messages // 20)
             context.stake(unnoted(t), "messages whose acknowledgement was not on the disk")
-        app.kill()
+        wait_for(lambda a=app: not a.running, "the application ends")  # type: ignore[misc]
+        # SQLite itself tries once more when the file is closed, with what was safe before.
+        context.expect(faults.failures() <= before + 2, "nothing was committed after the fsync that failed")
         faults.heal()
         app.start()
         context.event("the disk is well, and the process started again")
