@@ -1,0 +1,1 @@
+"""Deliberate defects in the product, each of which the simulator must convict: ``make mutants``."""

@@ -1,0 +1,529 @@
+"""The deliberate defects: small, and such as a programmer could make. None of them crashes at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One defect."""
+
+    name: str
+    file: str
+    """Below ``src/reliamsg``."""
+    old: str
+    """What it replaces; occurs exactly once in the file."""
+    new: str
+    breaks: str
+    """The promise of the design that it breaks, and how."""
+
+    def applied(self, text: str) -> str:
+        """The text of the file with the defect."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: what it replaces occurs {text.count(self.old)} times in {self.file}")
+        return text.replace(self.old, self.new)
+
+
+MUTANTS = (
+    # -- P1: durable on return ------------------------------------------------------------------------------
+    Mutant(
+        "fsync-skipped",
+        "store/database.py",
+        'connection.execute("PRAGMA synchronous = FULL")',
+        'connection.execute("PRAGMA synchronous = OFF")',
+        "P1: what a commit wrote is lost by a crash",
+    ),
+    Mutant(
+        "told-durable-before-commit",
+        "sending/engine.py",
+        "        rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())",
+        "        group.event.set()\n"
+        "        rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())",
+        "P1: publish() returns before the message is committed",
+    ),
+    Mutant(
+        "failed-fsync-tried-again",
+        "store/database.py",
+        "_UNKNOWN = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}",
+        "_UNKNOWN = {sqlite3.SQLITE_IOERR_DIR_FSYNC}",
+        "P1: after a failed fsync the producer goes on, and calls a message failed that is stored",
+    ),
+    Mutant(
+        "number-kept-after-failure",
+        "sending/packing.py",
+        "        return seq + count\n",
+        "        stream.next_seq = seq + count\n        return seq + count\n",
+        "P1, P9: a commit that failed keeps its sequence numbers, and groups wait for messages that never were",
+    ),
+    Mutant(
+        "number-used-twice",
+        "store/outbox.py",
+        "            self._by_id[stream_id].next_seq = last + 1\n",
+        "            self._by_id[stream_id].next_seq = last\n",
+        "P3: two messages have one identity",
+    ),
+    # -- P2: published means published ----------------------------------------------------------------------
+    Mutant(
+        "one-site-counts-as-all",
+        "core/confirms.py",
+        "                return len(counted) == len(self._sites)",
+        "                return len(counted) >= 1",
+        'P2: with confirm="all" a message counts as published when one site has it',
+    ),
+    Mutant(
+        "quorum-one-short",
+        "core/confirms.py",
+        "                return len(counted) >= k",
+        "                return len(counted) >= max(1, k - 1)",
+        "P2: a quorum of k is met by k - 1 sites",
+    ),
+    Mutant(
+        "return-counts-as-confirm",
+        "sending/link.py",
+        "        engine = self._engine\n        with engine.lock:\n            flight = engine.core.refused(",
+        "        engine = self._engine\n"
+        "        if outcome is Outcome.RETURNED:\n"
+        "            return self.confirmed([token])\n"
+        "        with engine.lock:\n"
+        "            flight = engine.core.refused(",
+        "P2: what an AMQP broker returned as unroutable counts as confirmed, as its later ack says",
+    ),
+    Mutant(
+        "confirm-taken-as-cumulative",
+        "core/producer.py",
+        "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
+        "        rows = [row for row in window.flights if row <= max(rows)]\n"
+        "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
+        "P2: a confirm of one batch counts for all that were sent before it",
+    ),
+    Mutant(
+        "overdue-counts-as-confirmed",
+        "core/producer.py",
+        "                window.give_up(now)\n",
+        "                rows = list(window.flights)\n"
+        "                self.confirmed(name, rows, now)\n"
+        "                window.give_up(now)\n",
+        "P2: a confirm that timed out counts as success",
+    ),
+    Mutant(
+        "resend-forgotten",
+        "core/window.py",
+        "            lane.next = lane.cursor\n",
+        "",
+        "P2: what was in flight when a connection was lost is not sent again",
+    ),
+    Mutant(
+        "refused-row-passed",
+        "core/window.py",
+        "        self.state = LaneState.PARKED\n        self.next = min(self.next, row)\n",
+        "        self.state = LaneState.PARKED\n        self.next = row + 1\n",
+        "P2: after a nack the next batch of the stream is sent, and the one that was refused never again",
+    ),
+    Mutant(
+        "site-cursor-too-far",
+        "sending/housekeeping.py",
+        "    return Cursors(link.window.main.cursor, parked)",
+        "    return Cursors(link.window.main.next, parked)",
+        "P2: after a restart what was in flight counts as confirmed",
+    ),
+    Mutant(
+        "site-cursor-one-too-far",
+        "core/window.py",
+        "            self.confirmed.add(1, cursor - 1)",
+        "            self.confirmed.add(1, cursor)",
+        "P2: after a restart a site is taken to have one batch more than it confirmed",
+    ),
+    Mutant(
+        "published-cursor-too-far",
+        "sending/housekeeping.py",
+        "            cursor = engine.core.confirms.cursor\n        try:",
+        "            cursor = engine.core.top + 1\n        try:",
+        "P2: after a restart everything that was stored counts as published",
+    ),
+    Mutant(
+        "parked-row-counts-as-confirmed",
+        "sending/engine.py",
+        "                if row < parked.cursor:",
+        "                if row <= parked.cursor:",
+        "P2: after a restart the batch for which a stream was parked counts as confirmed",
+    ),
+    Mutant(
+        "parked-stream-back-too-early",
+        "core/window.py",
+        "(lane.state is LaneState.FLOWING and lane.next >= self.main.next)",
+        "(lane.state is LaneState.FLOWING)",
+        "P2: a stream that was parked rejoins the others before it has caught up, and what lies between is not sent",
+    ),
+    Mutant(
+        "window-full-drops",
+        "core/producer.py",
+        "        return window.room(lane, row.size)",
+        "        if not window.room(lane, row.size):\n"
+        "            lane.next = row.id + 1\n"
+        "            return False\n"
+        "        return True",
+        "P7: a batch for which a site's window has no room is passed over",
+    ),
+    # -- P3: first in, first out ----------------------------------------------------------------------------
+    Mutant(
+        "prev-forgotten",
+        "sending/packing.py",
+        "            seq,\n            stream.prev,\n",
+        "            seq,\n            None,\n",
+        "P3: batches do not say which epoch came before",
+    ),
+    Mutant(
+        "prev-is-the-first",
+        "store/outbox.py",
+        "WHERE stream_id = ? AND epoch < ? ORDER BY epoch DESC LIMIT 1",
+        "WHERE stream_id = ? AND epoch < ? ORDER BY epoch LIMIT 1",
+        "P3: batches name the first epoch of all as the one before",
+    ),
+    Mutant(
+        "chain-keeps-first-end",
+        "store/outbox.py",
+        " ON CONFLICT (stream_id, epoch) DO UPDATE SET last = excluded.last",
+        " ON CONFLICT (stream_id, epoch) DO NOTHING",
+        "P3, P5: an epoch's end is remembered as that of its first batch",
+    ),
+    Mutant(
+        "epoch-from-the-clock-alone",
+        "store/outbox.py",
+        "                self.epoch = max(stored + 1, wall_us // 1000)",
+        "                self.epoch = wall_us // 1000",
+        "P3: when the wall clock was set back a later epoch has a lower number",
+    ),
+    Mutant(
+        "epoch-not-raised",
+        "store/outbox.py",
+        "                self.epoch = max(stored + 1, wall_us // 1000)",
+        "                self.epoch = max(stored, wall_us // 1000)",
+        "P3: an outbox that is opened after the clock was set back uses its epoch again",
+    ),
+    Mutant(
+        "epoch-not-raised-on-restore",
+        "core/fence.py",
+        "            return Verdict.RENUMBER if self.above else Verdict.SEND",
+        "            return Verdict.SEND",
+        "P3, P5: an outbox that was restored publishes behind what groups have entered",
+    ),
+    Mutant(
+        "hole-passed",
+        "core/reorder.py",
+        "        run = self.held.run_from(head)\n        return None if run is None else (head, run)",
+        "        head = self.held.next_at(head) or head\n"
+        "        run = self.held.run_from(head)\n"
+        "        return None if run is None else (head, run)",
+        "P3, P5: what has arrived is handed out though something before it is missing",
+    ),
+    Mutant(
+        "epoch-left-with-a-gap",
+        "core/passage.py",
+        "        if target is None and later is not None:",
+        "        if later is not None and (target is None or joint.kind is LinkKind.ENDS):",
+        "P3, P5: the next epoch is entered though the tail of the one before is missing",
+    ),
+    Mutant(
+        "prev-last-ignored",
+        "core/chain.py",
+        "    return Link(LinkKind.ENDS, last=prev.last)",
+        "    return Link(LinkKind.ENDS, last=known.highest)",
+        "P5: an epoch counts as complete when what is known of it has arrived",
+    ),
+    Mutant(
+        "failed-message-overtaken",
+        "core/delivery.py",
+        "            if now < state.retry_at:\n                return None, False\n",
+        "            if now < state.retry_at:\n                continue\n",
+        "P3: while a message whose handling raised waits, those of the next epoch are handed out",
+    ),
+    Mutant(
+        "chunk-goes-on-after-failure",
+        "receiving/lane.py",
+        "        if seq > self.last or self.abandoned:\n            return None",
+        "        if seq > self.last:\n            return None",
+        "P3: when handling a message raises, those behind it are handed out before it comes again",
+    ),
+    # -- P4: once -------------------------------------------------------------------------------------------
+    Mutant(
+        "repeat-not-flagged",
+        "receiving/restore.py",
+        "    known.redelivered_below = row.high_water\n",
+        "",
+        "P4: what comes again after a crash is not flagged",
+    ),
+    Mutant(
+        "handed-out-before-reserved",
+        "core/delivery.py",
+        "    last = min(last, known.high_water - 1)\n    if last < first:\n        return None, True\n",
+        "",
+        "P4: messages are handed out before a commit says that they may have been",
+    ),
+    Mutant(
+        "clean-stop-forgets-the-open-ones",
+        "core/snapshots.py",
+        "            high = known.cursor if entered else 0",
+        "            high = known.position if entered else 0",
+        "P4: what was handed out and not acknowledged when a consumer was closed comes again without a flag",
+    ),
+    Mutant(
+        "dedupe-forgets-settled",
+        "core/reorder.py",
+        "        if not self.settled.empty:\n"
+        "            new = [part for span in new for part in self.settled.missing(*span)]\n"
+        "        for span in new:\n",
+        "        for span in new:\n",
+        "P4: a duplicate of what was acknowledged out of order is handed out again",
+    ),
+    Mutant(
+        "settled-ranges-not-stored",
+        "core/snapshots.py",
+        "known.position, high, list(known.settled), known.last",
+        "known.position, high, [], known.last",
+        "P4: what was acknowledged out of order comes again after a crash",
+    ),
+    Mutant(
+        "finished-epochs-forgotten",
+        "receiving/commits.py",
+        "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished],",
+        "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished[:-1]],",
+        "P4, P9: after a restart it is not known any more that the latest epoch was finished",
+    ),
+    Mutant(
+        "failed-commit-forgotten",
+        "core/consumer.py",
+        "            self._dirty[change.state.stream] = change.state\n            was_not_committed(change)",
+        "            was_not_committed(change)",
+        "P4: what a commit that failed should have held is left out of the next one, and counts as durable",
+    ),
+    Mutant(
+        "durable-before-commit",
+        "receiving/commits.py",
+        "        self._fill(batch, snapshot, pending, entries)\n        if closing:",
+        "        self._fill(batch, snapshot, pending, entries)\n        self.synced = sync\n        if closing:",
+        "P4: ack(durable=True) returns before the commit",
+    ),
+    Mutant(
+        "lease-not-checked",
+        "receiving/state.py",
+        "        return not self.standing_by and self.clock() < self.lease.until",
+        "        return not self.standing_by",
+        "P4: a consumer that was stopped wakes up and hands out though another one has taken over",
+    ),
+    Mutant(
+        "takeover-not-flagged",
+        "core/stream.py",
+        "            known.redelivered_below = max(known.redelivered_below, self.high_water)",
+        "            known.redelivered_below = max(known.redelivered_below, 0)",
+        "P4: a standby that takes over hands out again without a flag what the other had handed out",
+    ),
+    # -- P5: no silent loss ---------------------------------------------------------------------------------
+    Mutant(
+        "consumer-cursor-too-far",
+        "core/snapshots.py",
+        "        epochs.append(EpochChange(known, known.position, high,",
+        "        epochs.append(EpochChange(known, known.cursor, high,",
+        "P5: what was handed out counts as acknowledged after a crash",
+    ),
+    Mutant(
+        "acknowledged-before-commit",
+        "core/reorder.py",
+        "        first = max(first, self.safe_position)\n        if first > last:\n            return True",
+        "        first = max(first, self.cursor)\n        if first > last:\n            return True",
+        "P5: the broker is told that a message is safe before its acknowledgement is committed",
+    ),
+    Mutant(
+        "unsafe-duplicate-acknowledged",
+        "core/arrivals.py",
+        "release=not new and not late and known.is_safe(first, last))",
+        "release=not new and not late)",
+        "P5: the broker may forget a duplicate though the first copy is only in memory",
+    ),
+    Mutant(
+        "held-frame-dropped",
+        "store/inbox.py",
+        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
+        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position)",
+        "P5: the inbox deletes the batch that ends with the next message",
+    ),
+    Mutant(
+        "taken-and-not-given",
+        "receiving/engine.py",
+        "            if unused is not None:\n",
+        "            if unused is not None and chunk.abandoned:\n",
+        "P5: messages that were taken and not given to the application count as handed out",
+    ),
+    Mutant(
+        "gap-skipped-without-a-word",
+        "core/passage.py",
+        "        declare(core, state, gap, now)\n        return\n    clock.rewind()",
+        "        known.settle(first, last or known.highest)\n"
+        "        follow(core, state, now)\n"
+        "        return\n"
+        "    clock.rewind()",
+        'P5: with on_gap="skip" a gap is passed without being declared',
+    ),
+    Mutant(
+        "gap-clock-not-restarted",
+        "core/gaps.py",
+        "        before, self.target = self.target, target\n"
+        "        self.elapsed = self.saved = self.waited = 0.0\n",
+        "        before, self.target = self.target, target\n",
+        "P5: a gap expires early, since its clock goes on where the one of the gap before it stopped",
+    ),
+    Mutant(
+        "gap-expires-while-stopped",
+        "core/gaps.py",
+        "            step = min(max(0.0, now - self._at), MAX_STEP_S)",
+        "            step = max(0.0, now - self._at)",
+        "P5: a gap expires while its consumer's process is stopped",
+    ),
+    Mutant(
+        "gap-expires-while-cut-off",
+        "core/ticking.py",
+        "    running = idle and connected\n",
+        "    running = idle\n",
+        "P5: a gap expires while its consumer is connected to no site",
+    ),
+    Mutant(
+        "gap-expires-while-busy",
+        "core/ticking.py",
+        "    running = idle and connected\n",
+        "    running = connected\n",
+        "P5: a gap's time begins while messages before it are still being handled",
+    ),
+    Mutant(
+        "tail-not-believed",
+        "core/heard.py",
+        "            known.announced = max(known.announced, last)\n",
+        "            known.announced = max(known.announced, min(last, known.arrived))\n",
+        "P5: what a producer says about the end of a stream is not believed, so a lost tail is never missed",
+    ),
+    Mutant(
+        "silent-when-one-group-has-it",
+        "core/groups.py",
+        "        return all(member.position >= tail for member in members.values())",
+        "        return any(member.position >= tail for member in members.values())",
+        "P5: a producer announces a tail no more once one of its groups has it",
+    ),
+    Mutant(
+        "damaged-body-trusted",
+        "receiving/intake.py",
+        "        return False\n    return frame.intact()",
+        "        return False\n    return True",
+        "P5: a body whose checksum does not match is handed out",
+    ),
+    Mutant(
+        "damaged-envelope-trusted",
+        "wire/data.py",
+        "    if zlib.crc32(packed) != crc:",
+        "    if zlib.crc32(packed) != crc and size > MAX_ENVELOPE_BYTES:",
+        "P5: an envelope whose checksum does not match is believed",
+    ),
+    Mutant(
+        "dead-letter-lost",
+        "receiving/state.py",
+        "        self.dead[:0] = earlier.dead\n",
+        "",
+        "P5: a message that was given up while the disk was full is nowhere",
+    ),
+    Mutant(
+        "unsigned-frame-trusted",
+        "wire/data.py",
+        '    if envelope.key_id is None or envelope.signature is None:\n        raise FrameError("unsigned")',
+        "    if envelope.key_id is None or envelope.signature is None:\n        return",
+        "P5: with keys configured a batch without a signature is handed out",
+    ),
+    Mutant(
+        "forged-state-trusted",
+        "wire/control.py",
+        '    if not ring.verifies(key_id, signature, _canonical(kind, address, key_id, body)):\n'
+        '        raise FrameError("forged", f"not signed with a trusted key {key_id!r} for this address")',
+        "    ring.verifies(key_id, signature, _canonical(kind, address, key_id, body))",
+        "P6: what somebody without the key says about a group is believed",
+    ),
+    # -- P6: end to end -------------------------------------------------------------------------------------
+    Mutant(
+        "released-before-consumed",
+        "core/producer.py",
+        "        if consumed is not None:\n            full, partly",
+        "        if consumed is not None and consumed.empty:\n            full, partly",
+        "P6: messages leave the outbox though a group has not acknowledged them",
+    ),
+    Mutant(
+        "fastest-group-decides",
+        "core/groups.py",
+        "        return min(named, key=lambda member: (member.position, member.group), default=None)",
+        "        return max(named, key=lambda member: (member.position, member.group), default=None)",
+        "P6: messages leave the outbox when one of their groups has acknowledged them",
+    ),
+    Mutant(
+        "consumed-one-too-far",
+        "sending/membership.py",
+        "            if position is not None and position <= (row.epoch, row.last):",
+        "            if position is not None and position < (row.epoch, row.last):",
+        "P6: a batch leaves the outbox though its last message is not acknowledged",
+    ),
+    Mutant(
+        "uncommitted-state-told",
+        "core/snapshots.py",
+        "    return Report(*state.committed, missing, tuple(state.declared))",
+        "    return Report(max(state.position, state.committed[0]), *state.committed[1:], missing,"
+        " tuple(state.declared))",
+        "P6: a group tells what it has acknowledged before that is committed",
+    ),
+    Mutant(
+        "repair-not-sent",
+        "sending/control.py",
+        "        if fresh and (told.wanted or told.missing):",
+        "        if fresh and told.missing and not told.wanted:",
+        "P6: what a group asks for is not sent again",
+    ),
+    Mutant(
+        "repair-misses-the-middle",
+        "store/rewriting.py",
+        "    start = first if found is None else int(found)\n",
+        "    start = first\n",
+        "P6: a message in the middle of a batch is not found when a group asks for it",
+    ),
+    Mutant(
+        "held-range-understated",
+        "sending/announcing.py",
+        "    return min(oldest[1], last + 1) if epoch == oldest[0] else 1",
+        "    return last + 1 if epoch == oldest[0] else 1",
+        "P6: a producer says that it does not hold what it holds, so nobody asks for it",
+    ),
+    # -- P7, P9 ---------------------------------------------------------------------------------------------
+    Mutant(
+        "outbox-without-a-limit",
+        "sending/intake.py",
+        "                    and self._engine.held_bytes + waiting + size <= self._room_bytes\n",
+        "",
+        "P7: a full outbox takes more",
+    ),
+    Mutant(
+        "journal-row-over-a-hole",
+        "store/journal.py",
+        "                and tip.entry.last + 1 == entry.first\n",
+        "                and tip.entry.last < entry.first\n",
+        "P9: a journal row claims what lies between two ranges",
+    ),
+    Mutant(
+        "journal-believes-a-failed-commit",
+        "store/journal.py",
+        "        if committed:\n            self._tips.update(self._staged)",
+        "        if committed or self._staged:\n            self._tips.update(self._staged)",
+        "P9: rows that a failed commit took back are extended as if they were there",
+    ),
+    Mutant(
+        "journal-rows-of-a-failed-commit-lost",
+        "receiving/commits.py",
+        "            shared.ledger.put_back(plan.entries)\n",
+        "",
+        "P9: what happened before a commit that failed is not journalled",
+    ),
+)
+"""All of them."""
