@@ -23,7 +23,9 @@ class Mutant:
     def applied(self, text: str) -> str:
         """The text of the file with the defect."""
         if text.count(self.old) != 1:
-            raise ValueError(f"{self.name}: what it replaces occurs {text.count(self.old)} times in {self.file}")
+            raise ValueError(
+                f"{self.name}: what it replaces occurs {text.count(self.old)} times in {self.file}"
+            )
         return text.replace(self.old, self.new)
 
 
@@ -192,15 +194,15 @@ MUTANTS = (
     Mutant(
         "epoch-from-the-clock-alone",
         "store/outbox.py",
-        "                self.epoch = max(stored + 1, wall_us // 1000)",
-        "                self.epoch = wall_us // 1000",
+        "                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)",
+        "                self.epoch = wall_ms",
         "P3: when the wall clock was set back a later epoch has a lower number",
     ),
     Mutant(
         "epoch-not-raised",
         "store/outbox.py",
-        "                self.epoch = max(stored + 1, wall_us // 1000)",
-        "                self.epoch = max(stored, wall_us // 1000)",
+        "                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)",
+        "                self.epoch = max(stored, wall_ms)",
         "P3: an outbox that is opened after the clock was set back uses its epoch again",
     ),
     Mutant(
@@ -440,7 +442,7 @@ MUTANTS = (
     Mutant(
         "forged-state-trusted",
         "wire/control.py",
-        '    if not ring.verifies(key_id, signature, _canonical(kind, address, key_id, body)):\n'
+        "    if not ring.verifies(key_id, signature, _canonical(kind, address, key_id, body)):\n"
         '        raise FrameError("forged", f"not signed with a trusted key {key_id!r} for this address")',
         "    ring.verifies(key_id, signature, _canonical(kind, address, key_id, body))",
         "P6: what somebody without the key says about a group is believed",

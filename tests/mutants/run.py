@@ -48,7 +48,7 @@ def convict(mutant: Mutant, seeds: range, build: Path = BUILD) -> Verdict:
     """Look for the first of `seeds` that has violations with the defect, and none without it."""
     copy = build / mutant.name
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(SOURCES, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCES, copy)  # with times, so that what is compiled already need not be once more
     file = copy / "reliamsg" / mutant.file
     file.write_text(mutant.applied(file.read_text()))
     at, tried = seeds.start, 0
@@ -112,7 +112,9 @@ def main() -> int:
         told = "SURVIVED" if verdict.seed is None else f"{verdict.kind} in seed {verdict.seed}"
         print(f"{verdict.name:34} {told:36} {verdict.tried:5} tried  {verdict.breaks}", flush=True)
     survivors = [verdict.name for verdict in verdicts if verdict.seed is None]
-    print(f"{len(verdicts)} defects, {len(survivors)} survived{': ' if survivors else ''}{', '.join(survivors)}")
+    print(
+        f"{len(verdicts)} defects, {len(survivors)} survived{': ' if survivors else ''}{', '.join(survivors)}"
+    )
     if options.json:
         print(json.dumps({"survivors": survivors, "mutants": [asdict(verdict) for verdict in verdicts]}))
     return 1 if survivors else 0

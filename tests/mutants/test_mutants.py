@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def test_each_fits_its_file(mutant: Mutant) -> None:
     after = mutant.applied(before)
     assert after != before
     compile(after, mutant.file, "exec")
-    assert mutant.breaks[0] == "P" and mutant.breaks[1].isdigit()
+    assert re.match(r"P\d(, P\d)*: ", mutant.breaks)
 
 
 @pytest.mark.parametrize("name", QUICK)

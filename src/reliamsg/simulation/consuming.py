@@ -13,9 +13,12 @@ from reliamsg.receiving.engine import GapItem, ReceivingEngine
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.process import Process
+from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.store.database import open_readonly
 from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import read_journal
+from reliamsg.wire.address import group_address
 from reliamsg.wire.control import State, open_control
 from reliamsg.wire.data import FrameError
 
@@ -51,7 +54,11 @@ class ConsumerProcess(Process):
         self._waits: tuple[int, list[MessageId]] | None = None
         self._told_lsn = 0
         """Up to where its journal was read."""
-        self._begun = world.scheduler.now
+        self._watch = world.oracle.watches[name] = Stopwatch(world.scheduler.now)
+        self._said: dict[int, float] = {}
+        """When it sent which of its beacons."""
+        self._proof: float | None = None
+        """When it sent the latest of those that came back: nobody else read then."""
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""
@@ -98,6 +105,14 @@ class ConsumerProcess(Process):
         self._chunk, self._busy, self._waits = None, False, None
         self._unacked.clear()
         self._acked.clear()
+        self._watch.look(self.scheduler.now, False)
+        self._said.clear()
+        self._proof = None
+
+    def returned(self) -> None:
+        """See :class:`Process`."""
+        if self.engine is not None:
+            self._ask_durable(self.engine)
 
     def step(self) -> float | None:
         """See :class:`Process`."""
@@ -122,15 +137,27 @@ class ConsumerProcess(Process):
             frame = open_control(body, address, self.world.keys)
         except FrameError:
             return
-        if isinstance(frame, State) and frame.group == self.group and frame.inbox != self._inbox.id:
+        if not isinstance(frame, State) or frame.group != self.group:
+            return
+        if frame.inbox == self._inbox.id:
+            self._proof = max(self._said.get(frame.number, 0.0), self._proof or 0.0)
+        else:
             for told in frame.streams:
                 stream = Stream(frame.producer, told.topic, told.partition)
                 high_water = told.entered[0], told.high_water
                 self.world.oracle.told_of(self.name, stream, told.position, high_water)
 
+    def telling(self, address: str, body: bytes) -> None:
+        """See :class:`Process`."""
+        if self.world.scenario.standbys and address == group_address(self.group):
+            frame = open_control(body, address, self.world.keys)
+            self._said[frame.number] = self.scheduler.now
+
     def looked_at(self) -> None:
         """See :class:`Process`: ask for messages when there are any, and for what is durable."""
         engine = self.engine
+        runs = self.alive and not self.paused and bool(self.transports.connections)
+        self._watch.look(self.scheduler.now, runs)
         if engine is None:
             return
         self._ask_durable(engine)
@@ -193,16 +220,18 @@ class ConsumerProcess(Process):
 
     def _handle_one(self, engine: ReceivingEngine, message: Message) -> None:
         oracle, chance = self.world.oracle, self._application
+        self._check_proof(message)
         oracle.delivered(self.group, self.name, message)
         self.note(f"is given {message.id}" + (" again" if message.redelivered else ""))
         if self.faults.bites("handler_failed"):
             self.faults.strikes("handler_failed")
             fail(message, RuntimeError("as simulated"))
+            oracle.failed(self.group, self.name, message.id)
             return
         if self.faults.bites("rejected"):
             self.faults.strikes("rejected")
             message.reject("as simulated")
-            oracle.buried(self.group, message.id)
+            oracle.buried(self.group, self.name, message.id)
             self._acked.append(message.id)
             return
         if chance.random() < 0.05:
@@ -213,7 +242,7 @@ class ConsumerProcess(Process):
 
     def _acknowledge(self, engine: ReceivingEngine, message: Message) -> None:
         message.ack()
-        self.world.oracle.acknowledged(self.group, message.id)
+        self.world.oracle.acknowledged(self.group, self.name, message.id)
         self._acked.append(message.id)
         if self._waits is None and self._application.random() < 0.3:
             self._waits = engine.want_durable(), self._acked
@@ -230,7 +259,14 @@ class ConsumerProcess(Process):
             return
         self.note(f"accepts: {item.gap}")
         if engine.accept(item.gap):
-            self.world.oracle.gap(self.group, self.name, item.gap, self._begun)
+            self.world.oracle.gap(self.group, self.name, item.gap)
+
+    def _check_proof(self, message: Message) -> None:
+        """Another inbox may have taken over when this one has no proof any more that it is alone."""
+        proof, lasts = self._proof, self.world.scenario.takeover_timeout
+        if proof is not None and self.scheduler.now >= proof + lasts:
+            text = f"{message.id} at {self.name}, {self.scheduler.now - proof:.3f} s after its latest proof"
+            self.world.oracle.violate("two_readers", text)
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -250,6 +286,14 @@ class ConsumerProcess(Process):
             elif row.kind == "declared" and skips:
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
                 self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
+
+    def tell_letters(self) -> None:
+        """Tell the judge which dead letters there are."""
+        for letter in read_dead_letters(self.drive.path):
+            message = MessageId(
+                letter.stream.producer, letter.epoch, letter.stream.topic, letter.stream.partition, letter.seq
+            )
+            self.world.oracle.letters[self.group].add(message)
 
     def close(self) -> None:
         """End cleanly, as :class:`~reliamsg.receiving.runner.Runner` does it."""

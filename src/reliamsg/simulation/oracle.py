@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.stopwatch import Stopwatch
 
 __all__ = ["KINDS", "Operation", "Oracle", "Violation"]
 
@@ -30,7 +31,8 @@ KINDS = {
     "gap_too_early": "declared as expired before the gap timeout",
     "corrupt": "one identity with two contents, or one content with two identities",
     "published_unconfirmed": "counted as published before enough sites had confirmed it",
-    "two_readers": "two consumers of a group were handed messages at the same time",
+    "unbounded": "more was taken than there is room for",
+    "two_readers": "handed out by a consumer that could not know that no other of its group reads",
     "not_drained": "not done long after the last fault",
     "stopped": "a client stopped that had no reason to",
     "internal_error": "the product raised what it never should",
@@ -77,7 +79,10 @@ class _Given:
     number: int = -1
     """Highest number of an operation."""
     moved_at: dict[str, float] = field(default_factory=dict)
-    """When something was handed out or declared last, by consumer: what others do does not wind its clock."""
+    """When something was handed out, settled or declared last, by consumer and its stopwatch: what others do does not
+    wind its clock."""
+    failed: dict[str, set[MessageId]] = field(default_factory=dict)
+    """By consumer, messages whose handling raised, and that did not come again since."""
 
 
 class _Declared(NamedTuple):
@@ -126,6 +131,12 @@ class Oracle:
         """Of what was done about these, journals tell."""
         self.dead: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was given up to the dead letters."""
+        self._buried: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        """Of that, what was not handed out again since: it must be among the dead letters."""
+        self.letters: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        """Dead letters in the group's inboxes, in the end."""
+        self.watches: dict[str, Stopwatch] = {}
+        """By consumer."""
         self.declared: dict[str, list[_Declared]] = {group: [] for group in self.groups}
         self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
@@ -159,6 +170,10 @@ class Oracle:
         if len(operation.confirmed) < self._needed:
             sites = ", ".join(sorted(operation.confirmed)) or "no site"
             self.violate("published_unconfirmed", f"{operation.message}: {sites} confirmed it")
+
+    def unbounded(self, who: str, count: int, limit: int) -> None:
+        """So much was taken that nothing had room for."""
+        self.violate("unbounded", f"{who} took {count} bytes, the limit is {limit}")
 
     def disk_replaced(self, producer: str, since: float) -> None:
         """An outbox is what it was at `since` again."""
@@ -216,11 +231,29 @@ class Oracle:
             self._first(group, consumer, operation, identity, given)
         if not message.replayed and self._knows_declared(group, consumer, identity):
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
+        self._check_failed(consumer, given, message)
+        self._buried[group].discard(identity)
         self.handed[group][identity] = consumer
         self._given_at[group][identity] = self._scheduler.now
         given.latest = max(given.latest, (identity.epoch, identity.seq))
         given.number = max(given.number, operation.number)
-        given.moved_at[consumer] = self._scheduler.now
+        self._moved(consumer, given)
+
+    def _moved(self, consumer: str, given: _Given) -> None:
+        """The clock of the consumer's next gap begins now."""
+        given.moved_at[consumer] = self.watches[consumer].read(self._scheduler.now)
+
+    def _check_failed(self, consumer: str, given: _Given, message: Message) -> None:
+        """Nothing overtakes a message that has to come again, since handling it raised."""
+        failed = given.failed.get(consumer)
+        if not failed or message.replayed:
+            return
+        failed.discard(message.id)
+        before = [each for each in failed if (each.epoch, each.seq) < (message.epoch, message.seq)]
+        if before:
+            self.violate(
+                "out_of_order", f"{message.id} at {consumer}, before {before[0]}, which failed, came again"
+            )
 
     def _again(self, group: str, consumer: str, message: Message) -> None:
         if message.replayed:
@@ -249,9 +282,21 @@ class Oracle:
             return
         self._passed.append((group, other, by, self._scheduler.now))
 
-    def acknowledged(self, group: str, message: MessageId) -> None:
+    def acknowledged(self, group: str, consumer: str, message: MessageId) -> None:
         """An application acknowledged a message."""
         self.acked[group].add(message)
+        self._settled(group, consumer, message)
+
+    def failed(self, group: str, consumer: str, message: MessageId) -> None:
+        """Handling a message raised."""
+        given = self._given[group, Stream(message.producer, message.topic, message.partition)]
+        given.failed.setdefault(consumer, set()).add(message)
+
+    def _settled(self, group: str, consumer: str, message: MessageId) -> None:
+        given = self._given[group, Stream(message.producer, message.topic, message.partition)]
+        self._moved(consumer, given)
+        for failed in given.failed.values():
+            failed.discard(message)
 
     def settled_durably(self, group: str, consumer: str, messages: Iterable[MessageId]) -> None:
         """``ack(durable=True)`` would have returned."""
@@ -275,21 +320,23 @@ class Oracle:
         self.acked[group] |= sure & self.doubted[group]
         self.doubted[group] -= sure
 
-    def buried(self, group: str, message: MessageId) -> None:
+    def buried(self, group: str, consumer: str, message: MessageId) -> None:
         """An application gave a message up."""
         self.dead[group].add(message)
+        self._buried[group].add(message)
         self.acked[group].add(message)
+        self._settled(group, consumer, message)
 
-    def gap(self, group: str, consumer: str, gap: Gap, begun: float) -> None:
-        """An application was told of a gap, and moved past it. `begun`: when its consumer began for the first time: a
-        gap's clock goes on where it stopped when it is opened again."""
+    def gap(self, group: str, consumer: str, gap: Gap) -> None:
+        """An application was told of a gap, and moved past it. A gap's clock goes on where it stopped when its
+        consumer is opened again."""
         given = self._given.setdefault((group, gap.stream), _Given())
-        waited = self._scheduler.now - max(given.moved_at.get(consumer, 0.0), begun)
+        waited = self.watches[consumer].read(self._scheduler.now) - given.moved_at.get(consumer, 0.0)
         if gap.reason == "expired" and waited < self._gap_timeout - 0.001:
             self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
         self.declared[group].append(_Declared(gap, self._scheduler.now, consumer))
         self._check_true(group, consumer, gap, self._scheduler.now)
-        given.moved_at[consumer] = self._scheduler.now
+        self._moved(consumer, given)
 
     def skipped(self, group: str, consumer: str, gap: Gap, at: float) -> None:
         """A group's journal says that it went on without these, as its application had asked for."""
@@ -322,6 +369,8 @@ class Oracle:
         for told in (self._told, self._told_positions):
             for key in [key for key in told if key[0] == consumer]:
                 del told[key]
+        for given in self._given.values():
+            given.failed.pop(consumer, None)
         self._ends[group].append(self._scheduler.now)
 
     def before_join(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
@@ -381,12 +430,23 @@ class Oracle:
                 and message not in self.dead[group]
             ):
                 self.violations.append(Violation("skipped", f"{message} at {group}, passed by {by}", at))
+        for operation in self.operations.values():
+            if operation.outcome == "ok" and not operation.gone and len(operation.confirmed) < self._needed:
+                self.violate(
+                    "published_unconfirmed",
+                    f"{operation.message or operation.body!r}: nothing is pending any more",
+                )
         for group in self.groups:
             for operation in self.operations.values():
                 self._judge(group, operation)
+            for message in sorted(self._buried[group] - self.letters[group]):
+                if not self._is_passed(group, message):
+                    self.violate("lost", f"{message} at {group}: given up, and not among the dead letters")
 
     def _judge(self, group: str, operation: Operation) -> None:
         message = operation.message
+        if message is None and operation.outcome == "ok" and not operation.gone:
+            self.violate("lost", f"{operation.body!r} at {group}: never sent")
         if operation.gone or message is None or message in self.handed[group] or message in self.dead[group]:
             return
         declared = next((each.at for each in self.declared[group] if _covers(each.gap, message)), None)

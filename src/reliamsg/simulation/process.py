@@ -61,6 +61,9 @@ class Process:
     def overhear(self, address: str, body: bytes) -> None:
         """See :class:`~reliamsg.simulation.transport.Host`."""
 
+    def telling(self, address: str, body: bytes) -> None:
+        """See :class:`~reliamsg.simulation.transport.Host`."""
+
     def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
         """See :class:`~reliamsg.simulation.transport.Host`."""
         self.scheduler.after(seconds, self._later, self.life, function, arguments)
@@ -153,6 +156,7 @@ class Process:
         if not self.alive:
             return
         self.note(f"crashes {where}")
+        self.returned()
         self.end()
         self.drive.crash(self.abandon)
         self.ended()
@@ -211,6 +215,9 @@ class Process:
     def abandon(self) -> None:
         """Give up the file, as the end of a process does."""
         raise NotImplementedError
+
+    def returned(self) -> None:
+        """The process is about to crash: what its other threads were told until now was told."""
 
     def ended(self) -> None:
         """The process is gone: what it had begun is indeterminate."""

@@ -24,6 +24,8 @@ LATER_S = 0.2
 """A publish that was refused for lack of room is tried again."""
 BACKUP_S = (0.5, 4.0)
 LOOK_AT_ALL = 50
+JUDGED_BYTES = 64 * 1024
+"""No run publishes more; a limit above needs no look."""
 BURSTS = (1, 1, 1, 2, 6, 20)
 """So many messages at a time."""
 
@@ -87,6 +89,13 @@ class ProducerProcess(Process):
         if self._outbox is not None:
             self._outbox.close()
         self.engine = self._outbox = None
+
+    def returned(self) -> None:
+        """See :class:`Process`. Where the crash left no time for an identity, brokers will show it."""
+        for operation, receipt in self._waiting:
+            if receipt.durable:
+                operation.outcome, operation.durable_at = "ok", self.scheduler.now
+        self._waiting = [each for each in self._waiting if not each[1].durable]
 
     def ended(self) -> None:
         """See :class:`Process`."""
@@ -153,7 +162,17 @@ class ProducerProcess(Process):
             return False
         self.left -= 1
         self._waiting.append((operation, receipt))
+        self._check_room()
         return True
+
+    def _check_room(self) -> None:
+        """What is not published takes room, of which there is only so much."""
+        limit = self.world.scenario.max_bytes
+        if limit < JUDGED_BYTES:
+            open_ = (each[0] for each in (*self._waiting, *self._unconfirmed) if not each[1].done)
+            taken = sum(len(operation.body) for operation in open_)
+            if taken > limit:
+                self.world.oracle.unbounded(self.name, taken, limit)
 
     def looked_at(self) -> None:
         """See :class:`Process`: look after receipts."""

@@ -52,6 +52,9 @@ class Host(Protocol):
     def overhear(self, address: str, body: bytes) -> None:
         """A control frame came."""
 
+    def telling(self, address: str, body: bytes) -> None:
+        """A control frame is sent."""
+
 
 class _Transport:
     """Connecting, disconnecting and control frames, the same in both directions."""
@@ -87,6 +90,7 @@ class _Transport:
         connection = self.connection
         if connection is None or len(body) > self.site.max_frame_bytes:
             return False
+        self._host.telling(address, body)
         connection.site.send(self.broker.tell, address, body)
         return True
 

@@ -187,6 +187,7 @@ class World:
             process.close()
         for consumer in self.consumers:
             consumer.tell_journalled()
+            consumer.tell_letters()
         self.oracle.holds = self.scenario.release == "consumed" and self.scenario.on_gap == "wait"
         self.oracle.judge()
 
