@@ -238,9 +238,9 @@ MUTANTS = (
     Mutant(
         "failed-message-overtaken",
         "core/delivery.py",
-        "            if now < state.retry_at:\n                return None, False\n",
-        "            if now < state.retry_at:\n                continue\n",
-        "P3: while a message whose handling raised waits, those of the next epoch are handed out",
+        "        if not known.retry.empty:\n            if now < state.retry_at:\n                return None, False\n",
+        "        if not known.retry.empty and now >= state.retry_at:\n",
+        "P3: while a message whose handling raised waits to be handed out again, later ones are handed out",
     ),
     Mutant(
         "chunk-goes-on-after-failure",
@@ -295,11 +295,11 @@ MUTANTS = (
         "P4, P9: after a restart it is not known any more that the latest epoch was finished",
     ),
     Mutant(
-        "failed-commit-forgotten",
-        "core/consumer.py",
-        "            self._dirty[change.state.stream] = change.state\n            was_not_committed(change)",
-        "            was_not_committed(change)",
-        "P4: what a commit that failed should have held is left out of the next one, and counts as durable",
+        "full-disk-counts-as-success",
+        "receiving/commits.py",
+        "            self._failed(plan, error)\n            return False\n",
+        "            self._failed(plan, error)\n",
+        "P4, P5: what could not be committed counts as durable, and brokers may forget it",
     ),
     Mutant(
         "durable-before-commit",
@@ -355,8 +355,8 @@ MUTANTS = (
         "taken-and-not-given",
         "receiving/engine.py",
         "            if unused is not None:\n",
-        "            if unused is not None and chunk.abandoned:\n",
-        "P5: messages that were taken and not given to the application count as handed out",
+        "            if unused is not None and not chunk.abandoned:\n",
+        "P5: messages behind one whose handling raised count as handed out",
     ),
     Mutant(
         "gap-skipped-without-a-word",
@@ -367,6 +367,16 @@ MUTANTS = (
         "        return\n"
         "    clock.rewind()",
         'P5: with on_gap="skip" a gap is passed without being declared',
+    ),
+    Mutant(
+        "late-message-delivered",
+        "core/arrivals.py",
+        "        late = state.closed.arrived(known.epoch, first, last)\n    new",
+        "        late = state.closed.arrived(known.epoch, first, last)\n"
+        "        for span in late:\n"
+        "            known.place_at(span[0])\n"
+        "    new",
+        "P3: what comes after its gap was declared is handed out behind later messages",
     ),
     Mutant(
         "gap-clock-not-restarted",
@@ -422,7 +432,7 @@ MUTANTS = (
         "damaged-envelope-trusted",
         "wire/data.py",
         "    if zlib.crc32(packed) != crc:",
-        "    if zlib.crc32(packed) != crc and size > MAX_ENVELOPE_BYTES:",
+        "    if len(packed) != size:",
         "P5: an envelope whose checksum does not match is believed",
     ),
     Mutant(
@@ -451,8 +461,9 @@ MUTANTS = (
     Mutant(
         "released-before-consumed",
         "core/producer.py",
-        "        if consumed is not None:\n            full, partly",
-        "        if consumed is not None and consumed.empty:\n            full, partly",
+        "        if consumed is not None:\n"
+        "            full, partly = _within(full, consumed), _within(partly, consumed)\n",
+        "",
         "P6: messages leave the outbox though a group has not acknowledged them",
     ),
     Mutant(

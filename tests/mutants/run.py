@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -90,7 +90,9 @@ def _search(sources: Path, seeds: range) -> dict:  # type: ignore[type-arg]
 def convict_all(mutants: Iterable[Mutant], seeds: range, jobs: int) -> Iterator[Verdict]:
     """All of them, `jobs` side by side, in the order in which they are done."""
     with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda mutant: convict(mutant, seeds), mutants)
+        begun = [pool.submit(convict, mutant, seeds) for mutant in mutants]
+        for done in as_completed(begun):
+            yield done.result()
 
 
 def main() -> int:

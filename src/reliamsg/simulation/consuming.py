@@ -120,7 +120,7 @@ class ConsumerProcess(Process):
         if engine is None:
             return None
         deadline = engine.step(self.scheduler.now)
-        engine.take_errors()
+        self.world.told(self, engine.take_errors())
         fatal = engine.shared.fatal
         if fatal is not None:
             self._cannot_go_on(fatal)

@@ -33,6 +33,7 @@ KINDS = {
     "published_unconfirmed": "counted as published before enough sites had confirmed it",
     "unbounded": "more was taken than there is room for",
     "two_readers": "handed out by a consumer that could not know that no other of its group reads",
+    "false_alarm": "a producer is said to have two histories, and it has one",
     "not_drained": "not done long after the last fault",
     "stopped": "a client stopped that had no reason to",
     "internal_error": "the product raised what it never should",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path as FilePath
 
 from reliamsg.core.consumer import Rules
@@ -14,6 +14,7 @@ from reliamsg.errors import (
     InboxWriteError,
     OutboxIndeterminate,
     OutboxWriteError,
+    ProducerConflict,
     ProducerFenced,
     ReliamsgError,
 )
@@ -154,6 +155,12 @@ class World:
         ]
         if not any(isinstance(error, kind) and holds() for kind, holds in reasons):
             self.oracle.violate("stopped", f"{process.name}: {type(error).__name__}: {error}")
+
+    def told(self, process: Process, errors: Iterable[BaseException]) -> None:
+        """A client tells its application of errors: are they true?"""
+        for error in errors:
+            if isinstance(error, ProducerConflict) and not self.restored:
+                self.oracle.violate("false_alarm", f"{process.name}: {error}")
 
     def broken(self, error: BaseException) -> None:
         """The product raised what it never should."""
