@@ -1,6 +1,6 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo chaos test test-full prove lint format types bench fuzz model clean
+.PHONY: help setup demo chaos test test-full prove mutants lint format types bench fuzz model clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -39,6 +39,9 @@ test-full: setup  ## All tests at full sizes, at most an hour
 
 prove: setup  ## 20,000 simulated runs, each with its own faults; how often each fault struck
 	$(BIN)/reliamsg simulate --seeds 0:20000 --jobs 0 --every-fault --json
+
+mutants: setup  ## Deliberate defects in the product, one at a time: the simulator must convict each of them
+	$(BIN)/python -m tests.mutants.run --json
 
 lint: setup  ## Style, and formatting
 	$(BIN)/ruff check .

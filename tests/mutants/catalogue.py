@@ -408,6 +408,13 @@ MUTANTS = (
         "P5: a gap's time begins while messages before it are still being handled",
     ),
     Mutant(
+        "joined-where-it-arrives",
+        "core/joining.py",
+        "    return lowest.epoch, 0, first - 1\n",
+        "    join(core, state, lowest, first)\n    return None\n",
+        "P5: a group takes what it lacks from before its first delivery for older than itself",
+    ),
+    Mutant(
         "tail-not-believed",
         "core/heard.py",
         "            known.announced = max(known.announced, last)\n",
@@ -423,9 +430,9 @@ MUTANTS = (
     ),
     Mutant(
         "damaged-body-trusted",
-        "receiving/intake.py",
-        "        return False\n    return frame.intact()",
-        "        return False\n    return True",
+        "wire/data.py",
+        "        return len(body) == self.envelope.body_size and zlib.crc32(body) == self.envelope.body_crc",
+        "        return len(body) == self.envelope.body_size",
         "P5: a body whose checksum does not match is handed out",
     ),
     Mutant(
@@ -511,11 +518,11 @@ MUTANTS = (
     ),
     # -- P7, P9 ---------------------------------------------------------------------------------------------
     Mutant(
-        "outbox-without-a-limit",
+        "outbox-with-the-wrong-limit",
         "sending/intake.py",
-        "                    and self._engine.held_bytes + waiting + size <= self._room_bytes\n",
-        "",
-        "P7: a full outbox takes more",
+        "        self._room_bytes = max_bytes\n",
+        "        self._room_bytes = QUEUE_BYTES\n",
+        "P7: an outbox takes more than max_bytes",
     ),
     Mutant(
         "journal-row-over-a-hole",
@@ -525,11 +532,11 @@ MUTANTS = (
         "P9: a journal row claims what lies between two ranges",
     ),
     Mutant(
-        "journal-believes-a-failed-commit",
+        "journal-digest-not-summed",
         "store/journal.py",
-        "        if committed:\n            self._tips.update(self._staged)",
-        "        if committed or self._staged:\n            self._tips.update(self._staged)",
-        "P9: rows that a failed commit took back are extended as if they were there",
+        "((old.digest + (entry.digest or 0)) & _MASK)",
+        "(entry.digest or old.digest)",
+        "P9: the digest of a row is that of its last part, so nobody can tell whether contents are the same",
     ),
     Mutant(
         "journal-rows-of-a-failed-commit-lost",

@@ -1,0 +1,140 @@
+"""The judge of simulated runs alone: what it must see is told to it, piece by piece."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliamsg.message import Gap, Message, MessageId, Settler, Stream
+from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.oracle import Oracle
+from reliamsg.simulation.stopwatch import Stopwatch
+
+STREAM = Stream("p1", "orders", 0)
+GAP_TIMEOUT = 5.0
+
+
+class Nobody:
+    """What messages report to."""
+
+    def acknowledge(self, message: Message, durable: bool) -> None: ...
+    def reject(self, message: Message, reason: str) -> None: ...
+    def failed(self, message: Message, error: BaseException) -> None: ...
+
+
+NOBODY: Settler = Nobody()
+
+
+class Judged:
+    """A group with one consumer, and a producer whose messages one site has confirmed."""
+
+    def __init__(self) -> None:
+        self.scheduler = Scheduler(1_000.0)
+        self.oracle = Oracle(self.scheduler, ["g1"], GAP_TIMEOUT, 1)
+        self.watch = self.oracle.watches["g1-1"] = Stopwatch(self.scheduler.now)
+        self.watch.look(self.scheduler.now, True)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [violation.kind for violation in self.oracle.violations]
+
+    def publish(self, seq: int, *, confirmed: bool = True) -> MessageId:
+        body = b"%d" % seq
+        operation = self.oracle.invoked(STREAM, body)
+        identity = MessageId(*STREAM[:1], 1, *STREAM[1:], seq)
+        self.oracle.durable(operation, identity)
+        self.oracle.seen(identity, body)
+        if confirmed:
+            self.oracle.confirmed_at("dc1", identity)
+        return identity
+
+    def deliver(self, seq: int, redelivered: bool = False) -> None:
+        message = Message(*STREAM, 1, seq, b"%d" % seq, None, {}, redelivered, False, NOBODY)
+        self.oracle.delivered("g1", "g1-1", message)
+
+    def acknowledge(self, identity: MessageId) -> None:
+        self.oracle.acknowledged("g1", "g1-1", identity)
+
+    def later(self, seconds: float) -> None:
+        self.scheduler.run(self.scheduler.now + seconds)
+
+    def expire(self, first: int, last: int) -> None:
+        self.oracle.gap("g1", "g1-1", Gap(STREAM, 1, first, last, "expired"))
+
+
+@pytest.fixture
+def judged() -> Judged:
+    return Judged()
+
+
+def test_a_message_that_failed_is_not_overtaken(judged: Judged) -> None:
+    first, _ = judged.publish(1), judged.publish(2)
+    judged.deliver(1)
+    judged.oracle.failed("g1", "g1-1", first)
+    judged.deliver(2)
+    assert judged.kinds == ["out_of_order"]
+
+
+def test_a_message_that_came_again_is_followed_by_others(judged: Judged) -> None:
+    first, second = judged.publish(1), judged.publish(2)
+    judged.deliver(1)
+    judged.oracle.failed("g1", "g1-1", first)
+    judged.deliver(1, redelivered=True)
+    judged.deliver(2)
+    judged.acknowledge(first)
+    judged.acknowledge(second)
+    judged.oracle.judge()
+    assert judged.kinds == []
+
+
+@pytest.mark.parametrize(("stopped", "early"), [(0.0, False), (0.5, False), (4.0, True)])
+def test_time_in_which_a_consumer_was_stopped_is_no_gaps_time(
+    judged: Judged, stopped: float, early: bool
+) -> None:
+    first = judged.publish(1)
+    judged.publish(2)
+    judged.deliver(1)
+    judged.acknowledge(first)
+    judged.later(GAP_TIMEOUT - stopped)
+    judged.watch.look(judged.scheduler.now, False)
+    judged.later(stopped)
+    judged.watch.look(judged.scheduler.now, True)
+    judged.expire(2, 2)
+    assert judged.kinds == (["gap_too_early"] if early else [])
+
+
+def test_the_time_of_a_gap_begins_when_what_is_before_it_is_acknowledged(judged: Judged) -> None:
+    first = judged.publish(1)
+    judged.publish(2)
+    judged.deliver(1)
+    judged.later(1.0)
+    judged.acknowledge(first)
+    judged.later(GAP_TIMEOUT - 0.5)
+    judged.expire(2, 2)
+    assert judged.kinds == ["gap_too_early"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_what_was_given_up_is_among_the_dead_letters(judged: Judged, kept: bool) -> None:
+    first = judged.publish(1)
+    judged.deliver(1)
+    judged.oracle.buried("g1", "g1-1", first)
+    if kept:
+        judged.oracle.letters["g1"].add(first)
+    judged.oracle.judge()
+    assert judged.kinds == ([] if kept else ["lost"])
+
+
+def test_nothing_is_pending_only_when_enough_sites_have_confirmed(judged: Judged) -> None:
+    first = judged.publish(1, confirmed=False)
+    judged.deliver(1)
+    judged.acknowledge(first)
+    judged.oracle.judge()
+    assert judged.kinds == ["published_unconfirmed"]
+
+
+def test_what_is_durable_and_was_never_sent_is_lost(judged: Judged) -> None:
+    operation = judged.oracle.invoked(STREAM, b"1")
+    operation.outcome = "ok"
+    operation.confirmed.add("dc1")
+    judged.oracle.judge()
+    assert judged.kinds == ["lost"]
