@@ -1,7 +1,9 @@
 """Two sizes of one test-suite: small by default, and with ``--full`` the sizes that the evidence quotes.
 
 A test that has sizes asks for the ``size`` fixture: ``messages = size(2_000, 60_000)``. One that makes sense
-at full size only is marked ``@pytest.mark.full``.
+at full size only is marked ``@pytest.mark.full``. One that takes half a minute or more, most of it waiting, is marked
+``@pytest.mark.long``: where tests run side by side, each worker begins with its share of them, so that none is left
+for the end.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
 
@@ -21,19 +22,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: makes sense at full size only; runs with --full")
+    config.addinivalue_line("markers", "long: half a minute or more, most of it waiting; begins first")
     config.addinivalue_line(
         "markers", "spark: starts a Java machine, which wants all processors; not in parallel"
     )
-    # Limits of time fail on a busy machine, for each example and for making the first ones; the blob is what reproduces
-    # a failure.
-    settings.register_profile(
-        "reliamsg",
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow],
-        print_blob=True,
-        max_examples=1000 if config.getoption("--full") else 100,
-    )
-    settings.load_profile("reliamsg")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -41,13 +33,30 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker(pytest.mark.spark)
 
 
+@pytest.hookimpl(trylast=True)  # others select and sort before
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--full"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("full")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+    if not config.getoption("--full"):
+        left_out = [item for item in items if item.get_closest_marker("full")]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker("full")]
+    workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items[:] = _long_first(items, workers)
+
+
+def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """In parts as ``--dist worksteal`` gives them out first, each with its share of the long ones at its head."""
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if not item.get_closest_marker("long")]
+    ordered: list[pytest.Item] = []
+    for number in range(workers):
+        size = (len(items) - len(ordered)) // (workers - number)
+        share = long[number::workers]
+        more = max(0, size - len(share))
+        ordered += [*share, *others[:more]]
+        del others[:more]
+    return ordered
 
 
 @pytest.fixture(scope="session")

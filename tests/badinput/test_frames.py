@@ -201,13 +201,11 @@ def hostile_bodies(rng: random.Random, topic: str) -> list[bytes]:
     return found
 
 
-def test_random_damage(clients: Clients, where: Site, url: str) -> None:
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
+def test_random_damage(clients: Clients, where: Site, url: str, seeded: random.Random) -> None:
     consumer = clients.consumer([where])
     wait_connected(consumer)
     producer = clients.producer([where])
-    hostile = hostile_bodies(random.Random(seed), clients.topic)
+    hostile = hostile_bodies(seeded, clients.topic)
     with Stranger(where, url) as stranger:
         for number, body in enumerate(hostile):
             stranger.publish(clients.topic, body, content_type=CONTENT_TYPE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -35,12 +34,6 @@ FORM = [
 
 def command(*arguments: str) -> int:
     return main(["chaos", *arguments])
-
-
-def seed() -> int:
-    found = random.SystemRandom().randrange(2**32)
-    print(f"seed {found}")
-    return found
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -100,20 +93,19 @@ def test_what_a_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing(frozenset({"haproxy"})) == ["haproxy is not installed"]
 
 
-def test_a_run_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    number = seed()
-    arguments = ["--seed", str(number), "--messages", "200", "--dir", str(tmp_path), "--json"]
+def test_a_run_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+    arguments = ["--seed", str(seed), "--messages", "200", "--dir", str(tmp_path), "--json"]
     assert command("run", "fork", *arguments) == Status.OK
     found = last_line(capsys)
     assert list(found)[: len(FORM)] == FORM
     assert (found["scenario"], found["seed"], found["ok"], found["verdict"]) == (
         "fork",
-        number,
+        seed,
         True,
         "complete",
     )
     assert (found["messages"], found["lost"], found["duplicates"], found["out_of_order"]) == (200, 0, 0, 0)
-    place = tmp_path / f"fork-{number}"
+    place = tmp_path / f"fork-{seed}"
     assert sorted(path.name for path in place.iterdir()) == ["report.txt", "result.json", "timeline.svg"]
     assert json.loads((place / "result.json").read_text()) == found
     assert ElementTree.parse(place / "timeline.svg").getroot().tag.endswith("svg")
@@ -200,9 +192,8 @@ def test_what_would_hurt_a_users_brokers_is_refused(tmp_path: Path) -> None:
     assert not result.ok
 
 
-def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    number = seed()
-    arguments = ["--runs", "2", "--jobs", "2", "--seed", str(number), "--dir", str(tmp_path), "--json"]
+def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+    arguments = ["--runs", "2", "--jobs", "2", "--seed", str(seed), "--dir", str(tmp_path), "--json"]
     assert command("campaign", *arguments) in (Status.OK, Status.INCOMPLETE)
     found = last_line(capsys)
     assert list(found)[: len(FORM)] == FORM

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,43 +27,50 @@ def processes_with(text: str) -> list[int]:
     return found
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "embedded",
-        pytest.param("mosquitto", marks=pytest.mark.full),
-        pytest.param("mixed", marks=pytest.mark.full),
-        pytest.param("rabbitmq", marks=pytest.mark.full),
-    ],
-)
-def test_everything_arrives_once_and_in_order_and_plain_paho_loses(kind: str, tmp_path: Path) -> None:
-    place = tmp_path / "demo"
-    count = 2000
+COUNT = 2000
+
+
+def demo(kind: str, place: Path, **variables: str) -> dict[str, Any]:
+    """What a demo says that lost nothing, and whose faults mattered."""
     result = reliamsg(
-        "demo", "--messages", str(count), "--sites", kind, "--dir", place, "--json", timeout=800
+        "demo", "--messages", str(COUNT), "--sites", kind, "--dir", place, "--json", timeout=800, **variables
     )
-    found = json_of(succeeded(result))
+    found: dict[str, Any] = json_of(succeeded(result))
     assert found["verdict"] == "complete"
     messages = found["messages"]
-    assert messages["enqueued"] == 2 * count
-    assert messages["delivered"] == {"primary": 2 * count, "secondary": 2 * count}
+    assert messages["enqueued"] == 2 * COUNT
+    assert messages["delivered"] == {"primary": 2 * COUNT, "secondary": 2 * COUNT}
     for kind_of_wrong in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending"):
         assert messages[kind_of_wrong] == 0, found["findings"]
     assert min(found["at_stake"]["dc1"].values()) > 0
     assert found["sites"]["dc2"]["saved_alone"] > 0
     assert found["plain"]["lost"] > 0
-    assert found["plain"]["published"] == found["plain"]["confirmed"] == 2 * count
-    assert found["plain"]["delivered"] + found["plain"]["lost"] == 2 * count
-    assert found["audit"]["verdict"] == "complete"
-    assert found["audit"]["equal"], found["audit"]
-    assert list(place.rglob("report.html"))
-    assert len(list(place.rglob("*.db"))) == 4
+    assert found["plain"]["published"] == found["plain"]["confirmed"] == 2 * COUNT
+    assert found["plain"]["delivered"] + found["plain"]["lost"] == 2 * COUNT
+    # A run whose faults struck nothing, as on a busy machine, is repeated.
+    assert {len(list(each.rglob("*.db"))) for each in place.glob("run*")} == {4}
     errors = result.stderr.decode()
     assert "SIGKILL to dc1" in errors
     assert "SIGKILL to the consumer of primary" in errors
     assert not processes_with(str(place))
+    return found
+
+
+@pytest.mark.timeout(900)
+def test_everything_arrives_once_and_in_order_and_plain_paho_loses(tmp_path: Path) -> None:
+    found = demo("embedded", tmp_path / "demo", PATH=str(tmp_path), JAVA_HOME="")
+    assert "the audit needs Java" in found["audit"]["not_run"]
+
+
+@pytest.mark.full  # how the audit is started and compared is in test_demo_parts.py
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["embedded", "mosquitto", "mixed", "rabbitmq"])
+def test_spark_says_the_same(kind: str, tmp_path: Path) -> None:
+    found = demo(kind, tmp_path / "demo")
+    assert found["audit"]["verdict"] == "complete"
+    assert found["audit"]["equal"], found["audit"]
+    assert list(tmp_path.rglob("report.html"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

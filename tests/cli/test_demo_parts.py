@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from reliamsg.cli.demo.audit import Audit
+from reliamsg.cli.demo.audit import Audit, audit
 from reliamsg.cli.demo.director import Outcome
 from reliamsg.cli.demo.display import LiveDisplay
 from reliamsg.cli.demo.plan import Plan
 from reliamsg.cli.demo.summary import exit_code, text
 from reliamsg.cli.demo.watch import PlainCounts, Watch
+from reliamsg.cli.signals import StopRequest
 from reliamsg.message import Stream
 from reliamsg.verify import AppRecord, Counts, Finding, Report
 
@@ -62,6 +66,39 @@ def test_an_audit_that_differs_leaves_the_outcome_open(tmp_path: Path) -> None:
     shown = text(found, plan(tmp_path), "embedded", "embedded broker")
     assert "DIFFERS" in shown
     assert "the checker says complete, the audit lost" in shown
+
+
+TOLD = {
+    name: Report(messages=counted(0)).as_dict()[name] for name in ("verdict", "messages", "streams", "sites")
+}
+
+
+@pytest.mark.parametrize(
+    ("prints", "says"),
+    [
+        ("a warning\n" + json.dumps(TOLD), ""),
+        (json.dumps({**TOLD, "streams": 7}), "streams: the checker says 0, the audit 7"),
+        ("reliamsg: Spark can't start: no memory", "came to no end: reliamsg: Spark can't start: no memory"),
+        ("", "it said nothing"),
+    ],
+)
+def test_the_audit_is_a_process_whose_last_line_is_compared(
+    prints: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a stand-in: the real one takes half a minute, and agrees in tests/audit and, at full size, in test_demo.py."""
+    arguments, python = tmp_path / "arguments", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {arguments}\necho {shlex.quote(prints)}\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("reliamsg.cli.demo.audit.missing", str)
+    monkeypatch.setattr("reliamsg.cli.demo.audit.sys", SimpleNamespace(executable=str(python)))
+    report = Report(messages=counted(0))
+    with StopRequest() as stop:
+        found = audit(tmp_path / "journals", tmp_path / "out", report, stop, keep=True)
+    assert found.agrees == (not says)
+    assert says in " ".join(found.differences)
+    words = arguments.read_text().split("\n")
+    assert words[:3] == ["-m", "reliamsg.audit", str(tmp_path / "journals")]
+    assert {"--json", "--out", "producer=A", "producer=B", "group=primary:payments"} <= set(words)
 
 
 @pytest.mark.parametrize("kind", ["lost", "out_of_order", "duplicate", "phantom"])

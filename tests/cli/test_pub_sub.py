@@ -26,17 +26,15 @@ from tests.lab.clients import client
 from tests.patience import wait_for
 
 
-def awkward(lines: int, seed: int) -> bytes:
+def awkward(lines: int, chance: random.Random) -> bytes:
     """Lines of any bytes but the newline: empty ones, carriage returns, no text at all."""
-    print(f"seed {seed}")
-    chance = random.Random(seed)
     made = [b"", b"\r", b"ends in a carriage return\r", b"\x00\xff\xfe", "ÄÖ 漢字".encode(), b" " * 1000]
     made += [chance.randbytes(chance.randrange(200)).replace(b"\n", b"") for _ in range(lines - len(made))]
     return b"\n".join(made)
 
 
-def test_a_binary_file_passes_byte_for_byte(mixed: Sites, unique: str) -> None:
-    data = awkward(3000, random.SystemRandom().randrange(2**32))
+def test_a_binary_file_passes_byte_for_byte(mixed: Sites, unique: str, seeded: random.Random) -> None:
+    data = awkward(3000, seeded)
     source = mixed.directory / "input"
     source.write_bytes(data)  # the last line lacks its newline
     succeeded(create(mixed, unique, unique))

@@ -125,15 +125,12 @@ def test_who_was_counted_is_remembered_within_a_bound() -> None:
 
 @pytest.mark.parametrize("attempt", range(10))
 @pytest.mark.parametrize("policy", ["all", "any", Quorum(2)])
-def test_random_confirms(policy: Confirm, attempt: int) -> None:
+def test_random_confirms(policy: Confirm, attempt: int, seeded: random.Random) -> None:
     """A row is told exactly once, with the confirm that meets the policy, in whatever order they come."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
     needed = {"all": 3, "any": 1}.get(str(policy), 2)
     sites = Sites(policy)
     confirms = [(row, number) for row in range(1, 40) for number in (1, 2, 3)]
-    rng.shuffle(confirms)
+    seeded.shuffle(confirms)
     count = dict.fromkeys(range(1, 40), 0)
     for row, number in confirms:
         count[row] += 1

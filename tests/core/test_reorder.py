@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.reorder import Reorder
+from tests.chance import examples
 
 TOP = 40
 spans = st.tuples(st.integers(1, TOP), st.integers(0, 12)).map(lambda t: (t[0], min(TOP, t[0] + t[1])))
@@ -36,7 +37,7 @@ class Model:
         return next(n for n in range(1, TOP + 2) if n not in self.settled and n not in self.out)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(actions)
 def test_against_a_model(steps: list[tuple[str, tuple[int, int]]]) -> None:
     known, model = Reorder(1, 2, None), Model()

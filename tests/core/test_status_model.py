@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reliamsg.core.announced import Announced, Span3
+from tests.chance import examples
 
 from .status_tools import SITES, Group, Teller
 
@@ -122,7 +123,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120))
 @given(st.integers(0, 2**32), st.sampled_from([0.02, 0.1, 0.3]), ACTIONS)
 def test_everything_is_handed_out_once_in_order_or_was_removed(
     seed: int, loss: float, actions: list[str]
@@ -161,7 +162,7 @@ def test_everything_is_handed_out_once_in_order_or_was_removed(
     assert report.position == (last_epoch, last + 1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.integers(0, 2**32), ACTIONS)
 def test_what_is_known_of_a_producer_that_is_gone_is_handed_out_or_declared(
     seed: int, actions: list[str]
@@ -190,7 +191,6 @@ def test_what_is_known_of_a_producer_that_is_gone_is_handed_out_or_declared(
     assert not set(group.got) & declared(group)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0, 7, 40]), st.booleans(), ACTIONS)
 def test_an_inbox_that_takes_over_hands_out_the_rest_and_flags_what_may_come_again(
     seed: int, slow: int, met_before: bool, actions: list[str]
@@ -280,7 +280,6 @@ class Twins:
                 self.group.repair(teller, ask.wanted)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32))
 def test_of_two_copies_everything_that_arrives_is_handed_out_in_order_or_declared(seed: int) -> None:
     world = Twins(random.Random(seed))

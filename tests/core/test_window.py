@@ -284,11 +284,9 @@ class TestDroppedConnections:
 
 
 @pytest.mark.parametrize("attempt", range(20))
-def test_random_sites(attempt: int) -> None:
+def test_random_sites(attempt: int, seeded: random.Random) -> None:
     """Whatever a site does, in the end it has confirmed every row, and nothing is left in flight or parked."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded
     found = site(*(rng.randrange(3) for _ in range(60)))
     taken: list[int] = []
     now = 0.0

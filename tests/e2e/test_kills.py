@@ -42,7 +42,9 @@ def judge(seen: list[list[str]]) -> None:
 
 
 @pytest.mark.parametrize("name", LIVES)
-def test_a_process_is_killed_at_each_commit(name: str, tmp_path: Path, size: Callable[[T, T], T]) -> None:
+def test_a_process_is_killed_at_each_commit(
+    name: str, tmp_path: Path, size: Callable[[T, T], T], seeded: random.Random
+) -> None:
     what, expected = LIVES[name]
     whole = tmp_path / "whole"
     whole.mkdir()
@@ -50,9 +52,8 @@ def test_a_process_is_killed_at_each_commit(name: str, tmp_path: Path, size: Cal
     judge(log_of(whole))
     points = points_of(whole)
     assert expected <= set(points)
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}, {len(points)} points")
-    for at in chosen(points, random.Random(seed), size(0, len(points))):
+    print(f"{len(points)} points")
+    for at in chosen(points, seeded, size(0, len(points))):
         directory = tmp_path / str(at)
         directory.mkdir()
         assert in_a_process(directory, what, at) == -signal.SIGKILL

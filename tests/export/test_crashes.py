@@ -113,14 +113,12 @@ def test_another_size_after_a_crash(role: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role", ["producer", "group"])
-def test_killed_at_random_instants(role: str, tmp_path: Path, size: Any) -> None:
-    kills, seed = size(4, 40), random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_killed_at_random_instants(role: str, tmp_path: Path, size: Any, seeded: random.Random) -> None:
+    kills = size(4, 40)
     client = Client(tmp_path, role)
     for _ in range(kills):
-        process = client.start(segment_rows=rng.choice([1, 3, 20, 1000]))
-        time.sleep(rng.uniform(0.0, 0.3))  # what is random here is the instant
+        process = client.start(segment_rows=seeded.choice([1, 3, 20, 1000]))
+        time.sleep(seeded.uniform(0.0, 0.3))  # what is random here is the instant
         process.kill()
         process.communicate(timeout=120)
     client.check(boots=kills + 1)

@@ -17,6 +17,7 @@ from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Entry, JournalRow
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.segment import Segment, decode
+from tests.chance import examples
 from tests.export.tools import left
 
 
@@ -146,9 +147,8 @@ class Exporting(RuleBasedStateMachine):
 
 
 Exporting.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=examples(60),
     stateful_step_count=30,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 TestExporting = Exporting.TestCase

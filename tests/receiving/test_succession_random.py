@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
@@ -72,16 +71,13 @@ class World(Group):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_never_two_and_one_in_the_end(tmp_path: Path, kind: str) -> None:
-    seed = int(os.environ.get("RELIAMSG_TEST_SEED", random.SystemRandom().randrange(2**32)))
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_never_two_and_one_in_the_end(tmp_path: Path, kind: str, seeded: random.Random) -> None:
     world = World(tmp_path, kind)
     for _ in range(3):
         world.join(standby=True)
     for _ in range(ROUNDS):
-        world.happen(rng)
-        world.settle(rng.choice([0.1, 0.5, 2.0, 5.0, 10.0]), 0.1)
+        world.happen(seeded)
+        world.settle(seeded.choice([0.1, 0.5, 2.0, 5.0, 10.0]), 0.1)
     world.calm()
     for _ in range(8):
         world.settle(6.0, 0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 
 import pytest
@@ -16,11 +15,3 @@ def paths(rabbit: RabbitNode, shared_mosquitto: Mosquitto) -> Iterator[Paths]:
     """A RabbitMQ and a Mosquitto, with a fault proxy of each client's own before each."""
     with paths_to(rabbit, shared_mosquitto) as found:
         yield found
-
-
-@pytest.fixture
-def seeded() -> random.Random:
-    """Chance that can be repeated: its seed is printed."""
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    return random.Random(seed)

@@ -185,13 +185,14 @@ def assert_it_mattered(plain: Control) -> None:
         assert sum(plain.lost(number) for number in plain.pairs) > 0, "the cluster lost nothing"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "cluster", [*QUICK, *(pytest.param(mode, marks=full) for mode in SLOW)], indirect=True
 )
 def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: Size[Any]) -> None:
     """Cut 2 | 1 in the middle of traffic on both sides, and healed."""
-    messages, rate, seconds = size((6_000, 400, 8.0), (60_000, 1_000, 25.0))
+    messages, rate, seconds = size((2_000, 100, 8.0), (60_000, 1_000, 25.0))
     with both_sides(tmp_path / "run", cluster, unique, rate) as sides:
         sides.start()
         with control(cluster, unique, 1, 3, rate=100) as plain:

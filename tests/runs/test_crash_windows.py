@@ -56,10 +56,10 @@ def test_consumer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec]) -> 
         judge(run, producer, consumer)
 
 
-def test_kills_at_random_instants(tmp_path: Path, mixed: list[SiteSpec], size: Callable[[T, T], T]) -> None:
-    kills, seed = size(6, 20), random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_kills_at_random_instants(
+    tmp_path: Path, mixed: list[SiteSpec], size: Callable[[T, T], T], seeded: random.Random
+) -> None:
+    kills = size(6, 20)
     messages = 4_000 * kills // 2
     with run_in(tmp_path / "run") as run:
         producer = run.producer(
@@ -71,7 +71,7 @@ def test_kills_at_random_instants(tmp_path: Path, mixed: list[SiteSpec], size: C
             seen = (run.accepted if victim is producer else run.delivered)(victim)
             before = seen()
             wait_for(lambda s=seen, b=before: s() > b, 30, "the victim is at work")
-            time.sleep(rng.uniform(0.0, 0.8))  # what is random here is the instant
+            time.sleep(seeded.uniform(0.0, 0.8))  # what is random here is the instant
             if victim is producer and not victim.running:
                 break  # it has published everything already
             victim.kill()

@@ -23,6 +23,7 @@ ACCOUNTS = ("A", "B")
 TOPIC = "accounts"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "wiped", [pytest.param(False, marks=pytest.mark.full, id="kept"), pytest.param(True, id="wiped")]

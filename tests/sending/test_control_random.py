@@ -100,10 +100,8 @@ def held(path: Path) -> set[bytes]:
 
 
 @pytest.mark.parametrize("attempt", range(6))
-def test_nothing_leaves_before_the_group_has_it(tmp_path: Path, attempt: int) -> None:
-    seed = random.SystemRandom().randrange(2**32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+def test_nothing_leaves_before_the_group_has_it(tmp_path: Path, attempt: int, seeded: random.Random) -> None:
+    rng = seeded
     bench = Bench(tmp_path / "outbox.db", "dc1", "dc2")
     model = Model(bench)
     published: set[bytes] = set()

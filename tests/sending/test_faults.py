@@ -334,10 +334,10 @@ class TestRestart:
         assert set(inspect_outbox(path).sites) == {"dc1"}
 
     @pytest.mark.parametrize("attempt", range(3))
-    def test_random_lives(self, network: MemoryNetwork, path: Path, attempt: int) -> None:
-        seed = random.SystemRandom().randrange(2**32)
-        print(f"seed {seed}")
-        rng = random.Random(seed)
+    def test_random_lives(
+        self, network: MemoryNetwork, path: Path, attempt: int, seeded: random.Random
+    ) -> None:
+        rng = seeded
         from tests.sending import tools
 
         readers = {name: Reader(network, name) for name in network.brokers}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.chance import examples
 from tests.verify.histories import make
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(seed=st.integers(0, 2**32), logs=st.booleans())
 def test_correct_history_is_complete(seed: int, logs: bool) -> None:
     history = make(seed, logs=logs)

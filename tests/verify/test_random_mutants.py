@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from reliamsg.store.journal import Entry
 from reliamsg.verify.report import Verdict
+from tests.chance import examples
 from tests.verify.histories import History, digest_of, make
 
 GROUP = "primary"
@@ -108,7 +109,7 @@ MUTANTS: dict[str, set[Verdict]] = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(sorted(MUTANTS)))
 def test_spoilt_history_is_convicted(seed: int, name: str) -> None:
     history = make(seed, logs=False)

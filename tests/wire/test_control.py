@@ -28,6 +28,7 @@ from reliamsg.wire.address import (
 from reliamsg.wire.control import ChainEpoch, State, Status, StreamState, StreamStatus, open_control
 from reliamsg.wire.data import FrameError
 from reliamsg.wire.limits import MAX_PARTITION, MAX_SEQ
+from tests.chance import examples
 from tests.wire import strategies
 
 RING = KeyRing({"a": b"A" * 16, "b": b"B" * 16}, sign_with="a")
@@ -452,7 +453,7 @@ class TestBombs:
             tracemalloc.stop()
         assert peak < 4 * limits.MAX_CONTROL_BYTES
 
-    @settings(max_examples=300)
+    @settings(max_examples=examples(300))
     @given(st.binary(max_size=300), st.integers(0, 4))
     def test_anything_else_is_a_frame_error(self, body: bytes, kind: int) -> None:
         for data in (body, forge(body, kind), b"RMC1" + body):
