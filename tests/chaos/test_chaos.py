@@ -128,10 +128,10 @@ def test_a_users_sites(
 
 
 def test_a_users_two_rabbitmqs(
-    tmp_path: Path, rabbit: RabbitNode, unique: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, rabbit: RabbitNode, unique: str, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
     """Strangers and fault proxies work there, too; what only MQTT has is missing."""
-    arguments = ["--messages", "300", "--dir", str(tmp_path), "--json", "--seed", str(seed())]
+    arguments = ["--messages", "300", "--dir", str(tmp_path), "--json", "--seed", str(seed)]
     for name in (f"{unique}-1", f"{unique}-2"):
         rabbit.ctl("add_vhost", name)
         rabbit.ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
