@@ -198,6 +198,22 @@ def test_old_data_of_an_epoch_that_was_never_entered_is_superseded() -> None:
     assert run.released == set(range(1, run.tokens + 1))
 
 
+def test_what_lies_between_superseded_numbers_is_declared_with_them() -> None:
+    run = Run(core())
+    run.receive("dc1", 5, None, 1, 10)
+    run.drain()
+    run.receive("dc1", 9, Prev(5, 35, 6), 1, 5)
+    run.drain()
+    run.receive("dc1", 5, None, 13, 15)
+    run.receive("dc2", 5, None, 12, 12)
+    run.receive("dc2", 5, None, 13, 17)
+    run.drain()
+    told = [(n.first, n.last) for n in run.core.notes if n.kind == "declared" and n.reason == "superseded"]
+    assert told == [(11, 15), (16, 17)]
+    late = [(n.first, n.last) for n in run.core.notes if n.kind == "late"]
+    assert late == [(13, 15), (12, 12), (16, 17)]
+
+
 def test_attempts_are_committed_before_they_are_made() -> None:
     run = Run(core(max_deliveries=3))
     run.receive("dc1", 1, None, 1, 2)

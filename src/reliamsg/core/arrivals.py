@@ -181,12 +181,13 @@ def _late(
 ) -> None:
     """Account for what can't be handed out in order any more.
 
-    What lies beyond the end of an epoch that was left was never known to exist, and so never declared.
+    What lies beyond the end of an epoch that was left was never known to exist, and so never declared; nor was what
+    lies between, which existed as well.
     """
     for first, last in spans:
         if end is not None and last > end:
-            beyond = max(first, end + 1), last
-            core.note(Note("declared", state.stream, epoch, incarnation, *beyond, site, "superseded"))
+            for span in state.history.supersede(epoch, end + 1, last):
+                core.note(Note("declared", state.stream, epoch, incarnation, *span, "", "superseded"))
         core.note(Note("late", state.stream, epoch, incarnation, first, last, site, "expired"))
     state.history_changed = True
     core.mark(state, urgent=True)

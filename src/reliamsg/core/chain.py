@@ -95,7 +95,8 @@ class History:
         self.floor = floor
         """Epochs at or below may have been entered, finished and forgotten."""
         self.superseded: dict[int, RangeSet] = {epoch: RangeSet(spans) for epoch, spans in superseded}
-        """What arrived of epochs that were never entered, although a later one was."""
+        """What was declared of epochs that were never entered, although a later one was, or beyond the end of one that
+        was left."""
 
     def add(self, epoch: int, incarnation: int, last: int) -> None:
         """The epoch is finished."""
@@ -108,7 +109,7 @@ class History:
         return self.finished[i] if i < len(self.finished) and self.finished[i].epoch == epoch else None
 
     def supersede(self, epoch: int, first: int, last: int) -> list[Span]:
-        """Data of an epoch that was never entered arrived; return what of it is new."""
+        """These exist, and can't be handed out any more; return what of it is new."""
         seen = self.superseded.setdefault(epoch, RangeSet())
         new = seen.missing(first, last)
         seen.add(first, last)
