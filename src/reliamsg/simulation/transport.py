@@ -129,7 +129,7 @@ class _Transport:
             return
         self._attempts += 1
         if not self._path.passes or self._path.delay > CONNECT_TIMEOUT_S:
-            self._host.after(CONNECT_TIMEOUT_S, self._failed, "timed out", False, "")
+            self._host.after(CONNECT_TIMEOUT_S, self._give_up, self._attempts)
             return
         connection = self._trying = Connection(self._path)
         connection.site.send(self._handshake, connection)
@@ -214,6 +214,7 @@ class _Transport:
         if self.connection is not connection or self._closed:
             return
         self.connection = self._session = None
+        self._attempts += 1  # the attempt that led to it is over, and can't time out any more
         self._events.disconnected(reason)
         self._host.after(self._host.uniform(*RETRY_S) / 4, self._connect)
 
