@@ -85,7 +85,8 @@ class Summary:
             return f"not run, this machine lacks: {'; '.join(self.missing)}"
         struck = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
         lines = [
-            f"{self.runs} runs in {self.seconds:.0f} s, {self.idle} of them with nothing at stake; seed {self.seed}",
+            f"{self.runs} runs of {self.seconds / max(1, self.runs):.1f} s on average, {self.idle} of them with nothing"
+            f" at stake; seed {self.seed}",
             f"faults struck: {sum(self.faults.values())} ({struck})",
             f"{self.messages:,} messages: {self.lost:,} lost, {self.declared:,} declared lost,"
             f" {self.duplicates:,} doubled, {self.out_of_order:,} out of order",
