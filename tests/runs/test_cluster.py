@@ -16,6 +16,7 @@ import pytest
 
 from reliamsg.lab import LabError, RabbitCluster
 from reliamsg.wire.address import group_queue
+from tests import patience
 from tests.runs.controls import Control, control
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
 
@@ -64,7 +65,7 @@ class Sides:
         self.flows(2 * len(self.producers))
         for group in GROUPS:
             queue = group_queue(self.topic, 0, self.topic + group)
-            wait_for(lambda queue=queue: self.cluster.mirrors(queue) == 2, 60, f"{queue} has mirrors")
+            mirrors_of(self.cluster, queue)
 
     def flows(self, more: int) -> None:
         """Wait until each group was given so many more."""
@@ -197,7 +198,7 @@ def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: 
         sides.start()
         with control(cluster, unique, 1, 3, rate=100) as plain:
             for queue in plain.queues:
-                wait_for(lambda queue=queue: mirrored(cluster, queue), 60, f"{queue} has mirrors")
+                mirrors_of(cluster, queue)
             sides.flows(size(500, 10_000))
             cut(cluster, seconds, plain)
             sides.flows(1)
@@ -206,10 +207,15 @@ def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: 
         sides.judge()
 
 
-def mirrored(cluster: RabbitCluster, queue: str) -> bool:
-    with contextlib.suppress(LabError):
-        return cluster.mirrors(queue) == 2
-    return False
+def mirrors_of(cluster: RabbitCluster, queue: str) -> None:
+    """Wait until a queue has all its mirrors."""
+
+    def complete() -> bool:
+        with contextlib.suppress(LabError):  # it may not be there yet
+            return cluster.mirrors(queue) == 2
+        return False
+
+    patience.wait_for(complete, f"{queue} has mirrors", 60, poll=1.0)
 
 
 @full

@@ -29,6 +29,8 @@ _TICK_SECONDS = 8
 _COOKIE = "reliamsg-lab"
 """Nodes that share it talk to each other; they are alone in their network."""
 
+_POLL_S = 0.5
+"""How often a node is asked while something is waited for: each answer takes two processes."""
 _PATIENCE_S = 240.0
 """How long a cluster may take to form, to notice or to mend: it is the point at which waiting is given up."""
 
@@ -274,7 +276,7 @@ class RabbitCluster:
                 return False
 
         try:
-            wait_until(holds, timeout, what, poll=0.1)
+            wait_until(holds, timeout, what, poll=_POLL_S)
         except LabError as error:
             raise LabError(f"{error}{latest[0]}") from None
 
