@@ -20,6 +20,7 @@ from typing import Any
 from reliamsg.receiving.engine import GapItem
 from reliamsg.receiving.lane import Chunk
 from reliamsg.sending.engine import Engine
+from reliamsg.store.outbox import EPOCH_STEP
 from tests.receiving import tools as receiving
 from tests.sending import control_tools as sending
 
@@ -28,6 +29,9 @@ __all__ = ["LIVES", "Life", "in_a_process", "log_of", "points_of"]
 TOPIC, GROUP = receiving.TOPIC, receiving.GROUP
 BEHIND_S = 77
 """Seconds by which a producer's wall clock is behind when its outbox was restored."""
+LATER_S = 2 * EPOCH_STEP // 1000
+"""Seconds from an outbox's copy to its next opening: so much later, its epoch is above that of the copy, which is a
+random step above the one before."""
 TAKEOVER_S = 2.0
 
 
@@ -183,12 +187,13 @@ def restored(life: Life, hello_timeout: float = 1.0) -> None:
     life.run(1.0)
     life.bench.close(life.engine)
     shutil.copy(life.bench.path, life.directory / "backup")
+    life.bench.wall_offset_us += LATER_S * 1_000_000
     life.engine = life.produce()
     life.publish(3)
     life.run(2.0)
     life.bench.close(life.engine)
     shutil.copy(life.directory / "backup", life.bench.path)
-    life.bench.wall_offset_us -= BEHIND_S * 1_000_000
+    life.bench.wall_offset_us -= (LATER_S + BEHIND_S) * 1_000_000
     life.engine = life.produce(hello_timeout=hello_timeout)
     if hello_timeout < 1.0:  # it learns too late that there is a higher epoch
         life.run(1.0)
