@@ -178,6 +178,8 @@ class _Transport:
         connection.client.on_lost = lambda reason: self._call(self._lost, connection, reason)
         if frozenset(self._addresses) != session.addresses:
             self.listen(self._addresses)
+        if not connection.client.alive:  # it was lost while the process was stopped, and nobody heard of that
+            self._host.after(0.0, self._lost, connection, "connection lost")
         self._tell_connected(existed)
 
     def _tell_connected(self, existed: bool) -> None:
