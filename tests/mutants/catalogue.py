@@ -422,13 +422,6 @@ MUTANTS = (
         "P5: what a producer says about the end of a stream is not believed, so a lost tail is never missed",
     ),
     Mutant(
-        "silent-when-one-group-has-it",
-        "core/groups.py",
-        "        return all(member.position >= tail for member in members.values())",
-        "        return any(member.position >= tail for member in members.values())",
-        "P5: a producer announces a tail no more once one of its groups has it",
-    ),
-    Mutant(
         "damaged-body-trusted",
         "wire/data.py",
         "        return len(body) == self.envelope.body_size and zlib.crc32(body) == self.envelope.body_crc",
@@ -503,11 +496,11 @@ MUTANTS = (
         "P6: what a group asks for is not sent again",
     ),
     Mutant(
-        "repair-misses-the-middle",
-        "store/rewriting.py",
-        "    start = first if found is None else int(found)\n",
-        "    start = first\n",
-        "P6: a message in the middle of a batch is not found when a group asks for it",
+        "asked-only-once",
+        "core/asking.py",
+        "    due = asking.asked_to is None or now >= asking.next_at\n",
+        "    due = asking.asked_to is None\n",
+        "P6: a request that was lost is not made again",
     ),
     Mutant(
         "held-range-understated",

@@ -14,11 +14,11 @@ from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.process import Process
 from reliamsg.simulation.stopwatch import Stopwatch
+from reliamsg.simulation.words import Words
 from reliamsg.store.database import open_readonly
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import read_journal
-from reliamsg.wire.address import group_address
 from reliamsg.wire.control import State, open_control
 from reliamsg.wire.data import FrameError
 
@@ -55,10 +55,7 @@ class ConsumerProcess(Process):
         self._told_lsn = 0
         """Up to where its journal was read."""
         self._watch = world.oracle.watches[name] = Stopwatch(world.scheduler.now)
-        self._said: dict[int, float] = {}
-        """When it sent which of its beacons."""
-        self._proof: float | None = None
-        """When it sent the latest of those that came back: nobody else read then."""
+        self._words = Words(world.oracle, group, name, world.keys, world.scenario.takeover_timeout)
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""
@@ -106,8 +103,7 @@ class ConsumerProcess(Process):
         self._unacked.clear()
         self._acked.clear()
         self._watch.look(self.scheduler.now, False)
-        self._said.clear()
-        self._proof = None
+        self._words.ended()
 
     def returned(self) -> None:
         """See :class:`Process`."""
@@ -140,7 +136,7 @@ class ConsumerProcess(Process):
         if not isinstance(frame, State) or frame.group != self.group:
             return
         if frame.inbox == self._inbox.id:
-            self._proof = max(self._said.get(frame.number, 0.0), self._proof or 0.0)
+            self._words.came_back(frame.number)
         else:
             for told in frame.streams:
                 stream = Stream(frame.producer, told.topic, told.partition)
@@ -149,9 +145,7 @@ class ConsumerProcess(Process):
 
     def telling(self, address: str, body: bytes) -> None:
         """See :class:`Process`."""
-        if self.world.scenario.standbys and address == group_address(self.group):
-            frame = open_control(body, address, self.world.keys)
-            self._said[frame.number] = self.scheduler.now
+        self._words.tells(address, body, self.scheduler.now)
 
     def looked_at(self) -> None:
         """See :class:`Process`: ask for messages when there are any, and for what is durable."""
@@ -220,7 +214,7 @@ class ConsumerProcess(Process):
 
     def _handle_one(self, engine: ReceivingEngine, message: Message) -> None:
         oracle, chance = self.world.oracle, self._application
-        self._check_proof(message)
+        self._words.handed_out(message, self.scheduler.now)
         oracle.delivered(self.group, self.name, message)
         self.note(f"is given {message.id}" + (" again" if message.redelivered else ""))
         if self.faults.bites("handler_failed"):
@@ -260,13 +254,6 @@ class ConsumerProcess(Process):
         self.note(f"accepts: {item.gap}")
         if engine.accept(item.gap):
             self.world.oracle.gap(self.group, self.name, item.gap)
-
-    def _check_proof(self, message: Message) -> None:
-        """Another inbox may have taken over when this one has no proof any more that it is alone."""
-        proof, lasts = self._proof, self.world.scenario.takeover_timeout
-        if proof is not None and self.scheduler.now >= proof + lasts:
-            text = f"{message.id} at {self.name}, {self.scheduler.now - proof:.3f} s after its latest proof"
-            self.world.oracle.violate("two_readers", text)
 
     # -- the end --------------------------------------------------------------------------------------------
 

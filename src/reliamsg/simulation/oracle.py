@@ -213,6 +213,22 @@ class Oracle:
         if group in self._let_go:
             self._let_go[group].setdefault(message, self._scheduler.now)
 
+    def lacks(self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]) -> None:
+        """A consumer says that it lacks these: (epoch, first, last)."""
+        if len(self.inboxes[group]) > 1 or any(each.gone for each in self.operations.values()):
+            return  # another inbox may have taken them, or there are two histories
+        for epoch, first, last in spans:
+            for message in self._let_go[group]:
+                if (
+                    (message[0], *message[2:4]) == stream
+                    and message.epoch == epoch
+                    and first <= message.seq <= last
+                ):
+                    self.violate(
+                        "let_go_unsafe", f"{message} is lacking at {consumer}, and its broker let it go"
+                    )
+                    return
+
     # -- consuming ------------------------------------------------------------------------------------------
 
     def delivered(self, group: str, consumer: str, message: Message) -> None:

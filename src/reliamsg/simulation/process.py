@@ -21,7 +21,9 @@ PAUSE_S = (0.1, 12.0)
 CRASHES: tuple[Mishap, ...] = ("crash_before_commit", "torn_write", "crash_after_commit")
 FULL_S = (0.2, 3.0)
 THREAD_S = 0.0002
-"""A thread that is woken takes up to so long to run."""
+"""A thread that is woken takes up to so long to run ..."""
+SLOW_THREAD_S = 0.05
+"""... and sometimes up to so long."""
 
 
 class Process:
@@ -184,8 +186,9 @@ class Process:
     # -- the engine's thread --------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """The engine wants to be called soon."""
-        self.step_at(self.scheduler.now + self.random.uniform(0.0, THREAD_S))
+        """The engine wants to be called soon. Sometimes its thread has to wait, and others go on meanwhile."""
+        waits = SLOW_THREAD_S if self.random.random() < 0.05 else THREAD_S
+        self.step_at(self.scheduler.now + self.random.uniform(0.0, waits))
 
     def step_at(self, at: float) -> None:
         """Have the engine called at a time, if not before."""

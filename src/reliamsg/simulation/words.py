@@ -1,0 +1,60 @@
+"""What a consumer tells others, held against what it does: it tells only what is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reliamsg.message import Message, Stream
+from reliamsg.simulation.oracle import Oracle
+from reliamsg.wire.control import State, open_control
+
+if TYPE_CHECKING:
+    from reliamsg.keys import KeyRing
+
+__all__ = ["Words"]
+
+
+class Words:
+    """One consumer's. `keys`: what it signs with. `lease`: after so many seconds without a proof another consumer of
+    the group may have taken over."""
+
+    def __init__(self, oracle: Oracle, group: str, consumer: str, keys: KeyRing | None, lease: float) -> None:
+        self._oracle, self._group, self._consumer = oracle, group, consumer
+        self._keys, self._lease = keys, lease
+        self._positions: dict[Stream, tuple[int, int]] = {}
+        """Before which it has told producers that everything is settled, whether or not it ended since."""
+        self._beacons: dict[int, float] = {}
+        """When it sent which."""
+        self._proof: float | None = None
+        """When it sent the latest of those that came back: nobody else read then."""
+
+    def tells(self, address: str, body: bytes, now: float) -> None:
+        """It sends a control frame."""
+        state = open_control(body, address, self._keys)
+        assert isinstance(state, State)  # consumers send nothing else
+        if not state.producer:
+            self._beacons[state.number] = now
+        for told in state.streams:
+            stream = Stream(state.producer, told.topic, told.partition)
+            self._positions[stream] = max(told.position, self._positions.get(stream, (0, 0)))
+            if told.missing:
+                self._oracle.lacks(self._group, self._consumer, stream, told.missing)
+
+    def came_back(self, number: int) -> None:
+        """It hears one of its own beacons."""
+        self._proof = max(self._beacons.get(number, 0.0), self._proof or 0.0)
+
+    def handed_out(self, message: Message, now: float) -> None:
+        """It hands out a message."""
+        position = self._positions.get(message.stream, (0, 0))
+        if not message.replayed and (message.epoch, message.seq) < position:
+            text = f"{message.id} at {self._consumer}, which had told producers that it is settled"
+            self._oracle.violate("redelivered_after_ack", text)
+        if self._proof is not None and now >= self._proof + self._lease:
+            text = f"{message.id} at {self._consumer}, {now - self._proof:.3f} s after its latest proof"
+            self._oracle.violate("two_readers", text)
+
+    def ended(self) -> None:
+        """Its process ended: it needs a new proof."""
+        self._beacons.clear()
+        self._proof = None
