@@ -258,11 +258,11 @@ MUTANTS = (
         "P4: what comes again after a crash is not flagged",
     ),
     Mutant(
-        "handed-out-before-reserved",
-        "core/delivery.py",
-        "    last = min(last, known.high_water - 1)\n    if last < first:\n        return None, True\n",
-        "",
-        "P4: messages are handed out before a commit says that they may have been",
+        "high-water-not-stored",
+        "store/inbox.py",
+        '" high_water = excluded.high_water, settled = excluded.settled, last = excluded.last,"',
+        '" settled = excluded.settled, last = excluded.last,"',
+        "P4: a commit does not say up to where messages may have been handed out, so repeats are not flagged",
     ),
     Mutant(
         "clean-stop-forgets-the-open-ones",
