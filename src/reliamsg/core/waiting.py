@@ -135,6 +135,8 @@ class WaitingRoom:
         due: list[Waiting] = []
         later: float | None = None
         for site in self._sites.values():
+            if not site.pending:  # those that are ahead are among them
+                continue
             grace = SPILL_CROWDED_S if site.crowded else site.grace
             due += site.ahead.values()
             for waiting in site.pending.values():

@@ -86,10 +86,12 @@ class Faults:
         rate = self._rates.get(name)
         if rate is None or self.over:
             return False
+        first = FAULTS[name][0]
         if self._random[name].random() < min(MOST, rate * times):
-            self._rates[name] = FAULTS[name][0]
+            self._rates[name] = first
             return True
-        self._rates[name] = min(MOST, rate * (1 + GROWTH * times * FAULTS[name][0]))
+        if rate < MOST:
+            self._rates[name] = min(MOST, rate * (1 + GROWTH * times * first))
         return False
 
     def random(self, name: str) -> random.Random:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol
 
 from reliamsg.message import MessageId
@@ -42,6 +41,7 @@ class History:
         self._scheduler = scheduler
         self._witness = witness
         self._keep = keep
+        self._known: dict[tuple[bytes, tuple[object, ...]], tuple[list[MessageId], Frame] | None] = {}
 
     def note(self, kind: str, who: str, what: str) -> None:
         """Record a line."""
@@ -54,27 +54,33 @@ class History:
         """A producer's message arrived at a broker."""
         if len(self.frames) < CAPTURED and message.content_type == CONTENT_TYPE:
             self.frames.append((message.topic, message.body))
-        frame = _frame(message.body, message.headers)
-        if frame is None:
+        found = self._messages(message)
+        if found is None:
             return
+        messages, frame = found
         self.note("network", site, f"gets {message.message_id} ({frame.envelope.count})")
-        envelope = frame.envelope
-        for seq, body in enumerate(frame.records().bodies, envelope.seq):
-            self._witness.seen(
-                MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, seq), body
-            )
+        for identity, body in zip(messages, frame.records().bodies, strict=False):
+            self._witness.seen(identity, body)
 
     def confirmed(self, site: str, message: Outgoing) -> None:
         """A broker confirms a message."""
-        frame = _frame(message.body, message.headers)
-        for found in () if frame is None else _messages(frame):
-            self._witness.confirmed_at(site, found)
+        found = self._messages(message)
+        for identity in () if found is None else found[0]:
+            self._witness.confirmed_at(site, identity)
 
     def let_go(self, site: str, group: str, delivery: Delivery) -> None:
         """A consumer acknowledged a delivery."""
-        frame = _frame(delivery.body, delivery.headers)
-        for found in () if frame is None else _messages(frame):
-            self._witness.let_go_at(site, group, found)
+        found = self._messages(delivery)
+        for identity in () if found is None else found[0]:
+            self._witness.let_go_at(site, group, identity)
+
+    def _messages(self, sent: Outgoing | Delivery) -> tuple[list[MessageId], Frame] | None:
+        """What a broker message holds, where it is sound. Remembered: it passes several times at several sites."""
+        key = sent.body, tuple((sent.headers or {}).items())
+        if key not in self._known:
+            frame = _frame(sent.body, sent.headers)
+            self._known[key] = None if frame is None else (_identities(frame), frame)
+        return self._known[key]
 
     def captured(self, address: str, body: bytes) -> None:
         """A control frame passed."""
@@ -95,7 +101,9 @@ def _frame(body: bytes, headers: object) -> Frame | None:
         return None
 
 
-def _messages(frame: Frame) -> Iterator[MessageId]:
+def _identities(frame: Frame) -> list[MessageId]:
     envelope = frame.envelope
-    for seq in range(envelope.seq, envelope.seq + min(envelope.count, 100_000)):
-        yield MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, seq)
+    return [
+        MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, seq)
+        for seq in range(envelope.seq, envelope.seq + min(envelope.count, 100_000))
+    ]

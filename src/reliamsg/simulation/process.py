@@ -48,6 +48,9 @@ class Process:
         self._full_until = 0.0
         self._step_at = float("inf")
         self._steps = 0
+        # Looked up once: most runs have few faults, and nothing is asked more often.
+        self._mortal = not self.faults.enabled.isdisjoint(("crash", "restart", "pause"))
+        self._fragile = not self.faults.enabled.isdisjoint(("disk_full", "fsync_error", *CRASHES))
         drive.mishap = self._mishap
 
     # -- Host -----------------------------------------------------------------------------------------------
@@ -81,14 +84,15 @@ class Process:
         if self.paused:
             self._backlog.append((function, arguments))
             return
-        if self.faults.bites("crash"):
-            self.faults.strikes("crash")
-            self.crash("between two steps")
-            return
-        if self.faults.bites("restart"):
-            function, arguments = self._restart, ()
-        if self.faults.bites("pause"):
-            self._pause()
+        if self._mortal:
+            if self.faults.bites("crash"):
+                self.faults.strikes("crash")
+                self.crash("between two steps")
+                return
+            if self.faults.bites("restart"):
+                function, arguments = self._restart, ()
+            if self.faults.bites("pause"):
+                self._pause()
         try:
             function(*arguments)
             self.looked_at()
@@ -109,6 +113,8 @@ class Process:
             raise Crash(f"at {point}")
 
     def _mishap(self) -> Mishap:
+        if not self._fragile:
+            return ""
         if self.scheduler.now < self._full_until and not self.faults.over:
             self.faults.strikes("disk_full")
             return "disk_full"
