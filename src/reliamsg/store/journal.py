@@ -212,7 +212,7 @@ class Journal:
                 entry.epoch, f"{entry.incarnation:016x}", entry.first, entry.last,
                 entry.site, entry.group, entry.reason,
                 None if entry.digest is None else f"{entry.digest & _MASK:016x}",
-                _dump(entry.latency), _dump(entry.detail),
+                _dump_latency(entry.latency), _dump(entry.detail),
             ),
         )  # fmt: skip
         lsn = cursor.lastrowid
@@ -232,7 +232,13 @@ class Journal:
         )  # fmt: skip
         connection.execute(
             "UPDATE journal SET last = ?, wall_last_us = ?, digest = ?, latency = ? WHERE lsn = ?",
-            (merged.last, wall_us, None if digest is None else f"{digest:016x}", _dump(latency), tip.lsn),
+            (
+                merged.last,
+                wall_us,
+                None if digest is None else f"{digest:016x}",
+                _dump_latency(latency),
+                tip.lsn,
+            ),
         )
         return _Tip(tip.lsn, merged)
 
@@ -316,6 +322,11 @@ _encode_json = json.JSONEncoder(separators=(",", ":")).encode
 
 def _dump(value: Mapping[Any, Any] | None) -> str | None:
     return _encode_json(value) if value else None
+
+
+def _dump_latency(value: Mapping[int, int] | None) -> str | None:
+    """Numbers alone, of which every run of messages brings some."""
+    return msgspec.json.encode(value).decode() if value else None
 
 
 def _merge(one: Mapping[int, int] | None, other: Mapping[int, int] | None) -> Mapping[int, int] | None:
