@@ -382,34 +382,31 @@ class Inbox:
 
     def _write_aside(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
         """Returns how many dead letters are none any more."""
-        connection.executemany(
-            "INSERT INTO dead_letter (stream_id, epoch, incarnation, seq, key, headers, body, reason, attempts,"
-            " wall_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    self._id(connection, d.stream), d.epoch, f"{d.incarnation:016x}", d.seq, d.key,
-                    msgspec.json.encode(d.headers).decode(), d.body, d.reason, d.attempts, d.wall_us,
-                )
-                for d in batch.dead
-            ],
-        )  # fmt: skip
-        revived = connection.executemany(
-            "DELETE FROM dead_letter WHERE id = ?", [(number,) for number in batch.revived]
-        ).rowcount
-        connection.executemany(
-            "INSERT INTO quarantine (wall_us, site, address, reason, size, frame) VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                (
-                    wall_us,
-                    bad.site,
-                    bad.address,
-                    bad.reason,
-                    len(bad.frame),
-                    bad.frame[:MAX_QUARANTINED_FRAME],
-                )
-                for bad in batch.quarantine
-            ],
-        )
+        revived = 0
+        if batch.dead:
+            connection.executemany(
+                "INSERT INTO dead_letter (stream_id, epoch, incarnation, seq, key, headers, body, reason, attempts,"
+                " wall_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [
+                    (
+                        self._id(connection, d.stream), d.epoch, f"{d.incarnation:016x}", d.seq, d.key,
+                        msgspec.json.encode(d.headers).decode(), d.body, d.reason, d.attempts, d.wall_us,
+                    )
+                    for d in batch.dead
+                ],
+            )  # fmt: skip
+        if batch.revived:
+            revived = connection.executemany(
+                "DELETE FROM dead_letter WHERE id = ?", [(number,) for number in batch.revived]
+            ).rowcount
+        if batch.quarantine:
+            connection.executemany(
+                "INSERT INTO quarantine (wall_us, site, address, reason, size, frame) VALUES (?, ?, ?, ?, ?, ?)",
+                [
+                    (wall_us, q.site, q.address, q.reason, len(q.frame), q.frame[:MAX_QUARANTINED_FRAME])
+                    for q in batch.quarantine
+                ],
+            )
         return max(0, revived)
 
     # -- reading ------------------------------------------------------------------------------------------
