@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from .status_tools import STREAM, pair
+from .status_tools import STREAM, all_of, pair
 
 
 def test_a_standby_goes_on_where_the_other_stopped() -> None:
@@ -149,6 +151,21 @@ def test_of_an_epoch_of_which_the_other_told_nothing_all_that_existed_is_flagged
     group.receive(teller, 30, 1, 3)
     assert group.got[-3:] == [(30, 1), (30, 2), (30, 3)]
     assert not group.flagged & {(30, 1), (30, 2), (30, 3)}
+
+
+def test_a_status_that_was_late_does_not_say_what_existed() -> None:
+    teller, group = pair(10)
+    late = replace(teller.status(), late=True)
+    teller.publish(5)
+    group.core.succeed({})
+    group.hear(late)
+    group.receive(teller, 10, 1, 12)
+    assert group.flagged == {(10, n) for n in range(1, 13)}
+    group.hear(teller.status())
+    teller.publish(5)
+    group.receive(teller, 10, 13, 20)
+    assert group.got == all_of(teller)
+    assert group.flagged == {(10, n) for n in range(1, 16)}
 
 
 @pytest.mark.parametrize("known", [False, True])

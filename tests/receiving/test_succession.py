@@ -14,6 +14,7 @@ from reliamsg.receiving.lane import Chunk
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
+from reliamsg.wire.address import group_address
 from tests.receiving.control_tools import FakeProducer, rows
 from tests.receiving.tools import GROUP, Bench, send, seqs
 
@@ -280,6 +281,9 @@ def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Gro
     group.settle(12.0)
     assert group.readers() == [second]
     producer.bench = second
+    mine, other = (bench.engine.shared.lease.inbox for bench in (second, first))
+    for heard in (None, (other, 10**18), (mine, 1)):
+        producer.status((1, 3), to=group_address(GROUP), heard=heard)  # which was late
     producer.status((1, 10))
     group.settle(2.0)
     producer.repair(1, 10)  # they were in the first one's inbox
@@ -287,6 +291,7 @@ def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Gro
     again = second.take()
     assert seqs(again) == list(range(1, 11))
     assert all(message.redelivered for message in again)
+    producer.status((1, 10), to=group_address(GROUP), heard=(mine, producer.states()[-1].number))
     send(group.network["dc1"], 11, 20)
     group.settle(0.1)
     assert [(m.seq, m.redelivered) for m in second.take()] == [(n, False) for n in range(11, 21)]

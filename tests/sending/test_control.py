@@ -67,6 +67,7 @@ class TestStatuses:
         bench.run(0.0)
         assert [address for _, address, _ in group.statuses] == [group_address("g")]
         assert group.newest().chain[-1].last == 1
+        assert group.statuses[0][2].heard == ("inbox", group.number), "and says what it answers"
         assert not other.statuses
         group.call("unknown")
         bench.run(0.1)

@@ -108,6 +108,7 @@ def statuses(draw: st.DrawFn) -> Status:
     return Status(
         control.VERSION, producer, draw(st.integers(1, MAX_SEQ)), draw(incarnations), draw(counts), draw(counts),
         draw(counts), draw(counts), draw(st.booleans()), address, streams,
+        draw(st.none() | st.tuples(st.text(max_size=100), counts)),
     )  # fmt: skip
 
 

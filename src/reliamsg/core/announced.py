@@ -40,3 +40,5 @@ class Announced:
     """How far the producer's journal was committed."""
     number: int = 0
     """Rises from status to status of one incarnation; one below the last is not looked at. 0: not known."""
+    late: bool = False
+    """It may have been said before this inbox began to read, as far as anybody can tell."""

@@ -48,7 +48,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     announced, cut = trimmed(state, announced)
     if not heard.take(announced, now, cut):
         return ""
-    if state.doubt is not None and state.doubt.end is None:
+    if state.doubt is not None and state.doubt.end is None and not announced.late:
         state.doubt.end = end
         state.flag_entered()
         core.mark(state)

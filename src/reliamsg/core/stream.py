@@ -117,7 +117,8 @@ class Doubt:
     after: int
     """Of epochs up to this one it had told what it may have handed out."""
     end: Position | None = None
-    """Behind all that existed, as the producer says; None until it says so: then whatever arrives existed."""
+    """Behind all that existed, as the producer says; None until it says so: then whatever arrives existed. What it said
+    before that and was late does not count."""
 
     def flag(self, known: Reorder) -> None:
         """Numbers of an epoch that may have been handed out count as handed out before."""

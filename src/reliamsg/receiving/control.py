@@ -91,6 +91,8 @@ class Control:
         self._own_address = group_address(shared.group)
         self._number = shared.inbox.reserve_states(shared.wall_us())
         """Of the newest state sent. It rises over restarts too."""
+        self._began = self._number
+        """The same when this inbox began to read in another's place."""
         self._unanswered: dict[str, dict[Stream, None]] = {}
         """By producer, streams whose state is to be told."""
         self._strangers: dict[str, None] = {}
@@ -144,7 +146,7 @@ class Control:
         for stream in _merged(status.streams):
             if (stream.topic, stream.partition) not in self._topics:
                 continue
-            announced = _announced(status, stream, self.group)
+            announced = _announced(status, stream, self.group, late=not self._is_answer(status))
             moves = shared.core.moves
             refused = shared.core.announce(site.name, announced, now)
             if shared.core.moves != moves:
@@ -160,6 +162,17 @@ class Control:
             self._strangers[status.producer] = None
         shared.after_core()
         shared.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.urgent else now)
+
+    def took_over(self) -> None:
+        """This inbox reads from now on, in the place of another: what producers said before tells nothing about what
+        that one may have handed out."""
+        self._began = self._number
+
+    def _is_answer(self, status: Status) -> bool:
+        """Whether a status was made after something that this inbox said since it began to read."""
+        return status.heard is not None and (
+            status.heard[0] == self.shared.lease.inbox and status.heard[1] > self._began
+        )
 
     def _note_producer(self, status: Status, now: float) -> None:
         """Remember who speaks. Only those count that have streams here, of which there is a bound."""
@@ -383,7 +396,7 @@ def _merged(streams: Sequence[StreamStatus]) -> Iterable[StreamStatus]:
     return found.values()
 
 
-def _announced(status: Status, stream: StreamStatus, group: str) -> Announced:
+def _announced(status: Status, stream: StreamStatus, group: str, late: bool) -> Announced:
     return Announced(
         Stream(status.producer, stream.topic, stream.partition),
         status.epoch,
@@ -396,6 +409,7 @@ def _announced(status: Status, stream: StreamStatus, group: str) -> Announced:
         status.lsn,
         # What is removed may go on in the next frame, with the same number.
         status.number if len(stream.removed) < MAX_SPANS else 0,
+        late,
     )
 
 

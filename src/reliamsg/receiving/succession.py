@@ -202,6 +202,7 @@ class Succession:
         self._control.positions.clear()
         if inboxes or (self._after_waiting and self._lease.another_read):
             shared.core.succeed(told)
+            self._control.took_over()
         if inboxes or (self._after_waiting and self._lease.others):
             before = max(inboxes, key=lambda name: inboxes[name], default="")
             shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})

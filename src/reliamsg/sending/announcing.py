@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ __all__ = ["Announcing"]
 
 MOST_AT_ONCE = 200
 """Streams announced in one step, so that publishing is not held up."""
+MAX_HEARD = 1_000
+"""Groups of which it is remembered whom was heard last."""
 SPARE_CHAIN = 16
 """So many epochs that nobody needs to know of are kept before they are forgotten in one go."""
 
@@ -38,6 +41,8 @@ class Announcing:
         self._number = 0
         self._told: dict[Stream, float] = {}
         """When each stream was told of last, to whomever."""
+        self._heard: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        """By group, the inbox that was heard last, and the highest number of what it said."""
 
     def run(self, now: float) -> None:
         """Send what is due."""
@@ -70,12 +75,23 @@ class Announcing:
         for group, streams in by_group.items():
             self.answer(group, streams, now)
 
+    def heard(self, group: str, inbox: str, number: int) -> None:
+        """An inbox said something: answers to its group show that they were given later."""
+        before = self._heard.get(group)
+        if before is not None and before[0] == inbox:
+            number = max(number, before[1])
+        self._heard[group] = inbox, number
+        self._heard.move_to_end(group)
+        if len(self._heard) > MAX_HEARD:
+            self._heard.popitem(last=False)
+
     def told_within(self, stream: Stream, seconds: float, now: float) -> bool:
         """Whether somebody was told of the stream so lately."""
         return now - self._told.get(stream, float("-inf")) < seconds
 
     def tell(self, to: str, streams: Sequence[Stream], interval: float, now: float, group: str = "") -> None:
-        """Send one status at every site that is up; what goes to one `group` says how far that was, too."""
+        """Send one status at every site that is up; what goes to one `group` says how far that was, and what was heard
+        of it, too."""
         engine, outbox = self._engine, self._outbox
         links = [link for link in engine.links.values() if link.reachable]
         if not links:
@@ -86,7 +102,7 @@ class Announcing:
             VERSION, engine.producer_id, outbox.epoch, outbox.incarnation, self._number,
             outbox.journal.told(engine.mono_us()), engine.wall_us(), int(interval * 1000),
             engine.settings.release == "consumed", to,
-            [self._stream(stream, pages[stream], group) for stream in streams],
+            [self._stream(stream, pages[stream], group) for stream in streams], self._heard.get(group),
         )  # fmt: skip
         for frame in encode_status(status, self._keys):
             for link in links:

@@ -189,6 +189,7 @@ class Control:
         elif frame.role == "call":
             stream = self._calls.get(address)
             if stream is not None:
+                self.announcing.heard(frame.group, frame.inbox, frame.number)
                 named = self._engine.membership.table.is_named(frame.group, stream)
                 self.announcing.timetable.asked(frame.group, [stream], now, named=named)
         elif frame.role == "active" and address == self._address:
@@ -196,6 +197,7 @@ class Control:
 
     def _state(self, state: State, now: float) -> None:
         pages = self._engine.membership.book.pages
+        self.announcing.heard(state.group, state.inbox, state.number)
         fresh = self._is_fresh(state, now)
         for told in state.streams:
             stream = Stream(self._engine.producer_id, told.topic, told.partition)

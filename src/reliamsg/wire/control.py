@@ -71,6 +71,9 @@ VERSION = 1
 _HEAD = struct.Struct(">4sBHI")
 _STATUS, _STATE = 1, 2
 
+MAX_INBOX = 100
+"""Characters of an inbox's name."""
+
 Position = tuple[int, int]
 """Epoch and next number."""
 
@@ -127,6 +130,8 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     to: str
     """The address that it is sent to."""
     streams: list[StreamStatus] = []
+    heard: tuple[str, int] | None = None
+    """In an answer to one group: the inbox of which the latest state or call was heard before, and its number."""
 
 
 class StreamState(msgspec.Struct, array_like=True, frozen=True):
@@ -364,6 +369,7 @@ def _sound_status(status: Status) -> bool:
         and 0 <= status.incarnation <= MAX_INCARNATION
         and _counts(status.number, status.lsn, status.ts_us, status.interval_ms)
         and len(status.streams) <= MAX_CONTROL_STREAMS
+        and (status.heard is None or (len(status.heard[0]) <= MAX_INBOX and _counts(status.heard[1])))
         and all(map(_sound_stream_status, status.streams))
     )
 
@@ -398,7 +404,7 @@ def _sound_chain(chain: list[ChainEpoch]) -> bool:
 def _sound_state(state: State) -> bool:
     return (
         is_name(state.group)
-        and len(state.inbox) <= 100
+        and len(state.inbox) <= MAX_INBOX
         and _counts(state.number, state.ts_us)
         and (not state.producer or is_name(state.producer))
         and len(state.nonce) <= MAX_NONCE_BYTES
