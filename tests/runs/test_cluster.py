@@ -130,7 +130,7 @@ def both_sides(
         producers = [
             run.producer(
                 side, sites[side], topic, groups, 1_000_000_000,
-                rate=rate, chunk=max(1, rate // 20), size=size, linger=True, confirm=False, close=60.0,
+                rate=rate, chunk=max(1, rate // 10), size=size, linger=True, confirm=False, close=60.0,
                 enough=str(enough),
                 ended=str(directory / f"{side}.ended"),
                 options={"release": "consumed"},
@@ -196,7 +196,7 @@ def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: 
     messages, rate, seconds = size((2_000, 100, 8.0), (60_000, 1_000, 25.0))
     with both_sides(tmp_path / "run", cluster, unique, rate) as sides:
         sides.start()
-        with control(cluster, unique, 1, 3, rate=100) as plain:
+        with control(cluster, unique, 1, 3, rate=size(50, 100)) as plain:
             for queue in plain.queues:
                 mirrors_of(cluster, queue)
             sides.flows(size(500, 10_000))
