@@ -1,6 +1,7 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo chaos test test-full prove mutants lint format types bench fuzz model clean
+.PHONY: help setup demo chaos test test-full tests-side-by-side tests-with-spark prove mutants lint format types bench fuzz
+.PHONY: model clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -24,18 +25,26 @@ chaos: setup  ## All scenarios of the chaos laboratory once, as root; reports an
 	@rm -rf build/chaos
 	@$(BIN)/reliamsg chaos run all --json --dir build/chaos
 
-# First everything that runs side by side; most tests wait most of the time, so that there are more workers than
-# processors. The journals of the runs on real brokers are kept for the audit's tests, which come last and one at a
-# time: Spark takes all processors, and starves whatever runs beside it.
 test: setup  ## All tests at small sizes, about 20 minutes on 2 cores
-	@rm -rf $(RUNS)
-	$(BIN)/python -m pytest -n 4 --dist worksteal -m 'not spark'
-	$(BIN)/python -m pytest -m spark
+	@rm -rf $(RUNS) && mkdir -p $(RUNS)
+	@$(MAKE) --no-print-directory --keep-going -j 2 tests-side-by-side tests-with-spark
 
 test-full: setup  ## All tests at full sizes, at most an hour
-	@rm -rf $(RUNS)
-	$(BIN)/python -m pytest --full -n 2 --dist worksteal -m 'not spark'
-	$(BIN)/python -m pytest --full -m spark
+	@rm -rf $(RUNS) && mkdir -p $(RUNS)
+	@$(MAKE) --no-print-directory --keep-going SIZE=--full WORKERS=2 tests-side-by-side tests-with-spark
+
+# Most tests wait most of the time, so that there are more workers than processors. The journals of the runs on real
+# brokers are kept for one of Spark's tests, which comes last and waits for the file that says that all are there.
+WORKERS := 4
+tests-side-by-side:
+	@$(BIN)/python -m pytest $(SIZE) -n $(WORKERS) --dist worksteal -m 'not spark'; \
+	status=$$?; touch $(RUNS)/complete; exit $$status
+
+# In one process, since each start of Spark takes longer than most of its tests, and with lower priority: it would take
+# all processors. What it says comes when it has ended, and not between the lines of the others.
+tests-with-spark:
+	@nice -n 5 $(BIN)/python -m pytest $(SIZE) -m spark > $(CURDIR)/build/spark.txt 2>&1; \
+	status=$$?; cat $(CURDIR)/build/spark.txt; exit $$status
 
 prove: setup  ## 20,000 simulated runs, each with its own faults; how often each fault struck
 	$(BIN)/reliamsg simulate --seeds 0:20000 --jobs 0 --every-fault --json

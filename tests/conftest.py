@@ -1,3 +1,3 @@
 """Fixtures that all tests share."""
 
-pytest_plugins = ["tests.options", "tests.chance", "tests.brokers"]
+pytest_plugins = ["tests.options", "tests.chance", "tests.brokers", "tests.spark"]

@@ -23,14 +23,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: makes sense at full size only; runs with --full")
     config.addinivalue_line("markers", "long: half a minute or more, most of it waiting; begins first")
-    config.addinivalue_line(
-        "markers", "spark: starts a Java machine, which wants all processors; not in parallel"
-    )
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
-        item.add_marker(pytest.mark.spark)
+    config.addinivalue_line("markers", "last: needs what other tests leave; ends the run")
 
 
 @pytest.hookimpl(trylast=True)  # others select and sort before
@@ -40,6 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out:
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if not item.get_closest_marker("full")]
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         items[:] = _long_first(items, workers)

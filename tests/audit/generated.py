@@ -52,6 +52,11 @@ class Journals:
             for number, (role, name, rows) in enumerate(self.clients)
         ]
 
+    def write(self, directory: Path, rng: random.Random) -> None:
+        """Below `directory`, the segments that left the clients, cut at random."""
+        for role, name, rows in self.clients:
+            _write(directory, role, name, rows, rng)
+
     def __str__(self) -> str:
         lines = [f"run {self.tag}, spoilt by {self.changes or 'nothing'}"]
         for role, name, rows in self.clients:
@@ -490,7 +495,11 @@ def write_chains(directory: Path, chains: Sequence[Chain]) -> None:
     """Write chains below `directory` as the segments that left their clients, cut at random."""
     rng = random.Random(7)
     for chain in chains:
-        for segment in segments(chain.role, chain.client, chain.rows, rng):
-            path = directory / segment.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(segment.data)
+        _write(directory, chain.role, chain.client, chain.rows, rng)
+
+
+def _write(directory: Path, role: Role, name: str, rows: Sequence[JournalRow], rng: random.Random) -> None:
+    for segment in segments(role, name, rows, rng):
+        path = directory / segment.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(segment.data)

@@ -3,32 +3,52 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from reliamsg.audit.job import audit
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.verdict import table
 from reliamsg.verify import check_directory
 from tests.audit.generated import write_chains
 from tests.verify.controlled import E2, E9, SCENARIOS
 
+PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "audit.py"
+
 
 @pytest.mark.timeout(900)
-def test_forks_are_told_and_all_is_complete(spark: SparkSession, tmp_path: Path) -> None:
-    """An outbox that was put back, of which nothing is missing: in the verdict, the report and both texts."""
+def test_forks_are_told_and_all_is_complete(
+    kept_spark: list[SparkSession],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An outbox that was put back, of which nothing is missing: in the verdict, the report and both texts.
+
+    By the example, which says the same.
+    """
     journals, out = tmp_path / "journals", tmp_path / "out"
     write_chains(journals, SCENARIOS["a restored outbox"].chains())
-    found = audit(spark, journals, out=out)
-    assert found["verdict"] == json.loads((out / "verdict.json").read_text())["verdict"] == "complete"
+    monkeypatch.setattr("sys.argv", [str(PROGRAM), str(journals), "--out", str(out)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(PROGRAM), run_name="__main__")
+    text = capsys.readouterr().out
+    assert ended.value.code == 0, text
+    assert len(kept_spark) == 1
+    found = json.loads((out / "verdict.json").read_text())
+    assert found["verdict"] == "complete"
     told = {(each["kind"], each["severity"], each["epoch"], each.get("group")) for each in found["findings"]}
     assert told == {("fork", "remark", E2, None), ("fork", "remark", E9, "g")}
     page = (out / "report.html").read_text()
     assert '<tr class="remark"><th scope="row">fork</th>' in page
     plainly = check_directory(journals)
     assert plainly.verdict == "complete"
+    enqueued, delivered = plainly.messages.enqueued, plainly.messages.delivered["g"]
+    assert (
+        text == f"complete: {enqueued} messages in {plainly.streams} streams\n  delivered to g: {delivered}\n"
+    )
     for line in (KINDS["fork"][1], f"they have epoch {E9} now", "it follows on the first, not on the third"):
         assert line in page
         assert line in table(found)

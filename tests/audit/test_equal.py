@@ -7,7 +7,7 @@ names of its own, which say whose a difference is.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +20,8 @@ from reliamsg.audit.job import MAX_FINDINGS, audit
 from reliamsg.verify import Expect, check, check_directory
 from reliamsg.verify.journals import collect, merge_copies
 from tests.audit.equality import Outcome, by_spark, differences, plain, shared
-from tests.audit.generated import Journals, journals, segments
+from tests.audit.generated import Journals, journals
+from tests.chance import examples
 
 _RUNS = 100
 
@@ -75,10 +76,11 @@ def _culprit(
     return f"none of {[run.tag for run in named]} alone: " + "\n".join(map(str, found[:20]))
 
 
+@pytest.mark.full  # test_evidence.py has some of them
 @pytest.mark.timeout(900)
-def test_random_journals_are_judged_alike(spark: SparkSession, size: Callable[[int, int], int]) -> None:
+def test_random_journals_are_judged_alike(spark: SparkSession) -> None:
     @settings(
-        max_examples=size(1, 20),
+        max_examples=20,
         deadline=None,
         phases=[Phase.explicit, Phase.generate],  # a smaller universe shows nothing more, and takes as long
         suppress_health_check=list(HealthCheck),
@@ -99,13 +101,13 @@ def test_sound_journals_are_complete(seed: int) -> None:
     assert report.verdict == "complete", f"{run}\n{report.text()}"
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_segments_say_what_the_rows_do(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     rng = random.Random(seed)
     run = journals(seed, "-x", clean=rng.random() < 0.5)
     target = tmp_path_factory.mktemp("journals")
-    _write([run], target, rng)
+    run.write(target, rng)
     found = collect(target)
     assert found.problems == []
     assert not differences(
@@ -113,22 +115,15 @@ def test_segments_say_what_the_rows_do(tmp_path_factory: pytest.TempPathFactory,
     )
 
 
-def _write(runs: Sequence[Journals], target: Path, rng: random.Random) -> None:
-    """The segments that left the runs' clients."""
-    for run in runs:
-        for role, name, rows in run.clients:
-            for segment in segments(role, name, rows, rng):
-                path = target / segment.path
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(segment.data)
-
-
+@pytest.mark.full  # test_evidence.py has some of them
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("seed", [pytest.param(4, marks=pytest.mark.full), 1])
+@pytest.mark.parametrize("seed", [4, 1])
 def test_verdicts_on_segments_are_equal(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """The whole job, clones and missing rows included."""
     made = universe(seed)
-    _write(made.runs[:40], tmp_path, random.Random(seed))
+    rng = random.Random(seed)
+    for run in made.runs[:40]:
+        run.write(tmp_path, rng)
     report = check_directory(tmp_path, made.expect)
     verdict = audit(spark, tmp_path, until_us=made.until_us, drained=made.drained)
     assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"

@@ -1,6 +1,7 @@
 """The journals of the real runs, all in one Spark session, judged as by the plain checker and as the applications saw.
 
-The runs on real brokers (``tests/runs``) keep what they leave below ``$RELIAMSG_RUNS``; ``make test`` runs them first.
+The runs on real brokers (``tests/runs``) keep what they leave below ``$RELIAMSG_RUNS``; ``make test`` runs them beside
+the audit's tests, and says by a file there when they have ended.
 Runs use the same names, so each run's clients and topics get its number behind theirs, and one audit judges all.
 """
 
@@ -19,6 +20,7 @@ from reliamsg.simulation.keeping import renamed_row
 from reliamsg.store.segment import decode, encode, parse_name
 from reliamsg.verify import check_directory
 from tests.audit.equality import shared
+from tests.patience import wait_for
 
 NEEDED = {
     "test_two_accounts-wiped", "test_nothing_is_lost_when_a_site_forgets-mosquitto",
@@ -26,11 +28,15 @@ NEEDED = {
 }  # fmt: skip
 """Some that must be there, so that a forgotten step does not pass for a proof."""
 
+pytestmark = [pytest.mark.last, pytest.mark.timeout(3600)]
+"""Seconds; the first test waits for the runs, and for Spark."""
+
 
 @pytest.fixture(scope="module")
 def kept() -> list[Path]:
     place = os.environ.get("RELIAMSG_RUNS")
     assert place, "RELIAMSG_RUNS names no directory with the journals of tests/runs: see 'make test'"
+    wait_for(Path(place, "complete").exists, "the runs of tests/runs end", 600)
     found = sorted(each for each in Path(place).iterdir() if (each / "report.json").exists())
     assert {each.name for each in found} >= NEEDED
     return found
@@ -70,12 +76,10 @@ def verdict(spark: SparkSession, renamed: Path) -> dict[str, Any]:
     return audit(spark, renamed)
 
 
-@pytest.mark.timeout(900)
 def test_all_are_judged_as_by_the_plain_checker(verdict: dict[str, Any], renamed: Path) -> None:
     assert shared(verdict) == shared(check_directory(renamed).as_dict())
 
 
-@pytest.mark.timeout(900)
 def test_each_is_what_the_applications_saw(verdict: dict[str, Any], kept: list[Path]) -> None:
     """Counts and findings of each run are those of its own report, also of the one that reads the logs as well."""
     enqueued = 0

@@ -1,4 +1,4 @@
-"""The examples run as their users run them, against real brokers."""
+"""The examples run as their users run them, against real brokers; `audit.py` does in tests/audit/test_controlled.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg import Consumer, Producer
 from reliamsg.lab import Mosquitto, RabbitNode
-from reliamsg.testing import MemoryNetwork
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -123,33 +121,3 @@ def test_two_accounts_with_an_operator(
     answer(process, "kill the broker of dc1", dc1.kill)
     answer(process, "start the broker of dc1", dc1.start)
     assert output_of(process).count("in order: True") == 4
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(700)
-def test_audit(start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path) -> None:
-    network = MemoryNetwork("dc1", "dc2")
-    journals = tmp_path / "journals"
-    producer = Producer(
-        "press", network.sites, outbox=tmp_path / "press.db", groups={"prints": ["shipping"]},
-        journal=journals, transports=network,
-    )  # fmt: skip
-    consumer = Consumer(
-        "shipping", network.sites, topics=["prints"], inbox=tmp_path / "shipping.db",
-        journal=journals, transports=network,
-    )  # fmt: skip
-    for number in range(3):
-        producer.publish("prints", b"%d" % number)
-    for message in consumer:
-        message.ack()
-        if message.body == b"2":
-            break
-    producer.flush(timeout=120)
-    producer.close()
-    consumer.close()
-    network.close()
-    text = output_of(
-        start("audit.py", str(journals), "--out", str(tmp_path / "out"), "--master", "local[2]"), timeout=600
-    )
-    assert text == "complete: 3 messages in 1 streams\n  delivered to shipping: 3\n"
-    assert (tmp_path / "out" / "report.html").stat().st_size > 1_000_000

@@ -1,0 +1,44 @@
+"""One Spark session for all tests that audit in this process: starting one takes longer than most of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "spark: starts a Java machine, which wants all processors; not in parallel"
+    )
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
+        item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from reliamsg.audit.session import make_session, suited
+
+    session = make_session("local[2]", settings={"spark.ui.showConsoleProgress": "false"})
+    session.sparkContext.setLogLevel("ERROR")
+    # As a small audit sets itself; steps that are tested alone get no session of their own.
+    yield suited(session)
+    session.stop()
+
+
+@pytest.fixture
+def kept_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[SparkSession]:
+    """For a program in this process that makes a session and stops it: it gets the one of all tests, which goes on.
+
+    The sessions that it stopped.
+    """
+    stopped: list[SparkSession] = []
+    monkeypatch.setattr(type(spark), "stop", stopped.append)
+    return stopped
