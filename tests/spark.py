@@ -12,9 +12,7 @@ if TYPE_CHECKING:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "spark: starts a Java machine, which wants all processors; not in parallel"
-    )
+    config.addinivalue_line("markers", "spark: works with Spark; all such tests run in one process")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -40,5 +38,9 @@ def kept_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Spa
     The sessions that it stopped.
     """
     stopped: list[SparkSession] = []
-    monkeypatch.setattr(type(spark), "stop", stopped.append)
+
+    def stop(session: SparkSession) -> None:
+        stopped.append(session)
+
+    monkeypatch.setattr(type(spark), "stop", stop)
     return stopped

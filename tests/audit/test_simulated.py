@@ -23,7 +23,7 @@ from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.world import BEGIN_S, BEGIN_WALL_US
 from reliamsg.verify import Expect, check_directory
 from tests.audit.equality import shared
-from tests.audit.generated import Journals, segments, spoil
+from tests.audit.generated import Journals, spoil
 
 MESSAGES = 60
 RUNS = 40
@@ -45,11 +45,7 @@ def simulated(seeds: range, place: Path, tmp: Path) -> dict[str, str]:
             made = Journals(tag, [(chain.role, chain.client, chain.rows) for chain in chains_of(files, tag)])
             for _ in range(changes):
                 spoil(rng, made)
-            for role, name, rows in made.clients:
-                for segment in segments(role, name, rows, rng):
-                    path = place / tag / segment.path
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(segment.data)
+            made.write(place / tag, rng)
             spoilt[tag] = ", ".join(made.changes) or "nothing"
     return spoilt
 
