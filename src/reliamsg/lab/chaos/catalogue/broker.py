@@ -15,6 +15,8 @@ from reliamsg.wire.address import EXCHANGE, group_queue
 
 _BOTH: tuple[Need, ...] = ("mosquitto", "rabbitmq")
 _RABBIT: tuple[Need, ...] = ("rabbitmq",)
+_FASTER = 400
+"""Messages a second: twice what a slow consumer handles, so that they queue up, however many are published."""
 _SMALL_BATCHES: dict[str, Any] = {"chunk": 20, "options": {"max_batch_messages": 20}}
 """On a slow machine batches grow, and what a broker keeps, which is so many of them, would be all there is."""
 
@@ -34,7 +36,7 @@ def queues_up(context: Context, t: Traffic, site: str, least: int) -> None:
           title="SIGKILL of a Mosquitto with messages queued; it returns without them")  # fmt: skip
 def broker_killed(context: Context) -> None:
     dc1, _ = context.mosquitto("dc1"), context.mosquitto("dc2")
-    t = context.traffic(context.sites(prefetch=4), consuming=context.slow())
+    t = context.traffic(context.sites(prefetch=4), rate=_FASTER, consuming=context.slow())
     plain = context.plain(dc1.url, rate=300, delay=0.01).start()
     received, confirmed = plain.counter("received"), plain.counter("confirmed")
     queues_up(context, t, "dc1", context.messages // 12)
@@ -74,7 +76,7 @@ def broker_stopped(context: Context) -> None:
 def data_wiped(context: Context) -> None:
     node = context.rabbit("dc1")
     context.mosquitto("dc2")
-    t = context.traffic(context.sites(prefetch=4), consuming=context.slow())
+    t = context.traffic(context.sites(prefetch=4), rate=_FASTER, consuming=context.slow())
     plain = context.plain_pika(node.url, rate=300, delay=0.01).start()
     queues_up(context, t, "dc1", context.messages // 12)
     wait_for(
@@ -96,7 +98,7 @@ def queue_deleted(context: Context) -> None:
     node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)
     context.mosquitto("dc2")
     t = context.traffic(
-        context.sites(prefetch=4), rate=800, producing={"chunk": 20}, consuming=context.slow()
+        context.sites(prefetch=4), rate=_FASTER, producing={"chunk": 20}, consuming=context.slow()
     )
     plain = context.plain_pika(node.url, rate=200, delay=0.02).start()
     queues_up(context, t, "dc1", context.messages // 12)
