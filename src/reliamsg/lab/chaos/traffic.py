@@ -17,13 +17,14 @@ from reliamsg.lab.proxy import TcpProxy
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify import read_applog
 
-__all__ = ["IMPATIENT", "Paths", "Traffic", "begin", "paths_to", "sum_of"]
+__all__ = ["IMPATIENT", "UNTIL_ENOUGH", "Paths", "Traffic", "begin", "paths_to", "sum_of"]
 
 IMPATIENT: dict[str, Any] = {
     "heartbeat": 1.0, "confirm_timeout": 2.0, "connect_timeout": 2.0, "backoff_min": 0.05, "backoff_max": 0.5,
 }  # fmt: skip
 """Arguments of a Site that notice and mend within seconds what otherwise takes minutes."""
-_UNTIL_STOPPED = 1_000_000_000
+UNTIL_ENOUGH = 1_000_000_000
+"""The last number of a producer that publishes until it is told that it is enough."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,7 @@ def begin(
     """Traffic of one producer and one group, both named after `topic`; each side's sites and configuration. `last`: 0
     for as many as until :meth:`Traffic.finish`."""
     consumer = run.consumer(topic, consuming[0], [topic], **consuming[1])
-    producer = run.producer(topic, producing[0], topic, [topic], last or _UNTIL_STOPPED, **producing[1])
+    producer = run.producer(topic, producing[0], topic, [topic], last or UNTIL_ENOUGH, **producing[1])
     if module is not None:
         module(producer)
         module(consumer)

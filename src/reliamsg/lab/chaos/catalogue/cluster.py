@@ -17,7 +17,7 @@ from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.pika_control import PikaPair
 from reliamsg.lab.chaos.processes import App, SiteSpec
 from reliamsg.lab.chaos.scenario import Need, scenario
-from reliamsg.lab.chaos.traffic import sum_of
+from reliamsg.lab.chaos.traffic import UNTIL_ENOUGH, sum_of
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.cluster import PartitionMode, RabbitCluster
 from reliamsg.lab.process import LabError
@@ -56,7 +56,7 @@ class Sides:
             )
             self.producers.append(
                 run.producer(
-                    side, sites[side], context.topic, groups, 1_000_000_000, rate=_RATE, chunk=_RATE // 20,
+                    side, sites[side], context.topic, groups, UNTIL_ENOUGH, rate=_RATE, chunk=_RATE // 20,
                     linger=True, confirm=False, close=60.0, enough=str(self.enough),
                     ended=str(context.directory / f"{side}.ended"), options={"release": "consumed"},
                 )

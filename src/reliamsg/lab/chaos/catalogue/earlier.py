@@ -7,12 +7,15 @@ from reliamsg.lab.chaos.files import copy_database, restore_database
 from reliamsg.lab.chaos.pika_control import PikaPair
 from reliamsg.lab.chaos.processes import App
 from reliamsg.lab.chaos.scenario import scenario
+from reliamsg.lab.chaos.traffic import UNTIL_ENOUGH
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.wire.address import group_queue
 
 _GROUPS = ("primary", "secondary")
 _ACCOUNTS = ("A", "B")
+_RATE = 300
+"""Messages a second of each account: three times what the groups handle of it."""
 
 
 @scenario("two-accounts", promises="P3 P4 P5", messages=6_000, needs=("rabbitmq",), own_brokers=True,
@@ -27,7 +30,7 @@ def two_accounts(context: Context) -> None:
     slow = {"delay": 0.01, "hurry": str(hurry), "batch": 20, "options": {"max_inbox_bytes": 1 << 15}}
     consumers = [run.consumer(group, sites, [topic], **slow).start() for group in groups]
     producers = [
-        run.producer(account, sites, topic, groups, context.messages, rate=context.messages // 20, chunk=20)
+        run.producer(account, sites, topic, groups, UNTIL_ENOUGH, rate=_RATE, chunk=20)
         for account in _ACCOUNTS
     ]
     for app in producers:
@@ -42,20 +45,22 @@ def two_accounts(context: Context) -> None:
         lose(context, name, node, groups, context.messages // 12)
     hurry.touch()
     for app in producers:
+        accepted = run.accepted(app)
+        wait_for(lambda a=accepted: a() >= context.messages, app.errors, 120)  # type: ignore[misc]
+        app.enough()
         app.ended(120)
-    total = context.messages * len(_ACCOUNTS)
+    published = {app.config["producer"]: run.accepted(app)() for app in producers}
     for app in consumers:
         delivered = run.delivered(app)
-        wait_for(lambda d=delivered: d() >= total, app.errors, 120)  # type: ignore[misc]
-        wait_for(lambda a=app: all_of(context, a), app.errors, 60)  # type: ignore[misc]
+        wait_for(lambda d=delivered: d() >= sum(published.values()), app.errors, 120)  # type: ignore[misc]
+        wait_for(lambda a=app: all_of(run.outcome(a), published), app.errors, 60)  # type: ignore[misc]
         app.stop(60)
     context.control(plain.finish())
 
 
-def all_of(context: Context, app: App) -> bool:
-    """Whether a group has every number of both accounts, once, in order."""
-    outcome = context.run.outcome(app)
-    return all(outcome[account] == list(range(1, context.messages + 1)) for account in _ACCOUNTS)
+def all_of(outcome: dict[str, list[int]], published: dict[str, int]) -> bool:
+    """Whether a group has every number of all accounts, once, in order."""
+    return all(outcome[account] == list(range(1, last + 1)) for account, last in published.items())
 
 
 def lose(context: Context, name: str, node: RabbitNode, groups: list[str], least: int) -> None:
