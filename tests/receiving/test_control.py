@@ -310,6 +310,24 @@ def test_a_full_inbox_still_takes_what_fills_the_gap(tmp_path: Path) -> None:
     assert seqs(bench.take()) == list(range(41, 61))
 
 
+def test_a_full_inbox_takes_a_repair_of_many_batches_at_once(tmp_path: Path) -> None:
+    """Each follows on the one before, which need not have been handed out yet."""
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=60.0)
+    bench.settings["max_inbox_bytes"] = 20_000
+    bench.reopen(clean=True)
+    producer = FakeProducer(bench)
+    send(bench.network["dc1"], 1, 1)
+    for first in range(41, 61):
+        send(bench.network["dc1"], first, first, pad=2_000)
+    bench.settle(0.5)
+    assert seqs(bench.take()) == [1]
+    assert bench.engine.shared.inbox_full
+    for first in range(2, 41, 3):
+        producer.repair(first, first + 2)
+    bench.settle(0.1)
+    assert seqs(bench.take()) == list(range(2, 61))
+
+
 def test_what_producers_said_before_a_queue_was_seen_empty_is_journalled(
     bench: Bench, producer: FakeProducer
 ) -> None:

@@ -99,6 +99,19 @@ def test_both_directions_hear_at_their_addresses(where: Where, unique: str) -> N
     assert not got.down[:-1]
 
 
+def test_control_frames_are_heard_while_nothing_is_acknowledged(where: Where, unique: str) -> None:
+    """As many as may be held, and more: what is not acknowledged may wait for just them."""
+    group = group_address(unique)
+    with consuming(where(prefetch=5), unique, group) as (_, got), producing(where()) as (sender, sent):
+        got.transport = None
+        sent.queue += [message(n, unique) for n in range(1, 6)]
+        sender.wake()
+        wait_for(lambda: len(got.deliveries) == 5, "the data came")
+        for number in range(60):
+            told(sender.tell, group, b"%d" % number, got)
+    assert not got.down[:-1]
+
+
 def test_told_on_connecting_and_after_a_reconnect(where: Where, unique: str) -> None:
     """Listening begins before `connected`: who tells something then hears it, each time."""
     group = group_address(unique)

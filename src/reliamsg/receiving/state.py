@@ -266,7 +266,9 @@ class Shared:
         known = state.current if state is not None else None
         if known is None:
             return envelope.seq == 1
-        return known.epoch == envelope.epoch and envelope.seq <= known.cursor
+        # Whatever follows on what can be handed out can be handed out, too.
+        run = known.held.run_from(known.cursor)
+        return known.epoch == envelope.epoch and envelope.seq <= (known.cursor if run is None else run + 1)
 
     @property
     def may_write(self) -> bool:

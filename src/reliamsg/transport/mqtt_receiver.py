@@ -180,13 +180,16 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
             return
         deliveries = []
         for publish in arrived:
-            control = is_control(publish.topic)
-            number = self._ledger.received(publish.mid)
-            if control or not publish.qos:
-                self._ledger.acknowledge(number)
-            if control:
+            if is_control(publish.topic):
+                # QoS 0 is not in the ledger, where it would wait behind messages that are not acknowledged and count as
+                # held: repairs, which such messages may wait for, would end reading.
+                if publish.qos:
+                    self._ledger.acknowledge(self._ledger.received(publish.mid))
                 self._control.hear(publish)
                 continue
+            number = self._ledger.received(publish.mid)
+            if not publish.qos:
+                self._ledger.acknowledge(number)
             deliveries.append(
                 Delivery(
                     (self._generation, number),
