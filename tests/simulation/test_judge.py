@@ -138,3 +138,29 @@ def test_what_is_durable_and_was_never_sent_is_lost(judged: Judged) -> None:
     operation.confirmed.add("dc1")
     judged.oracle.judge()
     assert judged.kinds == ["lost"]
+
+
+def test_what_was_acknowledged_by_a_consumer_that_crashed_is_waited_for(judged: Judged) -> None:
+    oracle, messages = judged.oracle, [judged.publish(seq) for seq in range(1, 6)]
+    for message in messages:
+        judged.deliver(message.seq)
+        judged.acknowledge(message)
+    assert not oracle.open_for("g1")
+    oracle.no_doubt("g1", STREAM, 1, 1, 2)
+    oracle.doubt("g1", messages)
+    assert [each.message for each in oracle.open_for("g1")] == messages[2:]
+    oracle.no_doubt("g1", STREAM, 1, 3, 4)
+    assert [each.message for each in oracle.open_for("g1")] == messages[4:]
+    judged.acknowledge(messages[4])
+    assert not oracle.open_for("g1")
+
+
+def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judged) -> None:
+    oracle = judged.oracle
+    oracle.before_join("g1", STREAM, 1, 1, 3)
+    assert oracle.came_before("g1", STREAM, 1, 1, 3)
+    assert not oracle.is_blind("g1", STREAM, 1, 1, 3)
+    oracle.before_join("g1", STREAM, 1, 1, 2, blind=True)
+    assert oracle.is_blind("g1", STREAM, 1, 1, 2)
+    assert not oracle.is_blind("g1", STREAM, 1, 1, 3)
+    assert not oracle.is_blind("other", STREAM, 1, 1, 2)

@@ -19,7 +19,7 @@ from reliamsg.store.database import open_readonly
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import read_journal
-from reliamsg.wire.control import State, open_control
+from reliamsg.wire.control import State, Status, open_control
 from reliamsg.wire.data import FrameError
 
 if TYPE_CHECKING:
@@ -54,6 +54,10 @@ class ConsumerProcess(Process):
         self._waits: tuple[int, list[MessageId]] | None = None
         self._told_lsn = 0
         """Up to where its journal was read."""
+        self._reads_since: float | None = None
+        """When it read a site first since it was opened, as far as its journal was read; None: it did not."""
+        self._overheard: list[tuple[float, str, bytes]] = []
+        """Control frames that came: when, where and what."""
         self._watch = world.oracle.watches[name] = Stopwatch(world.scheduler.now)
         self._words = Words(world.oracle, group, name, world.keys, world.scenario.takeover_timeout)
 
@@ -127,6 +131,7 @@ class ConsumerProcess(Process):
 
     def overhear(self, address: str, body: bytes) -> None:
         """See :class:`Process`: what a standby hears of how far the one that reads is, the judge knows as well."""
+        self._overheard.append((self.scheduler.now, address, body))
         if not self.world.scenario.standbys or self._inbox is None:
             return
         try:
@@ -266,8 +271,13 @@ class ConsumerProcess(Process):
         for row in rows:
             self._told_lsn = row.lsn
             stream = Stream(row.producer, row.topic, row.partition)
-            if row.kind == "before_join":
-                self.world.oracle.before_join(self.group, stream, row.epoch, row.first, row.last)
+            if row.kind == "opened":
+                self._reads_since = None
+            elif row.kind == "connected" and self._reads_since is None:
+                self._reads_since = row.mono_us / 1e6
+            elif row.kind == "before_join":
+                blind = not self._has_heard(stream, row.mono_us / 1e6)
+                self.world.oracle.before_join(self.group, stream, row.epoch, row.first, row.last, blind)
             elif row.kind in ("acknowledged", "dead_lettered"):
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
             elif row.kind == "declared" and skips:
@@ -281,6 +291,22 @@ class ConsumerProcess(Process):
                 letter.stream.producer, letter.epoch, letter.stream.topic, letter.stream.partition, letter.seq
             )
             self.world.oracle.letters[self.group].add(message)
+
+    def _has_heard(self, stream: Stream, at: float) -> bool:
+        """Whether a producer's word about a stream had come by then, since the process began to read: who does not read
+        listens to no producer."""
+        for time, address, body in self._overheard:
+            if self._reads_since is None or not self._reads_since <= time <= at:
+                continue
+            try:
+                frame = open_control(body, address, self.world.keys)
+            except FrameError:
+                continue
+            if isinstance(frame, Status) and any(
+                Stream(frame.producer, told.topic, told.partition) == stream for told in frame.streams
+            ):
+                return True
+        return False
 
     def close(self) -> None:
         """End cleanly, as :class:`~reliamsg.receiving.runner.Runner` does it."""

@@ -147,6 +147,8 @@ class Oracle:
             group: set() for group in self.groups
         }
         """What came before a group joined, as its journal says: there is no other word about that."""
+        self.joined_blindly: set[tuple[str, Stream, int, int, int]] = set()
+        """Of that, what came from producers of which the group had heard nothing."""
 
     def violate(self, kind: str, text: str) -> None:
         """Something must not be."""
@@ -390,9 +392,20 @@ class Oracle:
             given.failed.pop(consumer, None)
         self._ends[group].append(self._scheduler.now)
 
-    def before_join(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
-        """A group's journal says that these came before it joined."""
+    def before_join(
+        self, group: str, stream: Stream, epoch: int, first: int, last: int, blind: bool = False
+    ) -> None:
+        """A group's journal says that these came before it joined. `blind`: it had heard nothing of their producer."""
         self._before_join[group].add((stream, epoch, first, last))
+        if blind:
+            self.joined_blindly.add((group, stream, epoch, first, last))
+
+    def is_blind(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> bool:
+        """Whether the group had heard nothing of the producer of these when it took them for what came before."""
+        return any(
+            (group, stream, epoch) == (its_group, its, its_epoch) and low <= first and last <= (high or last)
+            for its_group, its, its_epoch, low, high in self.joined_blindly
+        )
 
     def came_before(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> bool:
         """Whether all of these came before the group joined, as it says."""
