@@ -177,3 +177,17 @@ def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in (*range(1, 6), *range(21, 31))]
     assert group.state.position == (10, 31)
+
+
+def test_what_the_producer_lets_go_after_it_answered_is_no_gap_either() -> None:
+    """The answer comes once; what is held then may be let go before it is asked for, since the group has settled it."""
+    teller, group = told(30, 21, 21), Group(skip_gaps=False)
+    teller.release(10, 10)
+    group.hear(teller.status())
+    group.wait(2.0)
+    assert group.state.position == (10, 11)
+    teller.release(10, 20)
+    group.hear(replace(teller.status(), reached=None))
+    group.wait(30.0, teller)
+    assert group.got == [(10, n) for n in range(21, 31)]
+    assert (group.gaps, group.told("declared")) == ([], [])

@@ -164,3 +164,33 @@ def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judge
     assert oracle.is_blind("g1", STREAM, 1, 1, 2)
     assert not oracle.is_blind("g1", STREAM, 1, 1, 3)
     assert not oracle.is_blind("other", STREAM, 1, 1, 2)
+
+
+def test_an_inbox_that_was_replaced_may_do_again_what_it_did_since_and_nothing_else(judged: Judged) -> None:
+    one, two = judged.publish(1), judged.publish(2)
+    for seq, message in ((1, one), (2, two)):
+        judged.deliver(seq)
+        judged.acknowledge(message)
+        judged.oracle.settled_durably("g1", "g1-1", [message])
+        judged.later(1.0)
+    judged.oracle.consumer_ended("g1", "g1-1")
+    judged.oracle.inbox_replaced("g1", "g1-1", judged.scheduler.now - 1.5)
+    judged.deliver(2)
+    judged.publish(3)
+    judged.deliver(3)
+    assert judged.kinds == []
+    judged.deliver(1)
+    assert judged.kinds == ["duplicate", "redelivered_after_ack"]
+
+
+@pytest.mark.parametrize(("since", "gone"), [(999.0, True), (1000.5, False)])
+def test_waiting_is_in_vain_only_for_what_a_disk_took_with_it(
+    judged: Judged, since: float, gone: bool
+) -> None:
+    judged.publish(1)
+    judged.later(1.0)
+    judged.publish(2)
+    gap = Gap(STREAM, 1, 1, 2, "expired")
+    assert not judged.oracle.is_gone(gap)
+    judged.oracle.disk_replaced("p1", since)
+    assert judged.oracle.is_gone(gap) is gone

@@ -69,7 +69,10 @@ def test_several_processes_find_what_one_finds() -> None:
     assert [scenario.seed for scenario, *_ in found[0][1]] == list(range(20, 30))
 
 
-TAKES = {"two_sessions": ("two_sessions", "reset"), "restored": ("restored", "crash")}
+TAKES = {
+    "two_sessions": ("two_sessions", "reset"),
+    **{name: (name, "crash") for name in ("restored", "restored_inbox", "wal_lost")},
+}
 """Faults that can't change anything unless something else happens."""
 
 

@@ -52,8 +52,8 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
         state.doubt.end = end
         state.flag_entered()
         core.mark(state)
-    if flag_handed_out(core, state, announced, end):
-        skip_settled(core, state, announced)
+    flagged = flag_handed_out(core, state, announced, end)
+    if skip_settled(core, state, announced) or flagged:
         follow(core, state, now)
     if not (was_there and is_known):
         hurry(core, state, now)

@@ -172,17 +172,18 @@ def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced
     return True
 
 
-def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -> bool:
     """Of what another inbox has settled, and this one has not, go on with the first that the producer still holds:
-    what it has let go since is no gap."""
+    what it has let go since, whoever the status is for, is no gap. Returns whether there was any of that."""
     if state.current is None or state.draining or state.handed_out is None:
-        return  # with epochs that are left and not settled, a later status finds it done
+        return False  # with epochs that are left and not settled, a later status finds it done
     position = state.handed_out.position
     held = ((epoch, first) for epoch, _, first, last in announced.chain if first <= last)
     position = min(position, next(held, position))
     incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
-    if position > state.position and incarnation is not None:
-        adopt(core, state, (position[0], incarnation), position, 0)
+    if position <= state.position or incarnation is None:
+        return False
+    return adopt(core, state, (position[0], incarnation), position, 0)
 
 
 def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) -> None:

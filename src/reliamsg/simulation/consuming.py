@@ -37,6 +37,8 @@ SLOW_S = (0.05, 1.0)
 class ConsumerProcess(Process):
     """Consumes for a group; with `standby` when nobody else does."""
 
+    restored_by = "restored_inbox"
+
     def __init__(self, world: World, name: str, drive: Drive, group: str, standby: bool) -> None:
         super().__init__(world, name, drive)
         self.group = group
@@ -70,6 +72,8 @@ class ConsumerProcess(Process):
         self.drive.format()
         self.note("opens its inbox")
         self.call(self._open)
+        if self.engine is not None and self.alive:
+            self.back_up_later()
 
     def _open(self) -> None:
         world = self.world
@@ -108,6 +112,18 @@ class ConsumerProcess(Process):
         self._acked.clear()
         self._watch.look(self.scheduler.now, False)
         self._words.ended()
+        if self.restored_by in self.faults.enabled or "wal_lost" in self.faults.enabled:
+            self.tell_journalled()  # as long as the journal is there
+        super().ended()
+
+    def file_replaced(self, since: float) -> None:
+        """See :class:`Process`."""
+        self._told_lsn = 0
+        self._words.inbox_replaced()
+        self.world.oracle.inbox_replaced(self.group, self.name, since)
+        self.world.replaced_inboxes.add(self.group)
+        if self.world.keys is not None:
+            self.world.unheard.add(self.group)
 
     def returned(self) -> None:
         """See :class:`Process`."""
@@ -254,17 +270,21 @@ class ConsumerProcess(Process):
 
     def _gap(self, engine: ReceivingEngine, item: GapItem) -> None:
         """Decide on a gap."""
-        if self.world.scenario.on_gap == "wait":
+        if self.world.scenario.on_gap == "wait" and not self._in_vain(item.gap):
             return
         self.note(f"accepts: {item.gap}")
         if engine.accept(item.gap):
             self.world.oracle.gap(self.group, self.name, item.gap)
 
+    def _in_vain(self, gap: Gap) -> bool:
+        """Whether waiting helps no more: a disk took what is missing with it, or nobody listens to this inbox."""
+        return self.world.oracle.is_gone(gap) or self.group in self.world.unheard
+
     # -- the end --------------------------------------------------------------------------------------------
 
     def tell_journalled(self) -> None:
-        """Tell the judge what applications are not told: what came before the group joined, what was skipped, and what
-        had become durable of what its consumers did before they ended."""
+        """Tell the judge what applications are not told: what came before the group joined, what was skipped or
+        came in an epoch that was over, and what had become durable of what its consumers did before they ended."""
         skips = self.world.scenario.on_gap == "skip"
         with contextlib.closing(open_readonly(self.drive.path)) as connection:
             rows = list(read_journal(connection, self._told_lsn))
@@ -280,7 +300,7 @@ class ConsumerProcess(Process):
                 self.world.oracle.before_join(self.group, stream, row.epoch, row.first, row.last, blind)
             elif row.kind in ("acknowledged", "dead_lettered"):
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
-            elif row.kind == "declared" and skips:
+            elif row.kind == "declared" and (skips or row.reason == "superseded"):
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
                 self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
 

@@ -7,8 +7,10 @@ fsync costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sqlite3
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +19,14 @@ from reliamsg.store.database import Database, Kind
 
 __all__ = ["Crash", "Drive", "Image", "Mishap"]
 
+SECTOR = 512
+"""A disk writes that much, or nothing of it."""
 SYNC_FULL = 2
 """``PRAGMA synchronous``: each commit is fsynced."""
 
-Mishap = Literal["", "disk_full", "fsync_error", "crash_before_commit", "torn_write", "crash_after_commit"]
+Mishap = Literal[
+    "", "disk_full", "fsync_error", "crash_before_commit", "torn_write", "torn_checkpoint", "crash_after_commit",
+]  # fmt: skip
 """What happens to a commit; empty where nothing does."""
 
 Image = tuple[bytes, bytes]
@@ -66,6 +72,30 @@ class Drive:
         """What a crash in the middle of a commit has left, if there was one."""
         self._synced: Image | None = None
         """Where commits are not fsynced: what is on the disk for sure."""
+        self._clock: Callable[[], float] | None = None
+        self._committed_at = 0.0
+        self._seen: dict[int, float] = {}
+        """When the database file was first seen to have this checksum, by the latest commit that can be in it."""
+        self._torn_databases: set[int] = set()
+        """Checksums of database files that are nothing without their WAL files."""
+
+    def watch_checkpoints(self, clock: Callable[[], float]) -> None:
+        """Keep a record of what is in the database file alone: see :meth:`lose_wal`."""
+        self._clock = clock
+
+    def _look_at_database(self) -> float:
+        """Since when the database file is as it is."""
+        return self._seen.setdefault(zlib.crc32(self.path.read_bytes()), self._committed_at)
+
+    def lose_wal(self) -> float | None:
+        """Remove the WAL file. Nobody may have the database open. Gives the time up to which all is in the database
+        file; None where nothing was removed: there is no WAL file, or no database without it."""
+        database, wal = self.image()
+        if not wal or zlib.crc32(database) in self._torn_databases:
+            return None
+        since = self._look_at_database()
+        self.restore((database, b""))
+        return since
 
     def connect(self, path: Path, **options: Any) -> sqlite3.Connection:
         """Takes the place of ``sqlite3.connect``."""
@@ -103,10 +133,15 @@ class Drive:
         if mishap == "crash_before_commit":
             raise Crash
         before = self.image() if mishap == "torn_write" else None
+        if self._clock is not None:
+            self._look_at_database()
+            self._committed_at = self._clock()
         cursor = execute("COMMIT")
         self.commits += 1
         if before is not None:
             self._torn = self._tear(before, self.image())
+        if mishap == "torn_checkpoint":
+            self._torn = self._tear_checkpoint(self.image())
         if mishap:
             raise Crash
         return cursor
@@ -126,6 +161,27 @@ class Drive:
         at = self._random.randrange(first, max(first + 1, size - 512))
         rest = old[at:] if self._random.random() < 0.5 else self._random.randbytes(min(64, size - at))
         return before[0], new[:at] + rest
+
+    def _tear_checkpoint(self, image: Image) -> Image:
+        """The database file while what is in the WAL file was being copied into it: any part of that is there. The WAL
+        file is complete until all of it is."""
+        old, wal = image
+        aside = self.path.with_name(f"{self.path.name}.checkpoint")
+        aside_wal = aside.with_name(f"{aside.name}-wal")
+        aside.write_bytes(old)
+        aside_wal.write_bytes(wal)
+        with contextlib.closing(sqlite3.connect(aside)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            new = aside.read_bytes()
+        for left in self.path.parent.glob(f"{aside.name}*"):
+            left.unlink()
+        torn = bytearray(old.ljust(len(new), b"\0"))
+        share = self._random.random()
+        for at in range(0, len(new), SECTOR):
+            if self._random.random() < share:
+                torn[at : at + SECTOR] = new[at : at + SECTOR]
+        self._torn_databases.add(zlib.crc32(torn))
+        return bytes(torn), wal
 
     # -- what becomes of the file ---------------------------------------------------------------------------
 

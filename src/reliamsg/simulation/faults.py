@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-__all__ = ["FAULTS", "Faults"]
+__all__ = ["FAULTS", "ON_THEIR_OWN", "Faults"]
 
 GROWTH = 5.0
 """A fault whose first chance is p becomes likelier by the factor 1 + GROWTH * p with every opportunity it misses."""
@@ -49,12 +49,15 @@ FAULTS: dict[str, tuple[float, str]] = {
     "crash_inside": (0.0005, "a process ends in the middle of a step"),
     "crash_before_commit": (0.002, "a process ends before a commit"),
     "torn_write": (0.002, "a process ends while a commit is being written"),
+    "torn_checkpoint": (0.002, "a process ends while its WAL file is being copied into the database"),
     "crash_after_commit": (0.002, "a process ends after a commit, before it knows"),
     "pause": (0.0005, "a process is stopped for a while, and goes on"),
     "restart": (0.0005, "a process is closed cleanly and opened again"),
     "disk_full": (0.002, "a disk is full for a while"),
     "fsync_error": (0.001, "an fsync fails"),
     "restored": (0.0005, "an outbox is replaced by an older copy of it"),
+    "restored_inbox": (0.002, "an inbox is replaced by an older copy of it"),
+    "wal_lost": (0.003, "the WAL file of an outbox or inbox is gone, with all since the last checkpoint"),
     "clock_jump": (0.01, "a wall clock jumps by up to a day, ahead or back"),
     # Applications
     "handler_failed": (0.02, "handling a message raises"),
@@ -65,6 +68,9 @@ FAULTS: dict[str, tuple[float, str]] = {
     "flood": (0.02, "somebody sends a lot of junk"),
 }  # fmt: skip
 """Name → the chance at the first opportunity, and what happens."""
+
+ON_THEIR_OWN: dict[str, float] = {"torn_checkpoint": 0.1, "restored_inbox": 0.06, "wal_lost": 0.06}
+"""Faults that a seed draws each by dice of its own, with this chance: so they came without changing the others'."""
 
 
 class Faults:

@@ -6,7 +6,7 @@ of violation means is in :data:`KINDS`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -79,6 +79,8 @@ class _Given:
     """Highest (epoch, number)."""
     number: int = -1
     """Highest number of an operation."""
+    firsts: list[tuple[float, tuple[int, int], int]] = field(default_factory=list)
+    """When these were the highest first, and what they were then."""
     moved_at: dict[str, float] = field(default_factory=dict)
     """When something was handed out, settled or declared last, by consumer and its stopwatch: what others do does not
     wind its clock."""
@@ -101,13 +103,13 @@ class Oracle:
         self.violations: list[Violation] = []
         self.operations: dict[bytes, Operation] = {}
         self.groups = tuple(groups)
-        self.holds = False
-        """Producers hold everything until the groups have it, and applications never give a gap up."""
         self._scheduler = scheduler
         self._gap_timeout = gap_timeout
         self._needed = needed
         """Sites that must have confirmed."""
         self._streams: dict[Stream, list[Operation]] = {}
+        self._replaced: set[str] = set()
+        """Producers whose outbox was replaced by an older copy of itself."""
         self._bodies: dict[MessageId, bytes] = {}
         self._given: dict[tuple[str, Stream], _Given] = {}
         self.handed: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
@@ -122,8 +124,8 @@ class Oracle:
         """Consumers that read only after they found that no other does: they flag whatever that may have handed out."""
         self._ends: dict[str, list[float]] = {group: [] for group in self.groups}
         """When consumers ended."""
-        self.settled: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
-        """What was acknowledged durably, and by whose inbox."""
+        self.settled: dict[str, dict[MessageId, tuple[str, float]]] = {group: {} for group in self.groups}
+        """What was acknowledged durably, by whose inbox, and when."""
         self.acked: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was acknowledged."""
         self.doubted: dict[str, set[MessageId]] = {group: set() for group in self.groups}
@@ -180,11 +182,20 @@ class Oracle:
 
     def disk_replaced(self, producer: str, since: float) -> None:
         """An outbox is what it was at `since` again."""
+        self._replaced.add(producer)
         for operation in self.operations.values():
             if operation.stream.producer == producer and operation.durable_at > since:
                 operation.gone = True
             if operation.stream.producer == producer and operation.outcome == "invoked":
                 operation.outcome = "indeterminate"
+
+    def is_gone(self, gap: Gap) -> bool:
+        """Whether a disk took all that is known of a gap with it, so that waiting for it would be in vain."""
+        return gap.stream.producer in self._replaced and all(
+            operation.gone
+            for operation in self._streams.get(gap.stream, ())
+            if operation.message is not None and _covers(gap, operation.message)
+        )
 
     # -- at brokers -----------------------------------------------------------------------------------------
 
@@ -256,6 +267,7 @@ class Oracle:
         self._given_at[group][identity] = self._scheduler.now
         given.latest = max(given.latest, (identity.epoch, identity.seq))
         given.number = max(given.number, operation.number)
+        given.firsts.append((self._scheduler.now, given.latest, given.number))
         self._moved(consumer, given)
 
     def _moved(self, consumer: str, given: _Given) -> None:
@@ -282,7 +294,7 @@ class Oracle:
         knew = before == consumer or consumer in self.standbys or (message.epoch, message.seq) < told
         if knew and not message.redelivered:
             self.violate("duplicate", f"{message.id} at {consumer}, before at {before}")
-        by = self.settled[group].get(message.id)
+        by, _ = self.settled[group].get(message.id, ("", 0.0))
         if by == consumer:
             self.violate("redelivered_after_ack", f"{message.id} at {consumer}")
 
@@ -320,7 +332,7 @@ class Oracle:
     def settled_durably(self, group: str, consumer: str, messages: Iterable[MessageId]) -> None:
         """``ack(durable=True)`` would have returned."""
         for message in messages:
-            self.settled[group][message] = consumer
+            self.settled[group][message] = consumer, self._scheduler.now
 
     def doubt(self, group: str, messages: Iterable[MessageId]) -> None:
         """What was done about these may have ended with their consumer: they are waited for, or for the word of its
@@ -392,6 +404,28 @@ class Oracle:
             given.failed.pop(consumer, None)
         self._ends[group].append(self._scheduler.now)
 
+    def inbox_replaced(self, group: str, consumer: str, since: float) -> None:
+        """A consumer's inbox is what it was at `since` again: of what it did after that it knows as little as another
+        inbox of its group that never heard of it."""
+        gone = f"{consumer} before its inbox was replaced"
+        self.inboxes[group].add(gone)
+        for message, at in self._given_at[group].items():
+            if at > since and self.handed[group][message] == consumer:
+                self.handed[group][message] = gone
+        for message, (by, at) in self.settled[group].items():
+            if at > since and by == consumer:
+                self.settled[group][message] = gone, at
+        self.declared[group] = [
+            each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
+            for each in self.declared[group]
+        ]
+        self._buried[group].clear()  # which of its dead letters the copy holds is not known
+        for (its, _), given in self._given.items():
+            if its == group:
+                given.firsts = [each for each in given.firsts if each[0] <= since]
+                _, given.latest, given.number = given.firsts[-1] if given.firsts else (0.0, (0, 0), -1)
+                given.moved_at.pop(consumer, None)
+
     def before_join(
         self, group: str, stream: Stream, epoch: int, first: int, last: int, blind: bool = False
     ) -> None:
@@ -436,6 +470,25 @@ class Oracle:
     def _done(self, group: str, message: MessageId) -> bool:
         return message in self.handed[group] or message in self.dead[group] or self._is_passed(group, message)
 
+    def _is_left(self, gap: Gap) -> bool:
+        """Whether it was declared since its epoch was over: its producer's outbox was replaced."""
+        return gap.reason == "superseded" and gap.stream.producer in self._replaced
+
+    def is_behind(self, group: str, operation: Operation) -> bool:
+        """Whether this was published to an outbox that had been replaced, in an epoch behind one that the group had
+        been given by then: it is declared when it arrives, and nobody tells if every broker loses it."""
+        message = operation.message
+        return (
+            message is not None
+            and message.producer in self._replaced
+            and any(
+                handed.epoch > message.epoch
+                and Stream(handed.producer, handed.topic, handed.partition) == operation.stream
+                and self.operations[self._bodies[handed]].number < operation.number
+                for handed in self.handed[group]
+            )
+        )
+
     # -- the end --------------------------------------------------------------------------------------------
 
     def open_for(self, group: str) -> list[Operation]:
@@ -448,10 +501,12 @@ class Oracle:
             and not operation.gone
             and operation.message not in done
             and not (operation.message is not None and self._is_passed(group, operation.message))
+            and not self.is_behind(group, operation)
         ]
 
-    def judge(self) -> None:
-        """Everything is over."""
+    def judge(self, held_for: Collection[str] = ()) -> None:
+        """Everything is over. `held_for`: groups for which producers hold everything until they have it, and which
+        never give a gap up."""
         for group, operation, by, at in self._passed:
             message = operation.message
             if (
@@ -468,23 +523,24 @@ class Oracle:
                 )
         for group in self.groups:
             for operation in self.operations.values():
-                self._judge(group, operation)
+                self._judge(group, operation, group in held_for)
             for message in sorted(self._buried[group] - self.letters[group]):
                 if not self._is_passed(group, message):
                     self.violate("lost", f"{message} at {group}: given up, and not among the dead letters")
 
-    def _judge(self, group: str, operation: Operation) -> None:
+    def _judge(self, group: str, operation: Operation, held: bool) -> None:
         message = operation.message
         if message is None and operation.outcome == "ok" and not operation.gone:
             self.violate("lost", f"{operation.body!r} at {group}: never sent")
         if operation.gone or message is None or message in self.handed[group] or message in self.dead[group]:
             return
-        declared = next((each.at for each in self.declared[group] if _covers(each.gap, message)), None)
+        found = next((each for each in self.declared[group] if _covers(each.gap, message)), None)
+        declared = None if found is None else found.at
         let_go = self._let_go[group].get(message)
-        if declared is None and not self._came_before(group, message):
-            if operation.outcome == "ok":
+        if found is None and not self._came_before(group, message):
+            if operation.outcome == "ok" and not self.is_behind(group, operation):
                 self.violate("lost", f"{message} at {group}")
-        elif declared is not None and self.holds and operation.outcome == "ok":
+        elif found is not None and held and operation.outcome == "ok" and not self._is_left(found.gap):
             self.violate("lost_held", f"{message} at {group}")
         if (
             let_go is not None

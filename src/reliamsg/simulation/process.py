@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from reliamsg.errors import ReliamsgError
-from reliamsg.simulation.disk import Crash, Drive, Mishap
+from reliamsg.simulation.disk import Crash, Drive, Image, Mishap
 from reliamsg.simulation.network import Path
 from reliamsg.simulation.transport import SimulatedTransports
 
@@ -18,7 +18,9 @@ __all__ = ["Process"]
 
 RESTART_S = (0.05, 2.0)
 PAUSE_S = (0.1, 12.0)
-CRASHES: tuple[Mishap, ...] = ("crash_before_commit", "torn_write", "crash_after_commit")
+CRASHES: tuple[Mishap, ...] = ("crash_before_commit", "torn_write", "torn_checkpoint", "crash_after_commit")
+BACKUP_S = (0.5, 4.0)
+"""A copy of a file is made so long after it was opened."""
 FULL_S = (0.2, 3.0)
 THREAD_S = 0.0002
 """A thread that is woken takes up to so long to run ..."""
@@ -31,6 +33,9 @@ class Process:
 
     Whatever happens in it goes through :meth:`call`, so that it can end, or be stopped, between any two things.
     """
+
+    restored_by = ""
+    """The fault that replaces its file by an older copy."""
 
     def __init__(self, world: World, name: str, drive: Drive) -> None:
         self.world = world
@@ -51,7 +56,11 @@ class Process:
         # Looked up once: most runs have few faults, and nothing is asked more often.
         self._mortal = not self.faults.enabled.isdisjoint(("crash", "restart", "pause"))
         self._fragile = not self.faults.enabled.isdisjoint(("disk_full", "fsync_error", *CRASHES))
+        self._copy: tuple[float, Image] | None = None
+        """An older copy of the file, and when it was made."""
         drive.mishap = self._mishap
+        if "wal_lost" in self.faults.enabled:
+            drive.watch_checkpoints(lambda: self.scheduler.now)
 
     # -- Host -----------------------------------------------------------------------------------------------
 
@@ -189,6 +198,36 @@ class Process:
         if again_in is not None:
             self.scheduler.after(again_in, self.open, self.life)
 
+    # -- the disk -------------------------------------------------------------------------------------------
+
+    def back_up_later(self) -> None:
+        """The file is open: some time from now a copy of it is made."""
+        if self.restored_by in self.faults.enabled:
+            self.after(self.faults.random(self.restored_by).uniform(*BACKUP_S), self._back_up)
+
+    def _back_up(self) -> None:
+        self._copy = self.scheduler.now, self.drive.image()
+
+    def ended(self) -> None:
+        """The process is gone: what it had begun is indeterminate, and its file may not be the same when it is opened
+        again."""
+        if self._copy is not None and self.faults.bites(self.restored_by, 300):
+            at, image = self._copy
+            self.faults.strikes(self.restored_by)
+            self.note(f"its file is replaced by a copy of {at:.4f}")
+            self.drive.restore(image)
+            self.file_replaced(at)
+        if self.faults.bites("wal_lost", 100):
+            before = self.drive.lose_wal()
+            if before is not None:
+                self.faults.strikes("wal_lost")
+                self.note(f"its WAL file is gone: it is as it was at {before:.4f}")
+                self.file_replaced(before)
+
+    def file_replaced(self, since: float) -> None:
+        """The file is what it was at `since` again. Subclasses tell the judge."""
+        raise NotImplementedError
+
     # -- the engine's thread --------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -227,9 +266,6 @@ class Process:
 
     def returned(self) -> None:
         """The process is about to crash: what its other threads were told until now was told."""
-
-    def ended(self) -> None:
-        """The process is gone: what it had begun is indeterminate."""
 
     def step(self) -> float | None:
         """Let the engine do what is due."""

@@ -10,7 +10,7 @@ from reliamsg.message import Stream
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.intake import MESSAGE_OVERHEAD
 from reliamsg.sending.receipt import Receipt
-from reliamsg.simulation.disk import Drive, Image
+from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.oracle import Operation
 from reliamsg.simulation.process import Process
 from reliamsg.store.outbox import Outbox
@@ -22,7 +22,6 @@ __all__ = ["ProducerProcess"]
 
 LATER_S = 0.2
 """A publish that was refused for lack of room is tried again."""
-BACKUP_S = (0.5, 4.0)
 LOOK_AT_ALL = 50
 JUDGED_BYTES = 64 * 1024
 """No run publishes more; a limit above needs no look."""
@@ -32,6 +31,8 @@ BURSTS = (1, 1, 1, 2, 6, 20)
 
 class ProducerProcess(Process):
     """Publishes `messages` to the topics, over about `seconds`."""
+
+    restored_by = "restored"
 
     def __init__(self, world: World, name: str, drive: Drive, messages: int, seconds: float) -> None:
         super().__init__(world, name, drive)
@@ -45,14 +46,11 @@ class ProducerProcess(Process):
         """Not known to be durable."""
         self._unconfirmed: list[tuple[Operation, Receipt]] = []
         self._looks = 0
-        self._copy: tuple[float, Image] | None = None
-        """An older copy of the outbox, and when it was made."""
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""
         if self.alive or (life is not None and life != self.life):
             return
-        world = self.world
         self.life += 1
         self.alive = True
         self.drive.format()
@@ -60,8 +58,7 @@ class ProducerProcess(Process):
         self.call(self._open)
         if self.engine is not None and self.alive:
             self.after(0.0, self._publish)
-            if "restored" in self.faults.enabled:
-                self.after(world.faults.random("restored").uniform(*BACKUP_S), self._back_up)
+            self.back_up_later()
 
     def _open(self) -> None:
         world = self.world
@@ -103,16 +100,12 @@ class ProducerProcess(Process):
             operation.outcome = "indeterminate"
         self._waiting.clear()
         self._unconfirmed.clear()
-        if self._copy is not None and self.faults.bites("restored", 300):
-            at, image = self._copy
-            self.faults.strikes("restored")
-            self.note(f"its outbox is replaced by a copy of {at:.4f}")
-            self.drive.restore(image)
-            self.world.oracle.disk_replaced(self.name, at)
-            self.world.restored = True
+        super().ended()
 
-    def _back_up(self) -> None:
-        self._copy = self.scheduler.now, self.drive.image()
+    def file_replaced(self, since: float) -> None:
+        """See :class:`Process`."""
+        self.world.oracle.disk_replaced(self.name, since)
+        self.world.restored = True
 
     def step(self) -> float | None:
         """See :class:`Process`."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from reliamsg.config import Confirm, Quorum, Site
-from reliamsg.simulation.faults import FAULTS
+from reliamsg.simulation.faults import FAULTS, ON_THEIR_OWN
 
 __all__ = ["Scenario", "draw"]
 
@@ -84,10 +84,8 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     )
     keys = chance.random() < 0.2 or "forged" in (fixed or ())
     plain = chance.random() < 0.1
-    chosen = _faults(chance, keys) if fixed is None else fixed
+    chosen = _faults(chance, keys, seed) if fixed is None else fixed
     on_gap = chance.choice(gaps)
-    if on_gap == "wait" and "restored" in chosen:
-        on_gap = "accept"  # what went with the disk never comes
     return Scenario(
         seed, messages, chosen, sites,
         producers=("p1", "p2")[: chance.choice([1, 1, 1, 2])],
@@ -118,11 +116,15 @@ def _site(chance: random.Random, number: int) -> Site:
     )  # fmt: skip
 
 
-def _faults(chance: random.Random, keys: bool) -> tuple[str, ...]:
+def _faults(chance: random.Random, keys: bool, seed: int) -> tuple[str, ...]:
     """Some of all; in one run of twenty none."""
-    possible = [name for name in FAULTS if (keys or name != "forged")]
+    possible = [name for name in FAULTS if (keys or name != "forged") and name not in ON_THEIR_OWN]
     count = chance.choice([0, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 8, 9, 10, 12, 14, 16, 18, 20])
     chosen = set(chance.sample(possible, min(count, len(possible))))
     if keys:
         chosen.add("forged")
+    if count:
+        chosen |= {
+            name for name, share in ON_THEIR_OWN.items() if random.Random(f"{seed}/{name}").random() < share
+        }
     return tuple(name for name in FAULTS if name in chosen)

@@ -58,3 +58,7 @@ class Words:
         """Its process ended: it needs a new proof."""
         self._beacons.clear()
         self._proof = None
+
+    def inbox_replaced(self) -> None:
+        """Its inbox is an older copy, which does not know what was told since."""
+        self._positions.clear()

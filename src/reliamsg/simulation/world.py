@@ -57,6 +57,10 @@ class World:
         self.sites = scenario.sites
         self.restored = False
         """An outbox was replaced by an older copy of itself."""
+        self.replaced_inboxes: set[str] = set()
+        """Groups of which an inbox was."""
+        self.unheard: set[str] = set()
+        """Groups of these that producers do not repair for: with keys, what an older copy asks for looks recorded."""
         self.wall_jump_us = 0
         self.error: BaseException | None = None
         """The first that the product should never have raised."""
@@ -195,8 +199,8 @@ class World:
         for consumer in self.consumers:
             consumer.tell_journalled()
             consumer.tell_letters()
-        self.oracle.holds = self.scenario.release == "consumed" and self.scenario.on_gap == "wait"
-        self.oracle.judge()
+        holds = self.scenario.release == "consumed" and self.scenario.on_gap == "wait"
+        self.oracle.judge(set(self.scenario.groups) - self.unheard if holds else ())
 
     @property
     def _is_done(self) -> bool:

@@ -1,0 +1,99 @@
+"""Simulated disks: what a power cut or an operator may leave of a file, and what may not be left."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reliamsg.simulation.disk import Crash, Drive, Mishap
+from reliamsg.store.outbox import Outbox
+
+WALL_US = 1_700_000_000_000_000
+
+
+class Client:
+    """An outbox that is opened and committed to, at times that are told."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.now = 0.0
+        self.drive = Drive(directory / "p.outbox.db", "outbox", "p", random.Random(seed))
+        self.drive.watch_checkpoints(lambda: self.now)
+        self.drive.format()
+        self.outbox: Outbox | None = None
+
+    def open(self) -> Outbox:
+        self.outbox = Outbox(self.drive.path, "p", WALL_US, 0, "00", self.drive.connect)
+        return self.outbox
+
+    def commit(self, value: int, mishap: Mishap = "") -> None:
+        assert self.outbox is not None
+        self.drive.mishap = lambda: mishap
+        self.now += 1.0
+        with self.outbox._db.transaction() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('value', ?)", (str(value),))
+            connection.execute("INSERT OR REPLACE INTO meta VALUES ('filler', ?)", ("x" * 20_000,))
+
+    def crash(self) -> None:
+        self.drive.crash(self.close)
+
+    def close(self) -> None:
+        if self.outbox is not None:
+            self.outbox.close()
+            self.outbox = None
+
+    def value(self) -> str | None:
+        """What is there, as SQLite recovers it."""
+        with contextlib.closing(sqlite3.connect(self.drive.path)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            row = connection.execute("SELECT value FROM meta WHERE name = 'value'").fetchone()
+        return None if row is None else row[0]
+
+
+@pytest.fixture(params=range(10))
+def client(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
+    found = Client(tmp_path, request.param)
+    yield found
+    found.close()
+
+
+def test_a_checkpoint_that_was_cut_short_loses_nothing(client: Client) -> None:
+    client.open()
+    client.commit(1)
+    before, _ = client.drive.image()
+    with pytest.raises(Crash):
+        client.commit(2, "torn_checkpoint")
+    client.crash()
+    after, wal = client.drive.image()
+    assert after != before
+    assert wal
+    assert client.drive.lose_wal() is None, (
+        "a database in the middle of a checkpoint is nothing without the WAL"
+    )
+    assert client.value() == "2"
+    assert not list(client.drive.path.parent.glob("*checkpoint*"))
+
+
+def test_without_its_wal_file_a_database_is_what_it_was_at_the_last_checkpoint(client: Client) -> None:
+    outbox = client.open()
+    client.commit(1)
+    client.commit(2)
+    outbox._db.checkpoint()
+    client.commit(3)
+    client.commit(4)
+    client.crash()
+    assert client.drive.lose_wal() == 2.0
+    assert client.value() == "2"
+    assert client.drive.lose_wal() is None
+
+
+def test_what_was_closed_cleanly_has_no_wal_file_to_lose(client: Client) -> None:
+    client.open()
+    client.commit(1)
+    client.close()
+    assert client.drive.lose_wal() is None
+    assert client.value() == "1"
