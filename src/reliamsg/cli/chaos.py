@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import signal
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -99,6 +100,7 @@ def run(
     chosen = _chosen(names)
     seed = secrets.randbelow(2**32) if seed is None else seed
     results = []
+    _end_like_interrupted()
     for scenario in chosen:
         if not as_json:
             click.echo(f"{scenario.name}: {scenario.title} (seed {seed})")
@@ -149,6 +151,7 @@ def campaign(runs: int, jobs: int, seed: int | None, directory: Path, as_json: b
             click.echo(f"  {problem}", err=as_json)
 
     seed = secrets.randbelow(2**32) if seed is None else seed
+    _end_like_interrupted()
     summary = perform(runs, directory.resolve(), seed, jobs=jobs, on_result=tell)
     if as_json:
         print_json(summary.as_dict())
@@ -157,6 +160,12 @@ def campaign(runs: int, jobs: int, seed: int | None, directory: Path, as_json: b
     if summary.missing:
         return Status.UNKNOWN
     return Status.OK if summary.ok else Status.INCOMPLETE
+
+
+def _end_like_interrupted() -> None:
+    """Have SIGTERM end this command as Ctrl-C does: brokers, disks and networks end with it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    click.get_current_context().call_on_close(lambda: signal.signal(signal.SIGTERM, before))
 
 
 def _chosen(names: tuple[str, ...]) -> list[Scenario]:

@@ -133,7 +133,10 @@ def campaign(
             finally:
                 nodes.put(node)
 
-        pool = stack.enter_context(ThreadPoolExecutor(jobs, thread_name_prefix="reliamsg-campaign"))
+        pool = ThreadPoolExecutor(jobs, thread_name_prefix="reliamsg-campaign")
+        stack.callback(
+            pool.shutdown, cancel_futures=True
+        )  # interrupted, it ends what is under way, and no more
         for result in pool.map(one, range(runs)):
             summary.add(result)
             on_result(result)
