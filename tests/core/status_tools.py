@@ -249,6 +249,7 @@ class Disk:
                 [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
                 state.closed.spans(),
                 state.closed.forgotten,
+                state.unheard,
             )
         for item in change.epochs:
             known: Reorder = item.known

@@ -8,7 +8,7 @@ import pytest
 
 from reliamsg.core.announced import Announced
 from reliamsg.core.stream import MAX_EPOCHS_AHEAD
-from reliamsg.message import Prev
+from reliamsg.message import Gap, Prev
 
 from .status_tools import STREAM, all_of, pair
 
@@ -113,6 +113,27 @@ def test_an_epoch_that_was_lost_after_the_group_was_named_is_a_gap() -> None:
     assert group.told("before_join") == []
     assert group.told("declared") == [(10, 1, 5, "expired"), (20, 1, 2, "expired")]
     assert group.got == all_of(teller)[7:]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("since", [None, (10, 5), (10, 20)])
+def test_what_was_joined_behind_is_declared_when_its_producer_is_heard(
+    since: tuple[int, int] | None, crash: bool
+) -> None:
+    teller, group = pair(25)
+    teller.since = since
+    group.receive(teller, 10, 20, 25)
+    group.wait(group.core.rules.gap_timeout + 1.0)
+    assert group.told("joined") == [(10, 20, 20, "")]
+    if crash:
+        group.crash()
+    expected = [(10, 5, 19, "joined late")] if since == (10, 5) else []
+    for _ in range(2):
+        group.hear(teller.status())
+        group.wait(3.0)
+        assert group.told("declared") == expected
+    assert group.core.missed == [Gap(STREAM, *each) for each in expected]
+    assert group.got == [(10, n) for n in range(20, 26)]
 
 
 def test_a_late_joiner_starts_with_the_oldest_that_is_offered() -> None:

@@ -194,3 +194,10 @@ def test_waiting_is_in_vain_only_for_what_a_disk_took_with_it(
     assert not judged.oracle.is_gone(gap)
     judged.oracle.disk_replaced("p1", since)
     assert judged.oracle.is_gone(gap) is gone
+
+
+def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) -> None:
+    judged.publish(1)
+    judged.oracle.missed("g1", "g1-1", Gap(STREAM, 1, 1, 1, "joined late"))
+    judged.oracle.judge()
+    assert judged.kinds == []

@@ -4,8 +4,8 @@
 (:mod:`~reliamsg.core.reorder`), the gap clock (:mod:`~reliamsg.core.gaps`), what producers said
 (:mod:`~reliamsg.core.heard`) and requests for what is missing (:mod:`~reliamsg.core.asking`). It takes and gives
 ranges; the bytes are its caller's. After any call look at ``urgent`` (a commit is wanted now), ``touched`` (streams
-that may have something to hand out) and ``conflicts``; after a tick at :meth:`~ConsumerCore.asks`, after a commit at
-``moved``.
+that may have something to hand out), ``conflicts`` and ``missed``; after a tick at :meth:`~ConsumerCore.asks`, after a
+commit at ``moved``.
 
 A commit goes in three steps: :meth:`~ConsumerCore.snapshot`, the caller's transaction, then
 :meth:`~ConsumerCore.committed`, which returns the deliveries that brokers may forget, or
@@ -79,6 +79,8 @@ class ConsumerCore:
         """What is to be journalled with the next commit. The caller takes them out."""
         self.conflicts: list[tuple[Stream, int, str]] = []
         """(stream, epoch, what is wrong), each reported once. The caller takes them out."""
+        self.missed: list[Gap] = []
+        """Gaps that were passed by joining, and found out afterwards. The caller takes them out."""
         self.urgent = False
         self.touched: dict[Stream, StreamState] = {}
         self.moved: set[Stream] = set()

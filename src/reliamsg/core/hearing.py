@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from reliamsg.core.announced import Announced
 from reliamsg.core.asking import hurry, watch
 from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, trimmed
-from reliamsg.core.joining import flag_handed_out, join_as_told, skip_settled
+from reliamsg.core.joining import declare_missed, flag_handed_out, join_as_told, skip_settled
 from reliamsg.core.passage import follow
 from reliamsg.core.stream import Note, StreamState
 from reliamsg.wire.limits import MAX_SEQ
@@ -55,6 +55,8 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     flagged = flag_handed_out(core, state, announced, end)
     if skip_settled(core, state, announced) or flagged:
         follow(core, state, now)
+    if state.unheard:
+        declare_missed(core, state, announced)
     if not (was_there and is_known):
         hurry(core, state, now)
     if not _is_settled(state, announced):

@@ -10,13 +10,19 @@ from reliamsg.core.gaps import GapKey
 from reliamsg.core.heard import extend, start_of
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Adopted, HandedOut, Note, StreamState
-from reliamsg.message import Prev
+from reliamsg.message import Gap, Prev
 from reliamsg.wire.limits import MAX_SEQ
 
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
 
-__all__ = ["adopt", "before_joining", "flag_handed_out", "join_after_all", "join_as_told", "skip_settled"]
+__all__ = [
+    "JOINED_LATE", "adopt", "before_joining", "declare_missed", "flag_handed_out", "join_after_all", "join_as_told",
+    "skip_settled",
+]  # fmt: skip
+
+JOINED_LATE = "joined late"
+"""The reason of a gap that was passed by joining, and is found out afterwards."""
 
 
 def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
@@ -105,6 +111,27 @@ def join_after_all(core: ConsumerCore, state: StreamState) -> None:
         detail = {"until_epoch": lowest.epoch, "extent": "unknown"}
         core.note(Note("declared", state.stream, epoch, 0, first, 0, "", "extent unknown", detail))
     join(core, state, lowest, lowest.held.first)
+    state.unheard = adopted is None and core.rules.begin == "earliest"
+
+
+def declare_missed(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+    """The producer of a stream that was joined without a word from it is heard. What it counted the group for, and the
+    group began behind, is a gap after all."""
+    joined, since = state.joined, announced.since
+    if joined is None or not announced.chain or announced.chain[-1][0] < joined[0]:
+        return  # it may not have told of what arrived yet
+    state.unheard, state.history_changed = False, True
+    core.mark(state)
+    if since is None:
+        return
+    if state.handed_out is not None:
+        since = max(since, state.handed_out.position)
+    for epoch, incarnation, _, last in announced.chain:
+        first = since[1] if epoch == since[0] else 1
+        end = joined[1] - 1 if epoch == joined[0] else last
+        if since[0] <= epoch <= joined[0] and first <= end:
+            core.note(Note("declared", state.stream, epoch, incarnation, first, end, reason=JOINED_LATE))
+            core.missed.append(Gap(state.stream, epoch, first, end, JOINED_LATE))
 
 
 def _with(announced: Announced, arrived: Reorder) -> Announced:
@@ -233,7 +260,7 @@ def _take_over(core: ConsumerCore, state: StreamState, known: Reorder) -> None:
 def _begin(core: ConsumerCore, state: StreamState, known: Reorder, first: int, reason: str) -> None:
     core.moves += 1
     state.current = known
-    state.joined = (known.epoch, first)
+    state.joined, state.unheard = (known.epoch, first), False
     state.history_changed = True
     state.flag(known)
     core.note(Note("joined", state.stream, known.epoch, known.incarnation, first, first, reason=reason))

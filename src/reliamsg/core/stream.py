@@ -140,7 +140,7 @@ class StreamState:
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
         "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing", "gap", "halted",
         "handed_out", "heard", "history", "history_changed", "joined", "live", "look_at", "reported", "reserve",
-        "reserved_at", "retry_at", "stream", "waiting",
+        "reserved_at", "retry_at", "stream", "unheard", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -174,7 +174,8 @@ class StreamState:
         """Attempts that a commit holds and that were not made yet."""
         self.retry_at = self.look_at = 0.0
         """Nothing of the stream is timed before."""
-        self.halted = False
+        # Unheard: it was joined without a word from its producer, which may count the group from before that.
+        self.halted = self.unheard = False
         self.reserve, self.reserved_at = 2_000, 0
         self.reported: set[tuple[int, int]] = set()
         self.waiting: list[Waiting] = []

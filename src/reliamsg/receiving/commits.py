@@ -340,6 +340,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
             state.closed.spans(),
             state.closed.forgotten,
+            state.unheard,
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}

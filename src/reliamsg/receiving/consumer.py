@@ -60,7 +60,9 @@ class Consumer:
     :class:`Gap`, on the thread that asks for messages, by returning ``"skip"``, ``"wait"`` or ``"raise"``.
     `on_late` is called, on such a thread, with messages that arrive after their gap was passed; it is all
     that ever happens with them. `on_error` is called on a thread of the consumer's with what handlers raised,
-    with conflicts between producers, with an inbox that can't be written, and with what ends the consumer.
+    with conflicts between producers, with a :class:`GapError` for what was missing when a stream was joined and is
+    found out afterwards (there is nothing to accept), with an inbox that can't be written, and with what ends the
+    consumer.
     `max_deliveries`: a message whose handling failed so often goes to the dead letters, and counts as
     acknowledged; with ``on_dead_letter="halt"`` :class:`DeadLetterHalt` is raised instead.
     `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:

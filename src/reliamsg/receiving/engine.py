@@ -19,6 +19,7 @@ from reliamsg.errors import (
     ClosedError,
     DeadLetterHalt,
     FatalError,
+    GapError,
     GroupBusy,
     InboxWriteError,
     ProducerConflict,
@@ -177,7 +178,7 @@ class ReceivingEngine:
             for site in self.sites.values():
                 site.retry_deferred(now)
             self._check_busy(now)
-            self._report_conflicts()
+            self._report_errors()
             self.control.step(now, shared.inbox_full)
             shared.after_core()
             plan = self._committer.plan(now)
@@ -249,7 +250,7 @@ class ReceivingEngine:
         found = [(site.busy_since, site) for site in self.sites.values()]
         return [(since, site) for since, site in found if since is not None and not may_stay(site)]
 
-    def _report_conflicts(self) -> None:
+    def _report_errors(self) -> None:
         conflicts = self.shared.core.conflicts
         for stream, epoch, reason in conflicts:
             error = ProducerConflict(
@@ -259,6 +260,10 @@ class ReceivingEngine:
             log.error("%s", error)
             self.shared.errors.append(error)
         conflicts.clear()
+        for gap in self.shared.core.missed:
+            log.error("%s: it was not known when the stream was joined", gap)
+            self.shared.errors.append(GapError(gap))
+        self.shared.core.missed.clear()
 
     # -- handing out --------------------------------------------------------------------------------------
 

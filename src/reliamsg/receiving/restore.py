@@ -18,7 +18,7 @@ def restored(saved: SavedStream) -> StreamState:
     history = saved.history
     state.history = History((Finished(*row) for row in history.finished), history.floor, history.superseded)
     state.closed = ClosedGaps(history.closed, history.forgotten)
-    state.joined = saved.joined
+    state.joined, state.unheard = saved.joined, history.unheard
     for row in saved.epochs:
         known = _epoch(row)
         state.live[row.epoch] = known

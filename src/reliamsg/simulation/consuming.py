@@ -6,7 +6,7 @@ import contextlib
 import random
 from typing import TYPE_CHECKING
 
-from reliamsg.errors import GroupBusy, InboxWriteError, ReliamsgError
+from reliamsg.errors import GapError, GroupBusy, InboxWriteError, ReliamsgError
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import GapItem, ReceivingEngine
@@ -136,7 +136,12 @@ class ConsumerProcess(Process):
         if engine is None:
             return None
         deadline = engine.step(self.scheduler.now)
-        self.world.told(self, engine.take_errors())
+        errors = engine.take_errors()
+        self.world.told(self, errors)
+        for error in errors:
+            if isinstance(error, GapError):
+                self.note(f"is told: {error}")
+                self.world.oracle.missed(self.group, self.name, error.gap)
         fatal = engine.shared.fatal
         if fatal is not None:
             self._cannot_go_on(fatal)

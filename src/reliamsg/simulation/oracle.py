@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from reliamsg.core.joining import JOINED_LATE
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.stopwatch import Stopwatch
@@ -369,6 +370,11 @@ class Oracle:
         self._check_true(group, consumer, gap, self._scheduler.now)
         self._moved(consumer, given)
 
+    def missed(self, group: str, consumer: str, gap: Gap) -> None:
+        """An application was told of a gap that was passed by joining."""
+        self.declared[group].append(_Declared(gap, self._scheduler.now, consumer))
+        self._check_true(group, consumer, gap, self._scheduler.now)
+
     def skipped(self, group: str, consumer: str, gap: Gap, at: float) -> None:
         """A group's journal says that it went on without these, as its application had asked for."""
         self.declared[group].append(_Declared(gap, at, consumer))
@@ -535,6 +541,8 @@ class Oracle:
         if operation.gone or message is None or message in self.handed[group] or message in self.dead[group]:
             return
         found = next((each for each in self.declared[group] if _covers(each.gap, message)), None)
+        if found is not None and found.gap.reason == JOINED_LATE:
+            return  # it is no promise that a group hears of what it was counted for before it joins
         declared = None if found is None else found.at
         let_go = self._let_go[group].get(message)
         if found is None and not self._came_before(group, message):

@@ -42,6 +42,8 @@ class History(msgspec.Struct):
     closed: list[tuple[int, int, int]] = []
     """(epoch, first, last)"""
     forgotten: tuple[int, int] = (0, 0)
+    unheard: bool = False
+    """The stream was joined without a word from its producer."""
 
 
 @dataclass(slots=True)
