@@ -101,6 +101,9 @@ def main() -> int:
     parser.add_argument("--only", default="", help="these defects, by name, separated by commas")
     parser.add_argument("--seeds", default=f"{SEEDS.start}:{SEEDS.stop}", help="from A, up to B without it")
     parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
+    parser.add_argument(
+        "--markdown", action="store_true", help="end with the table of docs/reference/evidence.md"
+    )
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     options = parser.parse_args()
     wanted = [name for name in options.only.split(",") if name]
@@ -117,9 +120,20 @@ def main() -> int:
     print(
         f"{len(verdicts)} defects, {len(survivors)} survived{': ' if survivors else ''}{', '.join(survivors)}"
     )
+    if options.markdown:
+        print(_markdown(verdicts))
     if options.json:
         print(json.dumps({"survivors": survivors, "mutants": [asdict(verdict) for verdict in verdicts]}))
     return 1 if survivors else 0
+
+
+def _markdown(verdicts: Iterable[Verdict]) -> str:
+    lines = ["| defect | breaks | convicted of | seed | tried |", "|---|---|---|---|---|"]
+    for verdict in sorted(verdicts, key=lambda each: each.name):
+        seed = "" if verdict.seed is None else verdict.seed
+        kind = verdict.kind.replace("_", " ") or "**survived**"
+        lines.append(f"| `{verdict.name}` | {verdict.breaks} | {kind} | {seed} | {verdict.tried:,} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
