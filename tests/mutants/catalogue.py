@@ -401,13 +401,6 @@ MUTANTS = (
         "P5: a gap expires while its consumer is connected to no site",
     ),
     Mutant(
-        "gap-expires-while-busy",
-        "core/ticking.py",
-        "    running = idle and connected\n",
-        "    running = connected\n",
-        "P5: a gap's time begins while messages before it are still being handled",
-    ),
-    Mutant(
         "joined-where-it-arrives",
         "core/joining.py",
         "    return lowest.epoch, 0, first - 1\n",
@@ -494,13 +487,6 @@ MUTANTS = (
         "        if fresh and (told.wanted or told.missing):",
         "        if fresh and told.missing and not told.wanted:",
         "P6: what a group asks for is not sent again",
-    ),
-    Mutant(
-        "asked-only-once",
-        "core/asking.py",
-        "    due = asking.asked_to is None or now >= asking.next_at\n",
-        "    due = asking.asked_to is None\n",
-        "P6: a request that was lost is not made again",
     ),
     Mutant(
         "held-range-understated",
