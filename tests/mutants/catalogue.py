@@ -153,13 +153,6 @@ MUTANTS = (
         "P2: after a restart the batch for which a stream was parked counts as confirmed",
     ),
     Mutant(
-        "parked-stream-back-too-early",
-        "core/window.py",
-        "(lane.state is LaneState.FLOWING and lane.next >= self.main.next)",
-        "(lane.state is LaneState.FLOWING)",
-        "P2: a stream that was parked rejoins the others before it has caught up, and what lies between is not sent",
-    ),
-    Mutant(
         "window-full-drops",
         "core/producer.py",
         "        return window.room(lane, row.size)",
@@ -206,13 +199,6 @@ MUTANTS = (
         "P3: an outbox that is opened after the clock was set back uses its epoch again",
     ),
     Mutant(
-        "epoch-not-raised-on-restore",
-        "core/fence.py",
-        "            return Verdict.RENUMBER if self.above else Verdict.SEND",
-        "            return Verdict.SEND",
-        "P3, P5: an outbox that was restored publishes behind what groups have entered",
-    ),
-    Mutant(
         "hole-passed",
         "core/reorder.py",
         "        run = self.held.run_from(head)\n        return None if run is None else (head, run)",
@@ -227,13 +213,6 @@ MUTANTS = (
         "        if target is None and later is not None:",
         "        if later is not None and (target is None or joint.kind is LinkKind.ENDS):",
         "P3, P5: the next epoch is entered though the tail of the one before is missing",
-    ),
-    Mutant(
-        "prev-last-ignored",
-        "core/chain.py",
-        "    return Link(LinkKind.ENDS, last=prev.last)",
-        "    return Link(LinkKind.ENDS, last=known.highest)",
-        "P5: an epoch counts as complete when what is known of it has arrived",
     ),
     Mutant(
         "failed-message-overtaken",
@@ -422,13 +401,6 @@ MUTANTS = (
         "P5: a body whose checksum does not match is handed out",
     ),
     Mutant(
-        "damaged-envelope-trusted",
-        "wire/data.py",
-        "    if zlib.crc32(packed) != crc:",
-        "    if len(packed) != size:",
-        "P5: an envelope whose checksum does not match is believed",
-    ),
-    Mutant(
         "dead-letter-lost",
         "receiving/state.py",
         "        self.dead[:0] = earlier.dead\n",
@@ -472,14 +444,6 @@ MUTANTS = (
         "            if position is not None and position <= (row.epoch, row.last):",
         "            if position is not None and position < (row.epoch, row.last):",
         "P6: a batch leaves the outbox though its last message is not acknowledged",
-    ),
-    Mutant(
-        "uncommitted-state-told",
-        "core/snapshots.py",
-        "    return Report(*state.committed, missing, tuple(state.declared))",
-        "    return Report(max(state.position, state.committed[0]), *state.committed[1:], missing,"
-        " tuple(state.declared))",
-        "P6: a group tells what it has acknowledged before that is committed",
     ),
     Mutant(
         "repair-not-sent",
