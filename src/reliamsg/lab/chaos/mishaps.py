@@ -99,8 +99,13 @@ class Mishaps:
     def _strikes(self, context: Context, t: Traffic, paths: Paths) -> dict[str, Strike]:
         """All faults that this run may have, by name."""
         found = {**self._of_processes(context, t), **_of_brokers(context), **_of_paths(context, paths)}
-        for name, disk in self._disks.items():
-            found[f"disk of the {name} full"] = partial(fill, disk)
+
+        def full(app: App, disk: Path) -> None:
+            wait_for(app.ready, "it has opened its file")  # it would not start on a full disk, and says so
+            fill(disk)
+
+        for app, (name, disk) in zip((t.producer, t.consumer), self._disks.items(), strict=False):
+            found[f"disk of the {name} full"] = partial(full, app, disk)
         return found
 
     def _of_processes(self, context: Context, t: Traffic) -> dict[str, Strike]:

@@ -170,13 +170,18 @@ class Traffic:
     def comes(self, seconds: float = 120.0) -> None:
         """What brokers lost comes to the group because it asks its producer, which lingers; then both end cleanly."""
         wait_for(
-            lambda: self.delivered() >= self.accepted() and self._all_handed_out(),
+            lambda: self.delivered() >= self.accepted() and self._all_handed_out() and self._all_settled(),
             lambda: f"all that was lost comes; {self.producer.errors()} {self.consumer.errors()}",
             seconds,
             0.2,
         )
         self.producer.stop(60)
         self.drained(60)
+
+    def _all_settled(self) -> bool:
+        """Also what a producer had stored when it was killed, and never said."""
+        settled = self.rows(self.consumer, "acknowledged", "dead_lettered")
+        return sum_of(settled) >= sum_of(self.rows(self.producer, "enqueued"))
 
     def _all_handed_out(self) -> bool:
         known = read_applog(self.producer.log).records
