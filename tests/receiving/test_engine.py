@@ -9,6 +9,7 @@ import pytest
 from reliamsg.message import Prev
 from reliamsg.receiving.aside import LateItem
 from reliamsg.receiving.engine import GapItem
+from reliamsg.receiving.lane import Chunk
 from tests.receiving.tools import Bench, body_of, send, seqs
 
 
@@ -184,6 +185,26 @@ def test_no_gap_expires_while_it_is_not_known_whether_another_inbox_reads(
     bench.settle(10.0)
     assert seqs(bench.take()) == list(range(21, 31))
     assert journal(bench, "declared") == [("declared", 10, 11, 20)]
+
+
+def test_what_another_inbox_settled_is_not_given_out_of_a_chunk_in_hand(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 10)
+    bench.settle()
+    chunk = bench.engine.take(1, 10)
+    assert isinstance(chunk, Chunk)
+    message = chunk.next()
+    assert message is not None
+    shared = bench.engine.shared
+    with shared.lock:
+        assert shared.core.adopt(message.stream, (10, 77), (10, 8), 0, bench.now)
+        shared.settled_elsewhere(message.stream)
+    assert chunk.next() is None
+    assert bench.engine.take_more(chunk, 1, 10) is None
+    message.ack()
+    bench.engine.release(chunk)
+    assert seqs(bench.take()) == [8, 9, 10]
+    bench.settle(1.0)
+    assert bench.queued() == {"dc1": 0, "dc2": 0}
 
 
 def test_late_messages_are_shown_once_and_never_in_order(tmp_path: Path) -> None:

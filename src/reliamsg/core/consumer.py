@@ -287,6 +287,7 @@ class ConsumerCore:
         known = state.live.get(offered.epoch)
         if known is None:
             return
+        first = max(first, known.position)  # another inbox may have settled some of it meanwhile
         if offered.armed:
             for seq in range(first, last + 1):
                 state.armed[(known.epoch, seq)] = state.attempts.get((known.epoch, seq), 1)

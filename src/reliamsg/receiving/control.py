@@ -150,7 +150,7 @@ class Control:
             moves = shared.core.moves
             refused = shared.core.announce(site.name, announced, now)
             if shared.core.moves != moves:
-                shared.prune_all(announced.stream)  # another inbox has settled what was held here
+                shared.settled_elsewhere(announced.stream)
             if refused:
                 site.refuse_status(refused)
             else:

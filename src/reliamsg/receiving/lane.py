@@ -206,7 +206,7 @@ class Chunk:
         self.hop = hop
         """Histogram bucket of the latency received→delivered, where it is known."""
         self.abandoned = False
-        """An earlier message failed: what was not given out yet must wait behind it."""
+        """What was not given out yet must wait behind an earlier message that failed, or was settled elsewhere."""
         self.progress = (offer.first, 0)
         """(next number to give out, digest sum of those given out); replaced as one."""
         self._reported = (offer.first, 0)

@@ -231,12 +231,18 @@ class Shared:
         known = lane.state.live.get(epoch)
         self.cached_bytes -= lane.prune(epoch, known.position if known is not None else 2**63)
 
-    def prune_all(self, stream: Stream) -> None:
-        """The same for all epochs of a stream."""
+    def settled_elsewhere(self, stream: Stream) -> None:
+        """Another inbox has settled what was held here: forget it, also what of it is about to be given out."""
         lane = self.lanes.get(stream)
-        if lane is not None:
-            for epoch in lane.epochs:
-                self.prune(lane, epoch)
+        if lane is None:
+            return
+        for epoch in lane.epochs:
+            self.prune(lane, epoch)
+        chunk = self.chunks.get(id(lane))
+        if chunk is not None:
+            known = lane.state.live.get(chunk.offer.epoch)
+            if known is None or chunk.progress[0] < known.position:
+                chunk.abandoned = True
 
     @property
     def barred(self) -> bool:

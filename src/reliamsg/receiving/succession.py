@@ -196,7 +196,7 @@ class Succession:
         told: dict[Stream, int] = {}
         for stream, (state, inbox) in self._control.positions.items():
             taken += shared.core.adopt(stream, state.entered, state.position, state.high_water, now)
-            shared.prune_all(stream)
+            shared.settled_elsewhere(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
             told[stream] = state.entered[0] if state.high_water else state.position[0] - 1
         self._control.positions.clear()
