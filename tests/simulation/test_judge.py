@@ -183,6 +183,23 @@ def test_an_inbox_that_was_replaced_may_do_again_what_it_did_since_and_nothing_e
     assert judged.kinds == ["duplicate", "redelivered_after_ack"]
 
 
+@pytest.mark.parametrize(("back", "kinds"), [(1.5, []), (0.5, ["false_gap"])])
+def test_what_an_inbox_settled_after_its_copy_may_be_declared(
+    judged: Judged, back: float, kinds: list[str]
+) -> None:
+    one = judged.publish(1)
+    judged.deliver(1)
+    judged.later(1.0)
+    judged.acknowledge(one)
+    judged.oracle.settled_durably("g1", "g1-1", [one])
+    judged.later(1.0)
+    judged.oracle.consumer_ended("g1", "g1-1")
+    judged.oracle.inbox_replaced("g1", "g1-1", judged.scheduler.now - back)
+    judged.later(10.0)
+    judged.oracle.skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, "expired"), judged.scheduler.now)
+    assert judged.kinds == kinds
+
+
 @pytest.mark.parametrize(("since", "gone"), [(999.0, True), (1000.5, False)])
 def test_waiting_is_in_vain_only_for_what_a_disk_took_with_it(
     judged: Judged, since: float, gone: bool
