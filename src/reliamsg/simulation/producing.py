@@ -42,6 +42,8 @@ class ProducerProcess(Process):
         self._every = seconds / max(1, messages)
         self._application = random.Random(f"{world.scenario.seed}/application/{name}")
         self._published = 0
+        self._rests = False
+        """There was nothing left to publish."""
         self._waiting: list[tuple[Operation, Receipt]] = []
         """Not known to be durable."""
         self._unconfirmed: list[tuple[Operation, Receipt]] = []
@@ -122,7 +124,9 @@ class ProducerProcess(Process):
 
     def _publish(self) -> None:
         if self.engine is None or not self.left:
+            self._rests = True
             return
+        self._rests = False
         chance = self._application
         count = min(self.left, chance.choice(BURSTS))
         for _ in range(count):
@@ -178,6 +182,9 @@ class ProducerProcess(Process):
             if group.error is not None:
                 operation.outcome = "failed" if not isinstance(group.error, FatalError) else "indeterminate"
                 self.left += operation.outcome == "failed"
+                if self._rests and self.left:
+                    self._rests = False
+                    self.after(LATER_S, self._publish)
                 continue
             message = receipt.id
             assert message is not None  # it is durable
