@@ -179,6 +179,22 @@ def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
     assert group.state.position == (10, 31)
 
 
+def test_what_is_handed_out_and_not_acknowledged_yet_does_not_come_again() -> None:
+    teller, group = told(30, 1, 1), Group()
+    group.slow = 100
+    group.receive(teller, 10, 1, 15)
+    assert group.state.unacknowledged == 15
+    teller.reached = (10, 11), (10, 31)
+    teller.release(10, 10)
+    group.hear(teller.status())
+    group.slow = 0
+    group.wait(4.0, teller)
+    group.core.acknowledge(group.stream, 10, 1, 15, group.now)
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in range(1, 31)]
+    assert group.state.position == (10, 31)
+
+
 def test_what_the_producer_lets_go_after_it_answered_is_no_gap_either() -> None:
     """The answer comes once; what is held then may be let go before it is asked for, since the group has settled it."""
     teller, group = told(30, 21, 21), Group(skip_gaps=False)

@@ -208,8 +208,9 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
     held = ((epoch, first) for epoch, _, first, last in announced.chain if first <= last)
     position = min(position, next(held, position))
     incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
-    if position <= state.position or incarnation is None:
-        return False
+    handed_out_to = state.current.epoch, state.current.cursor
+    if position <= handed_out_to or incarnation is None:
+        return False  # what this inbox has handed out itself it settles itself
     return adopt(core, state, (position[0], incarnation), position, 0)
 
 
