@@ -32,6 +32,11 @@ def test_no_seed_breaks_a_promise(part: int, size: Callable[[int, int], int]) ->
     assert not failed
 
 
+@pytest.mark.parametrize("seed", [317, 798, 824, 1791, 2343, 2399, 2977, 3481, 3587])
+def test_seeds_that_once_failed(seed: int) -> None:
+    assert not run(draw(seed)).violations
+
+
 def test_without_faults_all_is_well_and_soon_over() -> None:
     for seed in range(5):
         outcome = run(draw(seed, 60, ()))

@@ -42,7 +42,9 @@ class Words:
 
     def came_back(self, number: int) -> None:
         """It hears one of its own beacons."""
-        self._proof = max(self._beacons.get(number, 0.0), self._proof or 0.0)
+        sent_at = self._beacons.get(number)
+        if sent_at is not None:  # else it was sent before it was opened anew
+            self._proof = sent_at if self._proof is None else max(sent_at, self._proof)
 
     def handed_out(self, message: Message, now: float) -> None:
         """It hands out a message."""
