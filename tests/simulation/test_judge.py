@@ -213,6 +213,18 @@ def test_waiting_is_in_vain_only_for_what_a_disk_took_with_it(
     assert judged.oracle.is_gone(gap) is gone
 
 
+def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_with_the_disk(
+    judged: Judged,
+) -> None:
+    body = b"1"
+    judged.oracle.invoked(STREAM, body)
+    judged.oracle.seen(
+        MessageId("p1", 1, "orders", 0, 1), body
+    )  # so that it must have been stored, at some time
+    judged.oracle.disk_replaced("p1", judged.scheduler.now + 1.0)
+    assert judged.oracle.is_gone(Gap(STREAM, 1, 1, 1, "expired"))
+
+
 def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) -> None:
     judged.publish(1)
     judged.oracle.missed("g1", "g1-1", Gap(STREAM, 1, 1, 1, "joined late"))

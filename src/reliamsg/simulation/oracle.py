@@ -185,7 +185,8 @@ class Oracle:
         """An outbox is what it was at `since` again."""
         self._replaced.add(producer)
         for operation in self.operations.values():
-            if operation.stream.producer == producer and operation.durable_at > since:
+            # Of what was in hand when a process ended it is not known when it became durable, if ever.
+            if operation.stream.producer == producer and not 0.0 < operation.durable_at <= since:
                 operation.gone = True
             if operation.stream.producer == producer and operation.outcome == "invoked":
                 operation.outcome = "indeterminate"
