@@ -266,6 +266,26 @@ def test_one_that_was_stopped_and_reads_without_the_session_hands_out_nothing(
         assert group.readers() == [second]
 
 
+def test_one_that_was_stopped_does_not_trust_at_once_in_a_session_without_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where control frames never pass a session must do, once it has lasted; while it was stopped it may have ended."""
+    group = Group(tmp_path, "mqtt")
+    first = group.join()
+    group.settle(0.5)
+    monkeypatch.setattr(first.engine.control, "heard", lambda *told: None)
+    for site in first.engine.sites.values():
+        site.ever_echoed = False
+    first.engine.shared.lease.demand()
+    group.stop(first)
+    group.settle(5.0)
+    group.go_on(first)
+    group.settle(1.0)
+    assert group.readers() == []
+    group.settle(4.0)
+    assert group.readers() == [first]
+
+
 def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Group) -> None:
     first, second = group.join_both()
     producer = FakeProducer(first)

@@ -77,6 +77,8 @@ class Succession:
         self._try_at = float("-inf")
         """A standby that was refused a lock tries again then."""
         self._read_since = float("-inf")
+        self._stepped_at = self._awake_since = float("-inf")
+        """When it was looked at last; since when that has not been long apart: the process was not stopped."""
 
     def begin(self, now: float, waiting: bool) -> None:
         """Let the sites connect, to be read, or to be listened to by one that is `waiting`."""
@@ -87,6 +89,9 @@ class Succession:
 
     def step(self, now: float) -> None:
         """Do what is due."""
+        if now - self._stepped_at >= self._lease.lasts / 2:
+            self._awake_since = now
+        self._stepped_at = now
         if self.phase == "starting":
             self._starting(now)
         if self.phase == "probing":
@@ -303,9 +308,11 @@ class Succession:
         site.links.give_up("given up: another consumer may read for this group")
 
     def _trust_the_deaf(self, now: float) -> None:
-        """A site that never lets its users see control frames can't prove anything: its lock, or session, must do."""
+        """A site that never lets its users see control frames can't prove anything: its lock, or session, must do. One
+        that was stopped has yet to notice what it has lost."""
         for site in self._all:
-            deaf_for = now - site.connected_at if site.state == "connected" else 0.0
+            since = max(site.connected_at, self._awake_since)
+            deaf_for = now - since if site.state == "connected" else 0.0
             if not site.ever_echoed and deaf_for >= self._lease.lasts:
                 self._lease.until = now + self._lease.lasts
                 self._shared.changed.notify_all()
