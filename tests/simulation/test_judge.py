@@ -225,6 +225,21 @@ def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_w
     assert judged.oracle.is_gone(Gap(STREAM, 1, 1, 1, "expired"))
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_gap_whose_acceptance_went_with_its_consumer_may_still_be_filled(
+    judged: Judged, durable: bool
+) -> None:
+    judged.publish(1)
+    judged.later(GAP_TIMEOUT)
+    gap = Gap(STREAM, 1, 1, 1, "expired")
+    judged.oracle.gap("g1", "g1-1", gap)
+    judged.oracle.consumer_ended("g1", "g1-1")
+    if not durable:
+        judged.oracle.not_accepted("g1", "g1-1", gap)
+    judged.deliver(1)
+    assert judged.kinds == (["delivered_after_gap"] if durable else [])
+
+
 def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) -> None:
     judged.publish(1)
     judged.oracle.missed("g1", "g1-1", Gap(STREAM, 1, 1, 1, "joined late"))

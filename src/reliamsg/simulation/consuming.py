@@ -52,6 +52,7 @@ class ConsumerProcess(Process):
         self._unacked: list[Message] = []
         """Handled, to be acknowledged some time."""
         self._acked: list[MessageId] = []
+        self._accepted: list[Gap] = []
         """Acknowledged, not known to be durable."""
         self._waits: tuple[int, list[MessageId]] | None = None
         self._told_lsn = 0
@@ -107,6 +108,8 @@ class ConsumerProcess(Process):
         """See :class:`Process`."""
         self.world.oracle.consumer_ended(self.group, self.name)
         self.world.oracle.doubt(self.group, self._acked + (self._waits[1] if self._waits is not None else []))
+        if self._accepted:
+            self._look_what_was_accepted()
         self._chunk, self._busy, self._waits = None, False, None
         self._unacked.clear()
         self._acked.clear()
@@ -115,6 +118,19 @@ class ConsumerProcess(Process):
         if self.restored_by in self.faults.enabled or "wal_lost" in self.faults.enabled:
             self.tell_journalled()  # as long as the journal is there
         super().ended()
+
+    def _look_what_was_accepted(self) -> None:
+        """That a gap was accepted is durable with the next commit, and the process may have ended before."""
+        with contextlib.closing(open_readonly(self.drive.path)) as connection:
+            told = {
+                (row.producer, row.topic, row.partition, row.epoch, row.first)
+                for row in read_journal(connection, 0)
+                if row.kind == "declared"
+            }
+        for gap in self._accepted:
+            if (*gap.stream, gap.epoch, gap.first) not in told:
+                self.world.oracle.not_accepted(self.group, self.name, gap)
+        self._accepted.clear()
 
     def file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
@@ -280,6 +296,7 @@ class ConsumerProcess(Process):
         self.note(f"accepts: {item.gap}")
         if engine.accept(item.gap):
             self.world.oracle.gap(self.group, self.name, item.gap)
+            self._accepted.append(item.gap)
 
     def _in_vain(self, gap: Gap) -> bool:
         """Whether waiting helps no more: a disk took what is missing with it, or nobody listens to this inbox."""

@@ -371,6 +371,12 @@ class Oracle:
         self._check_true(group, consumer, gap, self._scheduler.now)
         self._moved(consumer, given)
 
+    def not_accepted(self, group: str, consumer: str, gap: Gap) -> None:
+        """A consumer ended before it was durable that it moved past a gap: it knows nothing of that."""
+        self.declared[group] = [
+            each for each in self.declared[group] if (each.gap, each.consumer) != (gap, consumer)
+        ]
+
     def missed(self, group: str, consumer: str, gap: Gap) -> None:
         """An application was told of a gap that was passed by joining."""
         self.declared[group].append(_Declared(gap, self._scheduler.now, consumer))
