@@ -282,17 +282,23 @@ def test_a_status_that_comes_at_two_sites_is_answered_once(bench: Bench, produce
     assert len(producer.streams()) == len(bench.network.sites)
 
 
-def test_a_full_inbox_still_takes_what_fills_the_gap(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "inbox.db", gap_timeout=60.0)
+def full_behind_a_gap(path: Path, first: int, last: int) -> tuple[Bench, FakeProducer]:
+    """An inbox that is full of `first` to `last`, and lacks what comes after 1."""
+    bench = Bench(path, gap_timeout=60.0)
     bench.settings["max_inbox_bytes"] = 20_000
     bench.reopen(clean=True)
     producer = FakeProducer(bench)
     send(bench.network["dc1"], 1, 1)
-    for first in range(11, 41):
-        send(bench.network["dc1"], first, first, pad=2_000)
+    for number in range(first, last + 1):
+        send(bench.network["dc1"], number, number, pad=2_000)
     bench.settle(0.5)
     assert seqs(bench.take()) == [1]
     assert bench.engine.shared.inbox_full
+    return bench, producer
+
+
+def test_a_full_inbox_still_takes_what_fills_the_gap(tmp_path: Path) -> None:
+    bench, producer = full_behind_a_gap(tmp_path / "inbox.db", 11, 40)
     producer.status((1, 60))
     bench.settle(2.0)
     wanted = {span for stream in producer.streams() for span in stream.wanted}
@@ -312,16 +318,7 @@ def test_a_full_inbox_still_takes_what_fills_the_gap(tmp_path: Path) -> None:
 
 def test_a_full_inbox_takes_a_repair_of_many_batches_at_once(tmp_path: Path) -> None:
     """Each follows on the one before, which need not have been handed out yet."""
-    bench = Bench(tmp_path / "inbox.db", gap_timeout=60.0)
-    bench.settings["max_inbox_bytes"] = 20_000
-    bench.reopen(clean=True)
-    producer = FakeProducer(bench)
-    send(bench.network["dc1"], 1, 1)
-    for first in range(41, 61):
-        send(bench.network["dc1"], first, first, pad=2_000)
-    bench.settle(0.5)
-    assert seqs(bench.take()) == [1]
-    assert bench.engine.shared.inbox_full
+    bench, producer = full_behind_a_gap(tmp_path / "inbox.db", 41, 60)
     for first in range(2, 41, 3):
         producer.repair(first, first + 2)
     bench.settle(0.1)

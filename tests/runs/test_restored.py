@@ -26,7 +26,7 @@ def publish(run: Run, app: App, last: int, **changes: Any) -> None:
     """Have the producer publish what follows up to number `last`, see it consumed, and stop."""
     ended = run.directory / f"ended-{app.starts}"
     app.start(last=last, ended=str(ended), **changes)
-    wait_for(ended.exists, 120, f"publishing ends; {app.errors()}")
+    wait_for(ended.exists, 120, "publishing ends")
     app.stop(120)
 
 
@@ -43,7 +43,7 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
         outbox, copy = Path(producer.config["outbox"]), run.directory / "copy"
         delivered = run.delivered(consumer)
         publish(run, producer, 100)
-        wait_for(lambda: delivered() >= 100, 60, f"the first hundred come; {consumer.errors()}")
+        wait_for(lambda: delivered() >= 100, 60, "the first hundred come")
         copy_database(outbox, copy)
         if shift:
             wrong_clock(producer)
@@ -53,15 +53,13 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
         wait_for(
             lambda: delivered() >= 100 + more,
             60,
-            f"what was published after the copy comes; {consumer.errors()}",
+            "what was published after the copy comes",
         )
         restore_database(copy, outbox)
         if shift:
             producer.config["shift"] = shift
         publish(run, producer, 100 + 2 * more)
-        wait_for(
-            lambda: delivered() >= 100 + 2 * more, 90, f"what followed the copy comes; {consumer.errors()}"
-        )
+        wait_for(lambda: delivered() >= 100 + 2 * more, 90, "what followed the copy comes")
         consumer.stop()
         assert run.outcome(consumer)["till"] == list(range(1, 100 + 2 * more + 1))
         epochs = sorted({row.epoch for row in run.rows(producer) if row.kind == "enqueued"})
@@ -102,7 +100,7 @@ def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size
         )
         delivered = run.delivered(consumer)
         publish(run, one, 100)
-        wait_for(lambda: delivered() >= 100, 60, f"the first hundred come; {consumer.errors()}")
+        wait_for(lambda: delivered() >= 100, 60, "the first hundred come")
         twin = run.directory / "twin"
         copy_database(Path(one.config["outbox"]), twin)
         two = run.producer(
@@ -113,13 +111,13 @@ def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size
         )  # fmt: skip
         one.start(last=100_000)
         accepted = run.accepted(one)
-        wait_for(lambda: accepted() >= 300, 60, f"the first of both is at work; {one.errors()}")
+        wait_for(lambda: accepted() >= 300, 60, "the first of both is at work")
         two.start()
-        wait_for(lambda: not one.running, 60, f"the lower of both is fenced; {one.errors()} {two.errors()}")
+        wait_for(lambda: not one.running, 60, "the lower of both is fenced")
         assert "ProducerFenced" in one.errors(), one.errors()
-        wait_for(Path(two.config["ended"]).exists, 120, f"the other goes on; {two.errors()}")
+        wait_for(Path(two.config["ended"]).exists, 120, "the other goes on")
         lasts = (accepted(), run.accepted(two)())
-        wait_for(lambda: consumed(two), 120, f"all that it holds is consumed; {consumer.errors()}")
+        wait_for(lambda: consumed(two), 120, "all that it holds is consumed")
         two.stop(120)
         # What the fenced one has accepted and not sent is in its outbox, and goes out once the other has stopped.
         again = run.directory / "again"

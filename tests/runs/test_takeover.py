@@ -45,24 +45,22 @@ def test_takeover(
         )  # fmt: skip
         begin(first)
         producer.start()
-        wait_for(lambda: by_first() >= 100, 60, f"the first is at work; {first.errors()}")
+        wait_for(lambda: by_first() >= 100, 60, "the first is at work")
         begin(second)
         before = by_first()
-        wait_for(lambda: by_first() >= before + 500, 60, f"the first is still at work; {first.errors()}")
+        wait_for(lambda: by_first() >= before + 500, 60, "the first is still at work")
         assert by_second() == 0, "both were active"
         first.signal(fault)
-        wait_for(lambda: by_second() >= 200, 60, f"the second takes over; {second.errors()}")
+        wait_for(lambda: by_second() >= 200, 60, "the second takes over")
         stopped_at = by_first()
         if fault == signal.SIGSTOP:
             first.signal(signal.SIGCONT)
-        wait_for(
-            lambda: by_second() >= 200 + more, 60 + more / 300, f"the second is at work; {second.errors()}"
-        )
+        wait_for(lambda: by_second() >= 200 + more, 60 + more / 300, "the second is at work")
         enough.touch()
-        wait_for(ended.exists, 60, f"publishing ends; {producer.errors()}")
+        wait_for(ended.exists, 60, "publishing ends")
         given = run.accepted(producer)()
-        wait_for(lambda: by_first() + by_second() >= given, 90, f"as many come; {second.errors()}")
-        wait_for(lambda: missing(run, producer, first, second) == set(), 90, f"all comes; {second.errors()}")
+        wait_for(lambda: by_first() + by_second() >= given, 90, "as many come")
+        wait_for(lambda: missing(run, producer, first, second) == set(), 90, "all comes")
         if fault == signal.SIGKILL:
             first.kill()
             # A journal is sound once its file has been opened again: to wait now, since the other reads.
@@ -70,7 +68,7 @@ def test_takeover(
             first.stop()
             assert by_first() == stopped_at, "both were active"
         else:
-            wait_for(lambda: not first.running, 60, f"the first ends; {first.errors()}")
+            wait_for(lambda: not first.running, 60, "the first ends")
             assert "GroupBusy" in first.errors(), first.errors()
             # What a worker was already handling when it was stopped is finished; nothing more is handed out.
             assert by_first() - stopped_at <= first.config["workers"], "both were active"
@@ -94,7 +92,7 @@ def reader(run: Run, name: str, sites: list[SiteSpec], group: str, *, standby: b
 def begin(app: App, **changes: Any) -> None:
     """Start a consumer, and wait until it is open."""
     app.start(**changes)
-    wait_for(app.ready, 60, f"{app.log.stem} opens its inbox; {app.errors()}")
+    wait_for(app.ready, 60, f"{app.log.stem} opens its inbox")
 
 
 def deliveries(app: App) -> list[AppRecord]:

@@ -121,9 +121,9 @@ class ConsumerCore:
         """
         state = self.streams.get(stream)
         if state is None:
-            if len(self.streams) >= self.rules.max_streams:
-                return Arrival(refused="too-many-streams")
             state = self.open(stream)
+            if state is None:
+                return Arrival(refused="too-many-streams")
         reason = "repair" if repair else ""
         known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now, reason)
         if state.doubt is not None and state.doubt.end is None and arrival.new:
@@ -239,9 +239,9 @@ class ConsumerCore:
         have been handed out is flagged), where another incarnation is known here, or there is no room."""
         state = self.streams.get(stream)
         if state is None:
-            if len(self.streams) >= self.rules.max_streams:
-                return False
             state = self.open(stream)
+            if state is None:
+                return False
         done = adopt(self, state, entered, position, high_water)
         follow(self, state, now)
         return done
@@ -416,8 +416,10 @@ class ConsumerCore:
 
     # -- for the modules that this one is composed of -----------------------------------------------------
 
-    def open(self, stream: Stream) -> StreamState:
-        """A stream that was not known."""
+    def open(self, stream: Stream) -> StreamState | None:
+        """A stream that was not known; None where there are too many."""
+        if len(self.streams) >= self.rules.max_streams:
+            return None
         state = self.streams[stream] = StreamState(stream)
         if self._succeeds and stream.producer:
             state.doubt = Doubt(0)

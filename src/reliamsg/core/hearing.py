@@ -34,9 +34,9 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     if state is None:
         if not announced.chain and announced.since is None:
             return ""
-        if len(core.streams) >= core.rules.max_streams:
-            return "too-many-streams"
         state = core.open(announced.stream)
+        if state is None:
+            return "too-many-streams"
     if _is_another_history(core, state, announced, site):
         return ""
     heard = state.heard

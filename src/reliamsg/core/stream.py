@@ -187,14 +187,14 @@ class StreamState:
         """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
         self.declared: list[Span3] = []
         """The latest ranges that were passed without having arrived, and that is committed."""
+        self.declaring: list[Span3] = []
+        """The same since the last commit."""
         self.adopted: Adopted | None = None
         """Where this inbox takes over from another one."""
         self.handed_out: HandedOut | None = None
         """What another inbox had handed out, of which nothing but that is known."""
         self.doubt: Doubt | None = None
         """This inbox took the place of another, which may have handed out more than it told."""
-        self.declaring: list[Span3] = []
-        """The same since the last commit."""
 
     def remember_declared(self, spans: Iterable[Span3]) -> None:
         """More was passed, and that is committed."""

@@ -17,7 +17,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from reliamsg.lab.process import LabError
 
-__all__ = ["PlainPublisher", "PlainSubscriber"]
+__all__ = ["PlainPublisher", "PlainSubscriber", "start_client"]
 
 _SUBSCRIBER_SECONDS = 1
 """paho's own shortest pause before it connects again; its longest would make a run last minutes."""
@@ -31,7 +31,8 @@ def _client(client_id: str, reconnect_seconds: int) -> mqtt.Client:
     return client
 
 
-def _start(client: mqtt.Client, url: str) -> None:
+def start_client(client: mqtt.Client, url: str) -> None:
+    """Connect to a site, with its user if it names one, and have a thread of paho's own go on."""
     parts = urlsplit(url)
     if parts.username:
         client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
@@ -55,7 +56,7 @@ class PlainPublisher:
         self._changed = threading.Event()
         self._client = _client(client_id, _PUBLISHER_SECONDS)
         self._client.on_publish = self._on_publish
-        _start(self._client, url)
+        start_client(self._client, url)
 
     def _on_publish(
         self, client: mqtt.Client, data: object, mid: int, reason: object, properties: object
@@ -100,7 +101,7 @@ class PlainSubscriber:
         self._client.on_connect = lambda client, *_: client.subscribe(topic, qos=1)
         self._client.on_subscribe = lambda *_: self._subscribed.set()
         self._client.on_message = lambda _client, _data, message: on_body(bytes(message.payload))
-        _start(self._client, url)
+        start_client(self._client, url)
 
     def wait_subscribed(self, timeout: float) -> None:
         """Wait until the broker has the subscription; LabError after `timeout` seconds."""

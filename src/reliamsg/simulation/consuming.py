@@ -52,8 +52,9 @@ class ConsumerProcess(Process):
         self._unacked: list[Message] = []
         """Handled, to be acknowledged some time."""
         self._acked: list[MessageId] = []
-        self._accepted: list[Gap] = []
         """Acknowledged, not known to be durable."""
+        self._accepted: list[Gap] = []
+        """The same of gaps."""
         self._waits: tuple[int, list[MessageId]] | None = None
         self._told_lsn = 0
         """Up to where its journal was read."""
@@ -108,29 +109,18 @@ class ConsumerProcess(Process):
         """See :class:`Process`."""
         self.world.oracle.consumer_ended(self.group, self.name)
         self.world.oracle.doubt(self.group, self._acked + (self._waits[1] if self._waits is not None else []))
-        if self._accepted:
-            self._look_what_was_accepted()
         self._chunk, self._busy, self._waits = None, False, None
         self._unacked.clear()
         self._acked.clear()
         self._watch.look(self.scheduler.now, False)
         self._words.ended()
-        if self.restored_by in self.faults.enabled or "wal_lost" in self.faults.enabled:
+        goes = self.restored_by in self.faults.enabled or "wal_lost" in self.faults.enabled
+        if goes or self._accepted:
             self.tell_journalled()  # as long as the journal is there
-        super().ended()
-
-    def _look_what_was_accepted(self) -> None:
-        """That a gap was accepted is durable with the next commit, and the process may have ended before."""
-        with contextlib.closing(open_readonly(self.drive.path)) as connection:
-            told = {
-                (row.producer, row.topic, row.partition, row.epoch, row.first)
-                for row in read_journal(connection, 0)
-                if row.kind == "declared"
-            }
-        for gap in self._accepted:
-            if (*gap.stream, gap.epoch, gap.first) not in told:
-                self.world.oracle.not_accepted(self.group, self.name, gap)
+        for gap in self._accepted:  # that is durable with the next commit, and the process ended before
+            self.world.oracle.not_accepted(self.group, self.name, gap)
         self._accepted.clear()
+        super().ended()
 
     def file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
@@ -322,9 +312,12 @@ class ConsumerProcess(Process):
                 self.world.oracle.before_join(self.group, stream, row.epoch, row.first, row.last, blind)
             elif row.kind in ("acknowledged", "dead_lettered"):
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
-            elif row.kind == "declared" and (skips or row.reason == "superseded"):
+            elif row.kind == "declared":
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
-                self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
+                if skips or row.reason == "superseded":
+                    self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
+                begins = gap.stream, gap.epoch, gap.first
+                self._accepted = [g for g in self._accepted if (g.stream, g.epoch, g.first) != begins]
 
     def tell_letters(self) -> None:
         """Tell the judge which dead letters there are."""

@@ -146,12 +146,11 @@ class Oracle:
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
         """(group, message, by which, when): what was passed without a word; journals may still have one."""
-        self._before_join: dict[str, set[tuple[Stream, int, int, int]]] = {
+        self._before_join: dict[str, set[tuple[Stream, int, int, int, bool]]] = {
             group: set() for group in self.groups
         }
-        """What came before a group joined, as its journal says: there is no other word about that."""
-        self.joined_blindly: set[tuple[str, Stream, int, int, int]] = set()
-        """Of that, what came from producers of which the group had heard nothing."""
+        """What came before a group joined, as its journal says: there is no other word about that. And whether it
+        had heard nothing of the producer."""
 
     def violate(self, kind: str, text: str) -> None:
         """Something must not be."""
@@ -234,11 +233,7 @@ class Oracle:
             return  # another inbox may have taken them, or there are two histories
         for epoch, first, last in spans:
             for message in self._let_go[group]:
-                if (
-                    (message[0], *message[2:4]) == stream
-                    and message.epoch == epoch
-                    and first <= message.seq <= last
-                ):
+                if (_stream_of(message), message.epoch) == (stream, epoch) and first <= message.seq <= last:
                     self.violate(
                         "let_go_unsafe", f"{message} is lacking at {consumer}, and its broker let it go"
                     )
@@ -322,11 +317,11 @@ class Oracle:
 
     def failed(self, group: str, consumer: str, message: MessageId) -> None:
         """Handling a message raised."""
-        given = self._given[group, Stream(message.producer, message.topic, message.partition)]
+        given = self._given[group, _stream_of(message)]
         given.failed.setdefault(consumer, set()).add(message)
 
     def _settled(self, group: str, consumer: str, message: MessageId) -> None:
-        given = self._given[group, Stream(message.producer, message.topic, message.partition)]
+        given = self._given[group, _stream_of(message)]
         self._moved(consumer, given)
         for failed in given.failed.values():
             failed.discard(message)
@@ -367,8 +362,7 @@ class Oracle:
         waited = self.watches[consumer].read(self._scheduler.now) - given.moved_at.get(consumer, 0.0)
         if gap.reason == "expired" and waited < self._gap_timeout - 0.001:
             self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
-        self.declared[group].append(_Declared(gap, self._scheduler.now, consumer))
-        self._check_true(group, consumer, gap, self._scheduler.now)
+        self._declare(group, consumer, gap, self._scheduler.now)
         self._moved(consumer, given)
 
     def not_accepted(self, group: str, consumer: str, gap: Gap) -> None:
@@ -379,17 +373,16 @@ class Oracle:
 
     def missed(self, group: str, consumer: str, gap: Gap) -> None:
         """An application was told of a gap that was passed by joining."""
-        self.declared[group].append(_Declared(gap, self._scheduler.now, consumer))
-        self._check_true(group, consumer, gap, self._scheduler.now)
+        self._declare(group, consumer, gap, self._scheduler.now)
 
     def skipped(self, group: str, consumer: str, gap: Gap, at: float) -> None:
         """A group's journal says that it went on without these, as its application had asked for."""
-        self.declared[group].append(_Declared(gap, at, consumer))
-        self._check_true(group, consumer, gap, at)
+        self._declare(group, consumer, gap, at)
 
-    def _check_true(self, group: str, consumer: str, gap: Gap, at: float) -> None:
+    def _declare(self, group: str, consumer: str, gap: Gap, at: float) -> None:
         """What was acknowledged durably, or handed out by this consumer, which did not end since, is no gap. Another
         inbox of the group may not have heard of that."""
+        self.declared[group].append(_Declared(gap, at, consumer))
         for message, given_at in self._given_at[group].items():
             if not _covers(gap, message) or message in self.dead[group] or given_at >= at:
                 continue
@@ -444,26 +437,26 @@ class Oracle:
         self, group: str, stream: Stream, epoch: int, first: int, last: int, blind: bool = False
     ) -> None:
         """A group's journal says that these came before it joined. `blind`: it had heard nothing of their producer."""
-        self._before_join[group].add((stream, epoch, first, last))
-        if blind:
-            self.joined_blindly.add((group, stream, epoch, first, last))
+        self._before_join[group].add((stream, epoch, first, last, blind))
 
     def is_blind(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> bool:
         """Whether the group had heard nothing of the producer of these when it took them for what came before."""
-        return any(
-            (group, stream, epoch) == (its_group, its, its_epoch) and low <= first and last <= (high or last)
-            for its_group, its, its_epoch, low, high in self.joined_blindly
-        )
+        return True in self._words_about(group, stream, epoch, first, last)
 
     def came_before(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> bool:
         """Whether all of these came before the group joined, as it says."""
-        return any(
-            (stream, epoch) == (its, its_epoch) and low <= first and last <= (high or last)
-            for its, its_epoch, low, high in self._before_join[group]
-        )
+        return bool(self._words_about(group, stream, epoch, first, last))
+
+    def _words_about(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> set[bool]:
+        """For each time that the group said of all of these that they came before: whether it was blind."""
+        return {
+            blind
+            for its, its_epoch, low, high, blind in self._before_join.get(group, ())
+            if (stream, epoch) == (its, its_epoch) and low <= first and last <= (high or last)
+        }
 
     def _came_before(self, group: str, message: MessageId) -> bool:
-        stream = Stream(message.producer, message.topic, message.partition)
+        stream = _stream_of(message)
         return self.came_before(group, stream, message.epoch, message.seq, message.seq)
 
     def _is_declared(self, group: str, message: MessageId) -> bool:
@@ -471,7 +464,7 @@ class Oracle:
 
     def _knows_declared(self, group: str, consumer: str, message: MessageId) -> bool:
         """Whether the message was declared as a gap by this consumer, or by another that had told it so."""
-        stream = Stream(message.producer, message.topic, message.partition)
+        stream = _stream_of(message)
         told = (message.epoch, message.seq) < self._told_positions.get((consumer, stream), (0, 0))
         return any(
             _covers(declared.gap, message) and (told or declared.consumer == consumer)
@@ -497,7 +490,7 @@ class Oracle:
             and message.producer in self._replaced
             and any(
                 handed.epoch > message.epoch
-                and Stream(handed.producer, handed.topic, handed.partition) == operation.stream
+                and _stream_of(handed) == operation.stream
                 and self.operations[self._bodies[handed]].number < operation.number
                 for handed in self.handed[group]
             )
@@ -567,8 +560,12 @@ class Oracle:
             self.violate("let_go_unsafe", f"{message} at {group}: let go at {let_go:.3f}")
 
 
+def _stream_of(message: MessageId) -> Stream:
+    return Stream(message.producer, message.topic, message.partition)
+
+
 def _covers(gap: Gap, message: MessageId) -> bool:
-    if gap.stream != (message.producer, message.topic, message.partition):
+    if gap.stream != _stream_of(message):
         return False
     if gap.last is None:
         return (message.epoch, message.seq) >= (gap.epoch, gap.first)

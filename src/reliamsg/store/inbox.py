@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -272,20 +272,21 @@ class Inbox:
                 "UPDATE stream SET joined_epoch = ?, joined_first = ?, history = ? WHERE id = ?",
                 (*joined, msgspec.json.encode(row.history).decode(), self._id(connection, row.stream)),
             )
-        if batch.gaps:
-            connection.executemany(
-                "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s, waited_s) VALUES (?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (stream_id) DO UPDATE SET epoch = excluded.epoch, first = excluded.first,"
-                " last = excluded.last, elapsed_s = excluded.elapsed_s, waited_s = excluded.waited_s",
-                [
-                    (self._id(connection, g.stream), g.epoch, g.first, g.last, g.elapsed_s, g.waited_s)
-                    for g in batch.gaps
-                ],
-            )
-        if batch.no_gap:
-            connection.executemany(
-                "DELETE FROM gap WHERE stream_id = ?", [(self._id(connection, s),) for s in batch.no_gap]
-            )
+        _each(
+            connection,
+            "INSERT INTO gap (stream_id, epoch, first, last, elapsed_s, waited_s) VALUES (?, ?, ?, ?, ?, ?)"
+            " ON CONFLICT (stream_id) DO UPDATE SET epoch = excluded.epoch, first = excluded.first,"
+            " last = excluded.last, elapsed_s = excluded.elapsed_s, waited_s = excluded.waited_s",
+            [
+                (self._id(connection, g.stream), g.epoch, g.first, g.last, g.elapsed_s, g.waited_s)
+                for g in batch.gaps
+            ],
+        )
+        _each(
+            connection,
+            "DELETE FROM gap WHERE stream_id = ?",
+            [(self._id(connection, s),) for s in batch.no_gap],
+        )
 
     def _mark_journalled(self, connection: sqlite3.Connection, batch: Batch) -> None:
         """Remember how far the rows about handing out go: after an unclean stop the next ones end there, so that
@@ -295,11 +296,11 @@ class Inbox:
             if entry.kind in ("delivered", "redelivered") and entry.stream is not None:
                 key = (entry.stream, entry.epoch)
                 ends[key] = max(entry.last, ends.get(key, 0))
-        if ends:
-            connection.executemany(
-                "UPDATE epoch SET journalled = max(journalled, ?) WHERE stream_id = ? AND epoch = ?",
-                [(last, self._id(connection, stream), epoch) for (stream, epoch), last in ends.items()],
-            )
+        _each(
+            connection,
+            "UPDATE epoch SET journalled = max(journalled, ?) WHERE stream_id = ? AND epoch = ?",
+            [(last, self._id(connection, stream), epoch) for (stream, epoch), last in ends.items()],
+        )
 
     def _write_epochs(self, connection: sqlite3.Connection, batch: Batch) -> int:
         """Returns how many bytes of held frames are not needed any more."""
@@ -331,13 +332,13 @@ class Inbox:
             freed += self._drop_held(connection, *key, 0, 2**63 - 1)
             connection.execute("DELETE FROM attempt WHERE stream_id = ? AND epoch = ?", key)
             connection.execute("DELETE FROM epoch WHERE stream_id = ? AND epoch = ?", key)
-        if batch.attempts:
-            self._has_attempts = True
-            connection.executemany(
-                "INSERT INTO attempt (stream_id, epoch, seq, attempts) VALUES (?, ?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET attempts = excluded.attempts",
-                [(self._id(connection, stream), *rest) for stream, *rest in batch.attempts],
-            )
+        self._has_attempts |= bool(batch.attempts)
+        _each(
+            connection,
+            "INSERT INTO attempt (stream_id, epoch, seq, attempts) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT DO UPDATE SET attempts = excluded.attempts",
+            [(self._id(connection, stream), *rest) for stream, *rest in batch.attempts],
+        )
         return freed
 
     def _drop_held(
@@ -357,9 +358,8 @@ class Inbox:
         for stream, epoch, first, last in batch.discarded:
             added -= self._drop_held(connection, self._id(connection, stream), epoch, first, last)
         for table, frames in (("held", batch.held), ("late", batch.late)):
-            if not frames:
-                continue
-            connection.executemany(
+            _each(
+                connection,
                 f"INSERT INTO {table} (stream_id, epoch, first, last, size, site, received_us, frame)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [
@@ -384,32 +384,29 @@ class Inbox:
 
     def _write_aside(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
         """Returns how many dead letters are none any more."""
-        revived = 0
-        if batch.dead:
-            connection.executemany(
-                "INSERT INTO dead_letter (stream_id, epoch, incarnation, seq, key, headers, body, reason, attempts,"
-                " wall_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [
-                    (
-                        self._id(connection, d.stream), d.epoch, f"{d.incarnation:016x}", d.seq, d.key,
-                        msgspec.json.encode(d.headers).decode(), d.body, d.reason, d.attempts, d.wall_us,
-                    )
-                    for d in batch.dead
-                ],
-            )  # fmt: skip
-        if batch.revived:
-            revived = connection.executemany(
-                "DELETE FROM dead_letter WHERE id = ?", [(number,) for number in batch.revived]
-            ).rowcount
-        if batch.quarantine:
-            connection.executemany(
-                "INSERT INTO quarantine (wall_us, site, address, reason, size, frame) VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (wall_us, q.site, q.address, q.reason, len(q.frame), q.frame[:MAX_QUARANTINED_FRAME])
-                    for q in batch.quarantine
-                ],
-            )
-        return max(0, revived)
+        _each(
+            connection,
+            "INSERT INTO dead_letter (stream_id, epoch, incarnation, seq, key, headers, body, reason, attempts,"
+            " wall_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            [
+                (
+                    self._id(connection, d.stream), d.epoch, f"{d.incarnation:016x}", d.seq, d.key,
+                    msgspec.json.encode(d.headers).decode(), d.body, d.reason, d.attempts, d.wall_us,
+                )
+                for d in batch.dead
+            ],
+        )  # fmt: skip
+        _each(
+            connection,
+            "INSERT INTO quarantine (wall_us, site, address, reason, size, frame) VALUES (?, ?, ?, ?, ?, ?)",
+            [
+                (wall_us, q.site, q.address, q.reason, len(q.frame), q.frame[:MAX_QUARANTINED_FRAME])
+                for q in batch.quarantine
+            ],
+        )
+        return _each(
+            connection, "DELETE FROM dead_letter WHERE id = ?", [(number,) for number in batch.revived]
+        )
 
     # -- reading ------------------------------------------------------------------------------------------
 
@@ -483,6 +480,11 @@ class Inbox:
             HeldFrame(Stream(p, t, n), epoch, first, last, site, received_us, frame, number)
             for number, p, t, n, epoch, first, last, site, received_us, frame in rows
         ]
+
+
+def _each(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[object]]) -> int:
+    """Execute a statement for each of `rows`, which most commits have not; returns how many rows it changed."""
+    return connection.executemany(sql, rows).rowcount if rows else 0
 
 
 def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> list[EpochRow]:

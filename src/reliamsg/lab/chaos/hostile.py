@@ -8,7 +8,6 @@ import threading
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
 
 import paho.mqtt.client as mqtt
 import pika
@@ -16,6 +15,7 @@ import pika.exceptions
 from paho.mqtt.enums import CallbackAPIVersion
 from pika import spec
 
+from reliamsg.lab.plain import start_client
 from reliamsg.lab.process import LabError
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import EXCHANGE
@@ -74,11 +74,7 @@ class _MqttStranger(Stranger):
         self._subscribed = threading.Event()
         self._client.on_message = self._note
         self._client.on_subscribe = lambda *_: self._subscribed.set()
-        parts = urlsplit(url)
-        if parts.username:
-            self._client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
-        self._client.connect(parts.hostname or "", parts.port or 1883)
-        self._client.loop_start()
+        start_client(self._client, url)
 
     def publish(self, address: str, body: bytes, *, retain: bool = False) -> None:
         self._client.publish(address, body, qos=1, retain=retain).wait_for_publish(_PATIENCE_S)

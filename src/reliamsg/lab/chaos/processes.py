@@ -24,6 +24,9 @@ from reliamsg.verify import Report, check_directory
 
 __all__ = ["App", "Lines", "Run", "SiteSpec", "run_in"]
 
+_OF_CONNECTIONS = {"opened", "connected", "disconnected", "took_over", "closed"}
+_LAST_ROWS = 20
+
 SiteSpec = tuple[str, str, dict[str, Any]]
 """Name, URL and further arguments of a Site."""
 
@@ -259,6 +262,14 @@ class Run:
                         found[record["producer"], record["sha256"]] = record["n"]
         return found
 
+    def last_words(self, app: App) -> str:
+        """What an application wrote last, and what it journalled of its connections."""
+        rows = [row for row in self.rows(app) if row.kind in _OF_CONNECTIONS]
+        state = "running" if app.running else "ended"
+        return "\n".join(
+            [f"{app.log.stem} ({state}):", app.errors(), *(str(row) for row in rows[-_LAST_ROWS:])]
+        )
+
     def end(self) -> None:
         """Kill what still runs."""
         for app in self.apps:
@@ -267,10 +278,14 @@ class Run:
 
 @contextlib.contextmanager
 def run_in(directory: Path) -> Iterator[Run]:
-    """A run whose applications end with it."""
+    """A run whose applications end with it. What fails says what each of them wrote and journalled last."""
     directory.mkdir(parents=True, exist_ok=True)
     run = Run(directory)
     try:
         yield run
+    except Exception as error:
+        for app in run.apps:
+            error.add_note(run.last_words(app))
+        raise
     finally:
         run.end()
