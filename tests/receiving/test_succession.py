@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from reliamsg.errors import GroupBusy
+from reliamsg.message import Prev
 from reliamsg.receiving.lane import Chunk
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
@@ -315,6 +316,50 @@ def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Gro
     send(group.network["dc1"], 11, 20)
     group.settle(0.1)
     assert [(m.seq, m.redelivered) for m in second.take()] == [(n, False) for n in range(11, 21)]
+
+
+@pytest.mark.parametrize("ends", ["after taking over", "while waiting"])
+def test_that_another_may_have_handed_out_more_outlives_a_kill(group: Group, ends: str) -> None:
+    """Also of a stream of which the successor knew nothing yet."""
+    first, second = group.join_both()
+    producer = FakeProducer(first)
+    group.settle(1.0)
+    for broker in group.network.brokers.values():
+        broker.block("nothing is told any more")
+    send(group.network["dc1"], 1, 10)
+    group.settle(0.1)
+    assert seqs(first.take(5, ack=False)) == [1, 2, 3, 4, 5]
+    if ends == "while waiting":
+        group.kill(second)
+    group.kill(first)
+    for broker in group.network.brokers.values():
+        broker.unblock()
+    if ends == "after taking over":
+        group.settle(12.0)
+        assert group.readers() == [second]
+        assert not second.engine.shared.core.streams
+        group.kill(second)
+    for epoch in (10, 11):  # each in a life of its own, and without a word of the producer
+        second = group.join(name="1")
+        group.settle(12.0)
+        assert group.readers() == [second]
+        producer.bench, producer.epoch = second, epoch
+        producer.repair(1, 10, prev=Prev(10, 77, 10) if epoch > 10 else None)
+        group.settle(0.1)
+        got = second.take()
+        assert [(m.epoch, m.redelivered) for m in got][-10:] == [(epoch, True)] * 10
+        group.kill(second)
+    second = group.join(name="1")
+    group.settle(2.0)
+    producer.bench = second
+    heard = second.engine.shared.lease.inbox, producer.states()[-1].number
+    producer.status((10, 77, 1, 10), (11, 77, 1, 10), to=group_address(GROUP), heard=heard)
+    group.settle(2.0)
+    group.kill(second)
+    second = group.join(name="1")
+    send(group.network["dc1"], 1, 10, epoch=12, prev=Prev(11, 77, 10))
+    group.settle(2.0)
+    assert [(m.epoch, m.redelivered) for m in second.take()][-10:] == [(12, False)] * 10
 
 
 def test_of_two_standbys_that_no_other_came_before_nothing_is_flagged(group: Group) -> None:

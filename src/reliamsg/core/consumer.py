@@ -93,8 +93,8 @@ class ConsumerCore:
         self._dirty: dict[Stream, StreamState] = {}
         self._timed: dict[Stream, StreamState] = {}
         self._number = 0
-        self._succeeds = False
-        """Another inbox may have read streams that are not known here."""
+        self.succeeds = False
+        """Another inbox may have read streams that are not known here. Set before the first arrival, and to be kept."""
 
     # -- arrivals ---------------------------------------------------------------------------------------
 
@@ -250,11 +250,12 @@ class ConsumerCore:
         """This inbox takes the place of another that may have read until now. After :meth:`adopt`. `told`: the latest
         epoch of each stream of which that one had told what it may have handed out. All else that exists by now may
         have been handed out as well: it is flagged."""
-        self._succeeds = True
+        self.succeeds = True
         for stream, state in self.streams.items():
             if stream.producer:
-                state.doubt = Doubt(told.get(stream, 0))
+                state.doubt, state.history_changed = Doubt(told.get(stream, 0)), True
                 state.flag_entered()
+                self._mark(state)
 
     # -- handing out ------------------------------------------------------------------------------------
 
@@ -421,8 +422,8 @@ class ConsumerCore:
         if len(self.streams) >= self.rules.max_streams:
             return None
         state = self.streams[stream] = StreamState(stream)
-        if self._succeeds and stream.producer:
-            state.doubt = Doubt(0)
+        if self.succeeds and stream.producer:
+            state.doubt = Doubt(0)  # until the stream is known to the inbox, this is so after each start
         return state
 
     def touch(self, state: StreamState) -> None:

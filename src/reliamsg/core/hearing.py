@@ -49,7 +49,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     if not heard.take(announced, now, cut):
         return ""
     if state.doubt is not None and state.doubt.end is None and not announced.late:
-        state.doubt.end = end
+        state.doubt.end, state.history_changed = end, True
         state.flag_entered()
         core.mark(state)
     flagged = flag_handed_out(core, state, announced, end)

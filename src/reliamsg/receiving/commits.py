@@ -91,7 +91,7 @@ class Committer:
             HeldFrame(stream, h.epoch, first, last, h.site, h.received_us, h.frame.data)
             for stream, h, first, last in spilled
         ]
-        batch = Batch(held=held)
+        batch = Batch(held=held, standing=shared.standing)
         shared.report_chunks()
         for site in self._sites.values():
             site.report_rejected(now, closing)
@@ -125,7 +125,8 @@ class Committer:
         shared = self._shared
         if shared.core.urgent or shared.sync_wanted > self.synced:
             return now
-        if shared.core.dirty or shared.acked or not shared.pending.empty:
+        stands = shared.standing == shared.inbox.standing
+        if shared.core.dirty or shared.acked or not (shared.pending.empty and stands):
             return self._committed_at + COMMIT_EVERY_S
         if shared.chunks or not shared.ledger.empty:
             return self._committed_at + JOURNAL_EVERY_S
@@ -341,6 +342,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             state.closed.spans(),
             state.closed.forgotten,
             state.unheard,
+            None if state.doubt is None else (state.doubt.after, state.doubt.end),
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}

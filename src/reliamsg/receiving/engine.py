@@ -153,6 +153,7 @@ class ReceivingEngine:
         shared.note("opened", detail=detail)
         with shared.lock:
             now = shared.clock()
+            shared.core.succeeds = shared.inbox.standing == "took_over"
             for saved in shared.inbox.load():
                 shared.core.restore(restored(saved), now)
             shared.after_core()

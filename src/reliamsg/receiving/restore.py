@@ -6,7 +6,7 @@ from reliamsg.core.chain import Finished, History
 from reliamsg.core.gaps import ClosedGaps
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import StreamState
+from reliamsg.core.stream import Doubt, StreamState
 from reliamsg.store.inbox import EpochRow, SavedStream
 
 __all__ = ["restored"]
@@ -19,6 +19,7 @@ def restored(saved: SavedStream) -> StreamState:
     state.history = History((Finished(*row) for row in history.finished), history.floor, history.superseded)
     state.closed = ClosedGaps(history.closed, history.forgotten)
     state.joined, state.unheard = saved.joined, history.unheard
+    state.doubt = None if history.doubt is None else Doubt(*history.doubt)
     for row in saved.epochs:
         known = _epoch(row)
         state.live[row.epoch] = known

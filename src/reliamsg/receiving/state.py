@@ -102,6 +102,8 @@ class Shared:
         self.lease = lease
         self.quarantine = Quarantine(frozenset(), {})
         """What of unusable deliveries may be kept. Set by the engine, when it is known what is read."""
+        self.standing = inbox.standing
+        """To be kept by the next commit."""
         self.standing_by = True
         """Another inbox reads, or it is not known yet, whatever locks say."""
         self.lanes: dict[Stream, Lane] = {}

@@ -72,6 +72,8 @@ class Succession:
         """When the phase began."""
         self._after_waiting = False
         """Another inbox read before: go on where it stopped."""
+        self._waited_before = shared.inbox.standing == "waiting"
+        """This inbox waited when it was closed: another may have read until now, and be gone."""
         self._contested_since: float | None = None
         self._beacon_at = self._said_at = float("-inf")
         self._try_at = float("-inf")
@@ -205,13 +207,15 @@ class Succession:
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
             told[stream] = state.entered[0] if state.high_water else state.position[0] - 1
         self._control.positions.clear()
-        if inboxes or (self._after_waiting and self._lease.another_read):
+        if inboxes or (self._after_waiting and self._lease.another_read) or self._waited_before:
             shared.core.succeed(told)
             self._control.took_over()
-        if inboxes or (self._after_waiting and self._lease.others):
+        if inboxes or (self._after_waiting and self._lease.others) or self._waited_before:
             before = max(inboxes, key=lambda name: inboxes[name], default="")
             shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})
             log.warning("group %s: taken over from inbox %s", shared.group, before or "unknown")
+        shared.standing = "took_over" if shared.core.succeeds else ""
+        self._waited_before = False
         shared.after_core()
 
     def _active(self, now: float) -> None:
@@ -260,6 +264,7 @@ class Succession:
             log.info("group %s: waiting for another inbox to end", shared.group)
         self.phase, self._since = "waiting", now
         shared.standing_by = True
+        shared.standing = "waiting"
         self._try_at = now + self._lease.every
         for site in self._all:
             if site.links.listener is None:

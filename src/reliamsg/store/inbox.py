@@ -11,9 +11,11 @@ import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Literal, cast, get_args
 
 import msgspec
 
+from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import PAGE_BYTES, Connect, Database
 from reliamsg.store.exported import Exported
@@ -31,6 +33,10 @@ STATES_RESERVED = 2**36
 
 Span = tuple[int, int]
 
+Standing = Literal["", "waiting", "took_over"]
+"""How this inbox stands to the others of its group: it may be the only one that ever was; it waited last, so that
+another may have read since; it has taken another's place."""
+
 
 class History(msgspec.Struct):
     """What a stream remembers of what is behind it."""
@@ -44,6 +50,8 @@ class History(msgspec.Struct):
     forgotten: tuple[int, int] = (0, 0)
     unheard: bool = False
     """The stream was joined without a word from its producer."""
+    doubt: tuple[int, tuple[int, int] | None] | None = None
+    """(epoch, (epoch, number)) of a :class:`~reliamsg.core.stream.Doubt`."""
 
 
 @dataclass(slots=True)
@@ -142,6 +150,8 @@ class Batch:
     """Ids of dead letters that were replayed with success."""
     quarantine: list[Quarantined] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
+    standing: Standing | None = None
+    """None: as it is."""
 
 
 @dataclass(slots=True)
@@ -188,6 +198,7 @@ class Inbox:
                     (random_bytes(8).hex(),),
                 )
                 self.id = str(self._scalar("SELECT value FROM meta WHERE name = 'inbox_id'"))
+            self.standing: Standing = self._saved_standing()
             self.held_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM held"))
             self.dead_letter_count = int(self._scalar("SELECT count(*) FROM dead_letter"))
             self._has_attempts = bool(self._scalar("SELECT EXISTS (SELECT 1 FROM attempt)"))
@@ -201,6 +212,13 @@ class Inbox:
         with self._database.translated():
             found: int | str = self._database.connection.execute(sql, values).fetchone()[0]
         return found
+
+    def _saved_standing(self) -> Standing:
+        found = self._scalar("SELECT coalesce(max(value), '') FROM meta WHERE name = 'standing'")
+        for known in get_args(Standing):
+            if found == known:
+                return cast(Standing, known)
+        raise StoreCorrupt(f"{self.path}: {found!r} is no standing of an inbox")
 
     def close(self) -> None:
         self._database.close()
@@ -217,11 +235,11 @@ class Inbox:
         with self._database.transaction() as connection:
             found = connection.execute("SELECT value FROM meta WHERE name = 'states_reserved'").fetchone()
             begin = max(wall_us, 0 if found is None else int(found[0]))
-            connection.execute(
-                "INSERT OR REPLACE INTO meta (name, value) VALUES ('states_reserved', ?)",
-                (str(begin + STATES_RESERVED),),
-            )
+            self._put_meta(connection, "states_reserved", str(begin + STATES_RESERVED))
         return begin
+
+    def _put_meta(self, connection: sqlite3.Connection, name: str, value: str) -> None:
+        connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
 
     def commit(
         self, batch: Batch, wall_us: int, mono_us: int, before_commit: Callable[[], None] | None = None
@@ -237,6 +255,8 @@ class Inbox:
         adding = sum(len(held.frame) + PAGE_BYTES for held in batch.held)
         try:
             with self._database.transaction(adding) as connection:
+                if batch.standing not in (None, self.standing):
+                    self._put_meta(connection, "standing", batch.standing)
                 self._write_streams(connection, batch)
                 freed = self._write_epochs(connection, batch)
                 added = self._write_frames(connection, batch)
@@ -250,6 +270,7 @@ class Inbox:
         finally:
             self._journal.settle(done)
         self._ids.update(self._new_ids)
+        self.standing = self.standing if batch.standing is None else batch.standing
         self.held_bytes += added - freed
         self.late_bytes += late
         self.dead_letter_count += len(batch.dead) - revived
