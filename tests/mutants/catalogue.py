@@ -301,13 +301,6 @@ MUTANTS = (
         "            known.redelivered_below = max(known.redelivered_below, 0)",
         "P4: a standby that takes over hands out again without a flag what the other had handed out",
     ),
-    Mutant(
-        "doubt-forgotten",
-        "receiving/restore.py",
-        "    state.doubt = None if history.doubt is None else Doubt(*history.doubt)",
-        "    state.doubt = None",
-        "P4: a standby that took over and was killed hands out without a flag what the one before had handed out",
-    ),
     # -- P5: no silent loss ---------------------------------------------------------------------------------
     Mutant(
         "consumer-cursor-too-far",
