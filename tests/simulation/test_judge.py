@@ -156,14 +156,14 @@ def test_what_was_acknowledged_by_a_consumer_that_crashed_is_waited_for(judged: 
 
 
 def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judged) -> None:
-    oracle = judged.oracle
-    oracle.before_join("g1", STREAM, 1, 1, 3)
-    assert oracle.came_before("g1", STREAM, 1, 1, 3)
-    assert not oracle.is_blind("g1", STREAM, 1, 1, 3)
-    oracle.before_join("g1", STREAM, 1, 1, 2, blind=True)
-    assert oracle.is_blind("g1", STREAM, 1, 1, 2)
-    assert not oracle.is_blind("g1", STREAM, 1, 1, 3)
-    assert not oracle.is_blind("other", STREAM, 1, 1, 2)
+    passages = judged.oracle.passages["g1"]
+    passages.joined(STREAM, 1, 1, 3)
+    assert passages.all_came_before(STREAM, 1, 1, 3)
+    assert not passages.is_blind(STREAM, 1, 1, 3)
+    passages.joined(STREAM, 1, 1, 2, blind=True)
+    assert passages.is_blind(STREAM, 1, 1, 2)
+    assert not passages.is_blind(STREAM, 1, 1, 3)
+    assert not judged.oracle.passages["other"].is_blind(STREAM, 1, 1, 2)
 
 
 def test_an_inbox_that_was_replaced_may_do_again_what_it_did_since_and_nothing_else(judged: Judged) -> None:
@@ -235,7 +235,7 @@ def test_a_gap_whose_acceptance_went_with_its_consumer_may_still_be_filled(
     judged.oracle.gap("g1", "g1-1", gap)
     judged.oracle.consumer_ended("g1", "g1-1")
     if not durable:
-        judged.oracle.not_accepted("g1", "g1-1", gap)
+        judged.oracle.passages["g1"].not_accepted(gap, "g1-1")
     judged.deliver(1)
     assert judged.kinds == (["delivered_after_gap"] if durable else [])
 

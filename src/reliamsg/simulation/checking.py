@@ -48,7 +48,9 @@ def _joined_blindly(world: World, finding: Finding) -> bool:
     assert finding.epoch is not None
     assert finding.first is not None
     assert finding.last is not None
-    return world.oracle.is_blind(finding.group, finding.stream, finding.epoch, finding.first, finding.last)
+    return world.oracle.passages[finding.group].is_blind(
+        finding.stream, finding.epoch, finding.first, finding.last
+    )
 
 
 def _nobody_subscribed(world: World, finding: Finding) -> bool:
@@ -66,7 +68,9 @@ def _nobody_subscribed(world: World, finding: Finding) -> bool:
     assert finding.last is not None
     return all(
         0.0 < operation.durable_at < began for operation in _operations(world, finding)
-    ) and world.oracle.came_before(finding.group, stream, finding.epoch, finding.first, finding.last)
+    ) and world.oracle.passages[finding.group].all_came_before(
+        stream, finding.epoch, finding.first, finding.last
+    )
 
 
 def _is_behind(world: World, finding: Finding) -> bool:

@@ -118,7 +118,7 @@ class ConsumerProcess(Process):
         if goes or self._accepted:
             self.tell_journalled()  # as long as the journal is there
         for gap in self._accepted:  # that is durable with the next commit, and the process ended before
-            self.world.oracle.not_accepted(self.group, self.name, gap)
+            self.world.oracle.passages[self.group].not_accepted(gap, self.name)
         self._accepted.clear()
         super().ended()
 
@@ -309,7 +309,7 @@ class ConsumerProcess(Process):
                 self._reads_since = row.mono_us / 1e6
             elif row.kind == "before_join":
                 blind = not self._has_heard(stream, row.mono_us / 1e6)
-                self.world.oracle.before_join(self.group, stream, row.epoch, row.first, row.last, blind)
+                self.world.oracle.passages[self.group].joined(stream, row.epoch, row.first, row.last, blind)
             elif row.kind in ("acknowledged", "dead_lettered"):
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
             elif row.kind == "declared":

@@ -1,59 +1,24 @@
 """The judge of a simulated run: what applications asked for and were given, against what was promised.
 
 It knows only what applications saw and what passed the brokers, and never asks the product's own state. What each kind
-of violation means is in :data:`KINDS`.
+of violation means is in :data:`~reliamsg.simulation.verdicts.KINDS`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from reliamsg.core.joining import JOINED_LATE
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.passages import Passages, covers, stream_of
 from reliamsg.simulation.stopwatch import Stopwatch
+from reliamsg.simulation.verdicts import Violation
 
-__all__ = ["KINDS", "Operation", "Oracle", "Violation"]
-
-KINDS = {
-    "lost": "durable, and neither delivered nor declared",
-    "lost_held": "declared as a gap, although its producer was to hold it until the group had it",
-    "let_go_unsafe": "its broker was told that it is safe, and then it was lost",
-    "phantom": "delivered, yet never published",
-    "delivered_after_failed": "delivered, although publishing it was reported as failed",
-    "out_of_order": "delivered after a later message of its stream",
-    "duplicate": "delivered again without being flagged",
-    "redelivered_after_ack": "delivered again after its acknowledgement was durable",
-    "delivered_after_gap": "delivered after it was declared as a gap",
-    "false_gap": "declared as a gap after it was delivered",
-    "skipped": "passed over without being declared",
-    "gap_too_early": "declared as expired before the gap timeout",
-    "corrupt": "one identity with two contents, or one content with two identities",
-    "published_unconfirmed": "counted as published before enough sites had confirmed it",
-    "unbounded": "more was taken than there is room for",
-    "two_readers": "handed out by a consumer that could not know that no other of its group reads",
-    "false_alarm": "a producer is said to have two histories, and it has one",
-    "not_drained": "not done long after the last fault",
-    "stopped": "a client stopped that had no reason to",
-    "internal_error": "the product raised what it never should",
-    "checker": "the plain checker finds what must not be",
-}
-"""Kinds of violations, and what they mean."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """Something that must not be."""
-
-    kind: str
-    text: str
-    at: float
-    """Simulated seconds."""
-
-    def __str__(self) -> str:
-        return f"{self.at:.3f}: {self.kind} ({KINDS[self.kind]}): {self.text}"
+__all__ = ["Operation", "Oracle"]
 
 
 @dataclass(slots=True)
@@ -87,14 +52,6 @@ class _Given:
     wind its clock."""
     failed: dict[str, set[MessageId]] = field(default_factory=dict)
     """By consumer, messages whose handling raised, and that did not come again since."""
-
-
-class _Declared(NamedTuple):
-    """A gap that a consumer of a group moved past."""
-
-    gap: Gap
-    at: float
-    consumer: str
 
 
 class Oracle:
@@ -141,16 +98,12 @@ class Oracle:
         """Dead letters in the group's inboxes, in the end."""
         self.watches: dict[str, Stopwatch] = {}
         """By consumer."""
-        self.declared: dict[str, list[_Declared]] = {group: [] for group in self.groups}
+        self.passages: defaultdict[str, Passages] = defaultdict(Passages)
+        """By group."""
         self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
         """(group, message, by which, when): what was passed without a word; journals may still have one."""
-        self._before_join: dict[str, set[tuple[Stream, int, int, int, bool]]] = {
-            group: set() for group in self.groups
-        }
-        """What came before a group joined, as its journal says: there is no other word about that. And whether it
-        had heard nothing of the producer."""
 
     def violate(self, kind: str, text: str) -> None:
         """Something must not be."""
@@ -195,7 +148,7 @@ class Oracle:
         return gap.stream.producer in self._replaced and all(
             operation.gone
             for operation in self._streams.get(gap.stream, ())
-            if operation.message is not None and _covers(gap, operation.message)
+            if operation.message is not None and covers(gap, operation.message)
         )
 
     # -- at brokers -----------------------------------------------------------------------------------------
@@ -233,7 +186,7 @@ class Oracle:
             return  # another inbox may have taken them, or there are two histories
         for epoch, first, last in spans:
             for message in self._let_go[group]:
-                if (_stream_of(message), message.epoch) == (stream, epoch) and first <= message.seq <= last:
+                if (stream_of(message), message.epoch) == (stream, epoch) and first <= message.seq <= last:
                     self.violate(
                         "let_go_unsafe", f"{message} is lacking at {consumer}, and its broker let it go"
                     )
@@ -256,7 +209,8 @@ class Oracle:
             self._again(group, consumer, message)
         elif not (message.redelivered or message.replayed):
             self._first(group, consumer, operation, identity, given)
-        if not message.replayed and self._knows_declared(group, consumer, identity):
+        told = (identity.epoch, identity.seq) < self._told_positions.get((consumer, message.stream), (0, 0))
+        if not message.replayed and self.passages[group].knows_declared(consumer, identity, told):
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
         self._check_failed(consumer, given, message)
         self._buried[group].discard(identity)
@@ -317,11 +271,11 @@ class Oracle:
 
     def failed(self, group: str, consumer: str, message: MessageId) -> None:
         """Handling a message raised."""
-        given = self._given[group, _stream_of(message)]
+        given = self._given[group, stream_of(message)]
         given.failed.setdefault(consumer, set()).add(message)
 
     def _settled(self, group: str, consumer: str, message: MessageId) -> None:
-        given = self._given[group, _stream_of(message)]
+        given = self._given[group, stream_of(message)]
         self._moved(consumer, given)
         for failed in given.failed.values():
             failed.discard(message)
@@ -365,12 +319,6 @@ class Oracle:
         self._declare(group, consumer, gap, self._scheduler.now)
         self._moved(consumer, given)
 
-    def not_accepted(self, group: str, consumer: str, gap: Gap) -> None:
-        """A consumer ended before it was durable that it moved past a gap: it knows nothing of that."""
-        self.declared[group] = [
-            each for each in self.declared[group] if (each.gap, each.consumer) != (gap, consumer)
-        ]
-
     def missed(self, group: str, consumer: str, gap: Gap) -> None:
         """An application was told of a gap that was passed by joining."""
         self._declare(group, consumer, gap, self._scheduler.now)
@@ -382,9 +330,9 @@ class Oracle:
     def _declare(self, group: str, consumer: str, gap: Gap, at: float) -> None:
         """What was acknowledged durably, or handed out by this consumer, which did not end since, is no gap. Another
         inbox of the group may not have heard of that."""
-        self.declared[group].append(_Declared(gap, at, consumer))
+        self.passages[group].declare(gap, at, consumer)
         for message, given_at in self._given_at[group].items():
-            if not _covers(gap, message) or message in self.dead[group] or given_at >= at:
+            if not covers(gap, message) or message in self.dead[group] or given_at >= at:
                 continue
             if self.handed[group][message] != consumer:
                 continue
@@ -422,10 +370,7 @@ class Oracle:
         for message, (by, at) in self.settled[group].items():
             if at > since and by == consumer:
                 self.settled[group][message] = gone, at
-        self.declared[group] = [
-            each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
-            for each in self.declared[group]
-        ]
+        self.passages[group].replaced(consumer, gone, since)
         self._buried[group].clear()  # which of its dead letters the copy holds is not known
         for (its, _), given in self._given.items():
             if its == group:
@@ -433,49 +378,8 @@ class Oracle:
                 _, given.latest, given.number = given.firsts[-1] if given.firsts else (0.0, (0, 0), -1)
                 given.moved_at.pop(consumer, None)
 
-    def before_join(
-        self, group: str, stream: Stream, epoch: int, first: int, last: int, blind: bool = False
-    ) -> None:
-        """A group's journal says that these came before it joined. `blind`: it had heard nothing of their producer."""
-        self._before_join[group].add((stream, epoch, first, last, blind))
-
-    def is_blind(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> bool:
-        """Whether the group had heard nothing of the producer of these when it took them for what came before."""
-        return True in self._words_about(group, stream, epoch, first, last)
-
-    def came_before(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> bool:
-        """Whether all of these came before the group joined, as it says."""
-        return bool(self._words_about(group, stream, epoch, first, last))
-
-    def _words_about(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> set[bool]:
-        """For each time that the group said of all of these that they came before: whether it was blind."""
-        return {
-            blind
-            for its, its_epoch, low, high, blind in self._before_join.get(group, ())
-            if (stream, epoch) == (its, its_epoch) and low <= first and last <= (high or last)
-        }
-
-    def _came_before(self, group: str, message: MessageId) -> bool:
-        stream = _stream_of(message)
-        return self.came_before(group, stream, message.epoch, message.seq, message.seq)
-
-    def _is_declared(self, group: str, message: MessageId) -> bool:
-        return any(_covers(declared.gap, message) for declared in self.declared[group])
-
-    def _knows_declared(self, group: str, consumer: str, message: MessageId) -> bool:
-        """Whether the message was declared as a gap by this consumer, or by another that had told it so."""
-        stream = _stream_of(message)
-        told = (message.epoch, message.seq) < self._told_positions.get((consumer, stream), (0, 0))
-        return any(
-            _covers(declared.gap, message) and (told or declared.consumer == consumer)
-            for declared in self.declared[group]
-        )
-
-    def _is_passed(self, group: str, message: MessageId) -> bool:
-        return self._is_declared(group, message) or self._came_before(group, message)
-
     def _done(self, group: str, message: MessageId) -> bool:
-        return message in self.handed[group] or message in self.dead[group] or self._is_passed(group, message)
+        return message in self.handed[group] or message in self.dead[group] or message in self.passages[group]
 
     def _is_left(self, gap: Gap) -> bool:
         """Whether it was declared since its epoch was over: its producer's outbox was replaced."""
@@ -490,7 +394,7 @@ class Oracle:
             and message.producer in self._replaced
             and any(
                 handed.epoch > message.epoch
-                and _stream_of(handed) == operation.stream
+                and stream_of(handed) == operation.stream
                 and self.operations[self._bodies[handed]].number < operation.number
                 for handed in self.handed[group]
             )
@@ -507,7 +411,7 @@ class Oracle:
             if operation.outcome == "ok"
             and not operation.gone
             and operation.message not in done
-            and not (operation.message is not None and self._is_passed(group, operation.message))
+            and not (operation.message is not None and operation.message in self.passages[group])
             and not self.is_behind(group, operation)
         ]
 
@@ -518,7 +422,7 @@ class Oracle:
             message = operation.message
             if (
                 message is not None
-                and not self._is_passed(group, message)
+                and message not in self.passages[group]
                 and message not in self.dead[group]
             ):
                 self.violations.append(Violation("skipped", f"{message} at {group}, passed by {by}", at))
@@ -532,7 +436,7 @@ class Oracle:
             for operation in self.operations.values():
                 self._judge(group, operation, group in held_for)
             for message in sorted(self._buried[group] - self.letters[group]):
-                if not self._is_passed(group, message):
+                if message not in self.passages[group]:
                     self.violate("lost", f"{message} at {group}: given up, and not among the dead letters")
 
     def _judge(self, group: str, operation: Operation, held: bool) -> None:
@@ -541,12 +445,12 @@ class Oracle:
             self.violate("lost", f"{operation.body!r} at {group}: never sent")
         if operation.gone or message is None or message in self.handed[group] or message in self.dead[group]:
             return
-        found = next((each for each in self.declared[group] if _covers(each.gap, message)), None)
+        found = self.passages[group].declared(message)
         if found is not None and found.gap.reason == JOINED_LATE:
             return  # it is no promise that a group hears of what it was counted for before it joins
         declared = None if found is None else found.at
         let_go = self._let_go[group].get(message)
-        if found is None and not self._came_before(group, message):
+        if found is None and not self.passages[group].came_before(message):
             if operation.outcome == "ok" and not self.is_behind(group, operation):
                 self.violate("lost", f"{message} at {group}")
         elif found is not None and held and operation.outcome == "ok" and not self._is_left(found.gap):
@@ -558,15 +462,3 @@ class Oracle:
             and len(self.inboxes[group]) == 1
         ):
             self.violate("let_go_unsafe", f"{message} at {group}: let go at {let_go:.3f}")
-
-
-def _stream_of(message: MessageId) -> Stream:
-    return Stream(message.producer, message.topic, message.partition)
-
-
-def _covers(gap: Gap, message: MessageId) -> bool:
-    if gap.stream != _stream_of(message):
-        return False
-    if gap.last is None:
-        return (message.epoch, message.seq) >= (gap.epoch, gap.first)
-    return gap.epoch == message.epoch and gap.first <= message.seq <= gap.last

@@ -20,8 +20,8 @@ from typing import Any
 from reliamsg.simulation.checking import compare
 from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.keeping import keep_journals
-from reliamsg.simulation.oracle import Violation
 from reliamsg.simulation.scenario import Scenario, draw
+from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
 
 __all__ = ["Outcome", "Summary", "run", "run_many"]

@@ -1,0 +1,107 @@
+"""What a group of a simulated run passed over, and in whose words: what was handed out needs none."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from reliamsg.message import Gap, MessageId, Stream
+
+__all__ = ["Declared", "Passages", "covers", "stream_of"]
+
+
+class Declared(NamedTuple):
+    """A gap that a consumer moved past."""
+
+    gap: Gap
+    at: float
+    consumer: str
+
+
+class _Before(NamedTuple):
+    """What came before the group joined, as its journal says."""
+
+    stream: Stream
+    epoch: int
+    first: int
+    last: int
+    """0: all that the epoch still had."""
+    blind: bool
+    """The group had heard nothing of the producer."""
+
+
+class Passages:
+    """Of one group. What lies in it was passed with a word about it."""
+
+    def __init__(self) -> None:
+        self._declared: list[Declared] = []
+        self._before: set[_Before] = set()
+
+    def __contains__(self, message: MessageId) -> bool:
+        return self.declared(message) is not None or self.came_before(message)
+
+    def declare(self, gap: Gap, at: float, consumer: str) -> None:
+        """A consumer moved past a gap."""
+        self._declared.append(Declared(gap, at, consumer))
+
+    def not_accepted(self, gap: Gap, consumer: str) -> None:
+        """A consumer ended before it was durable that it moved past a gap: it knows nothing of that."""
+        self._declared = [each for each in self._declared if (each.gap, each.consumer) != (gap, consumer)]
+
+    def replaced(self, consumer: str, gone: str, since: float) -> None:
+        """A consumer's inbox is what it was at `since` again. What it did after that was done by one called `gone`."""
+        self._declared = [
+            each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
+            for each in self._declared
+        ]
+
+    def joined(self, stream: Stream, epoch: int, first: int, last: int, blind: bool = False) -> None:
+        """The group's journal says that these came before it joined, and whether it had heard nothing of their
+        producer."""
+        self._before.add(_Before(stream, epoch, first, last, blind))
+
+    def declared(self, message: MessageId) -> Declared | None:
+        """By whom a message was declared as a gap first, if it was."""
+        return next((each for each in self._declared if covers(each.gap, message)), None)
+
+    def knows_declared(self, consumer: str, message: MessageId, told: bool) -> bool:
+        """Whether the message was declared as a gap by this consumer, or by another that had `told` it so."""
+        return any(
+            covers(declared.gap, message) and (told or declared.consumer == consumer)
+            for declared in self._declared
+        )
+
+    def came_before(self, message: MessageId) -> bool:
+        """Whether a message came before the group joined, as it says."""
+        return self.all_came_before(stream_of(message), message.epoch, message.seq, message.seq)
+
+    def all_came_before(self, stream: Stream, epoch: int, first: int, last: int) -> bool:
+        """Whether all of these came before the group joined, as it says."""
+        return bool(self._words_about(stream, epoch, first, last))
+
+    def is_blind(self, stream: Stream, epoch: int, first: int, last: int) -> bool:
+        """Whether the group had heard nothing of the producer of these when it took them for what came before."""
+        return True in self._words_about(stream, epoch, first, last)
+
+    def _words_about(self, stream: Stream, epoch: int, first: int, last: int) -> set[bool]:
+        """For each time that the group said of all of these that they came before: whether it was blind."""
+        return {
+            each.blind
+            for each in self._before
+            if (stream, epoch) == (each.stream, each.epoch)
+            and each.first <= first
+            and last <= (each.last or last)
+        }
+
+
+def stream_of(message: MessageId) -> Stream:
+    """The stream that a message belongs to."""
+    return Stream(message.producer, message.topic, message.partition)
+
+
+def covers(gap: Gap, message: MessageId) -> bool:
+    """Whether a message lies in a gap."""
+    if gap.stream != stream_of(message):
+        return False
+    if gap.last is None:
+        return (message.epoch, message.seq) >= (gap.epoch, gap.first)
+    return gap.epoch == message.epoch and gap.first <= message.seq <= gap.last
