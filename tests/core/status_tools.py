@@ -12,7 +12,7 @@ from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import StreamChange
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.receiving.restore import restored
-from reliamsg.store.inbox import EpochRow, GapRow, History, SavedStream
+from reliamsg.store.inbox_rows import EpochRow, GapRow, History, SavedStream
 
 STREAM = Stream("p", "orders")
 SITES = ("dc1", "dc2")

@@ -14,7 +14,8 @@ from reliamsg.config import is_remote
 from reliamsg.errors import ConfigError, InboxWriteError, OutboxWriteError, StoreError
 from reliamsg.export.target import open_target
 from reliamsg.message import Stream
-from reliamsg.store.inbox import Batch, EpochRow, Inbox
+from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import Batch, EpochRow
 from reliamsg.store.inbox_view import inspect_inbox, read_dead_letters
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.outbox_view import inspect_outbox, list_batches

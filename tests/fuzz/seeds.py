@@ -15,8 +15,9 @@ from pika import spec
 
 from reliamsg import KeyRing
 from reliamsg.message import Prev, Stream
-from reliamsg.store.inbox import Batch, DeadLetter, EpochRow, GapRow, HeldFrame, History, Inbox, StreamRow
-from reliamsg.store.inbox import Quarantined as SetAside
+from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import Batch, DeadLetter, EpochRow, GapRow, HeldFrame, History, StreamRow
+from reliamsg.store.inbox_rows import Quarantined as SetAside
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member
 from reliamsg.store.outbox import Cursors, NewBatch, Outbox, Parked

@@ -11,6 +11,7 @@ import pytest
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Stream
 from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import Batch, EpochRow
 from reliamsg.store.inbox_view import inspect_inbox
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
@@ -49,6 +50,19 @@ def test_a_schema_that_cannot_be_parsed(outbox: Path, inbox: Path) -> None:
             look(outbox)
     with pytest.raises(StoreCorrupt):
         inspect_inbox(inbox)
+
+
+def test_a_name_in_the_schema_that_is_no_text(inbox: Path) -> None:
+    """SQLite's own message can't be read then."""
+    whole = inbox.read_bytes()
+    begins = whole.index(b"CREATE TABLE attempt")
+    at = whole.index(b"REFERENCES stream", begins) + len(b"REFERENCES ")
+    inbox.write_bytes(whole[:at] + b"\x80" + whole[at + 1 :])
+    epoch = EpochRow(Stream("p", "orders"), 10, 77, None, 30, 60, [], None, True)
+    with contextlib.closing(Inbox(inbox, "billing")) as opened:
+        list(opened.load())
+        with pytest.raises(StoreCorrupt, match="codec"):
+            opened.commit(Batch(epochs=[epoch]), 2, 2)
 
 
 def test_an_epoch_that_is_no_number(outbox: Path) -> None:

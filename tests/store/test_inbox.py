@@ -24,15 +24,14 @@ from reliamsg.errors import (
 )
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import Database, migrations, statements
-from reliamsg.store.inbox import (
-    STATES_RESERVED,
+from reliamsg.store.inbox import STATES_RESERVED, Inbox
+from reliamsg.store.inbox_rows import (
     Batch,
     DeadLetter,
     EpochRow,
     GapRow,
     HeldFrame,
     History,
-    Inbox,
     Quarantined,
     StreamRow,
 )

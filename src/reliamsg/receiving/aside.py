@@ -11,7 +11,7 @@ from reliamsg.errors import FatalError, ForkedError
 from reliamsg.message import Message, digest
 from reliamsg.receiving.lane import Holding, Lane
 from reliamsg.receiving.state import Shared, log
-from reliamsg.store.inbox import DeadLetter, HeldFrame
+from reliamsg.store.inbox_rows import DeadLetter, HeldFrame
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import FrameError, Records, open_frame
 

@@ -17,7 +17,7 @@ from reliamsg.message import Stream
 from reliamsg.receiving.lane import Holding, Lane
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Pending, Shared, log
-from reliamsg.store.inbox import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
+from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import open_frame
 

@@ -27,7 +27,8 @@ from reliamsg.receiving.opening import Opener
 from reliamsg.receiving.reporter import OnError
 from reliamsg.receiving.runner import Runner
 from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
-from reliamsg.store.inbox import DeadLetter, Inbox
+from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
 from reliamsg.transport.base import Transports

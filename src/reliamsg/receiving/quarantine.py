@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reliamsg.core.shares import Shares
-from reliamsg.store.inbox import MAX_QUARANTINED_FRAME, Quarantined
+from reliamsg.store.inbox import MAX_QUARANTINED_FRAME
+from reliamsg.store.inbox_rows import Quarantined
 
 __all__ = ["MAX_QUARANTINE_BYTES", "Quarantine"]
 

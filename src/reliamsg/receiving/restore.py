@@ -7,7 +7,7 @@ from reliamsg.core.gaps import ClosedGaps
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Doubt, StreamState
-from reliamsg.store.inbox import EpochRow, SavedStream
+from reliamsg.store.inbox_rows import EpochRow, SavedStream
 
 __all__ = ["restored"]
 

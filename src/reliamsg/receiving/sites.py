@@ -15,7 +15,7 @@ from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
 from reliamsg.receiving.state import Shared
-from reliamsg.store.inbox import HeldFrame
+from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.transport.base import Delivery, ReceiverTransport
 from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES

@@ -20,7 +20,8 @@ from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
 from reliamsg.receiving.quarantine import Quarantine
-from reliamsg.store.inbox import DeadLetter, HeldFrame, Inbox, Quarantined
+from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import Frame
 

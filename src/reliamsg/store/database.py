@@ -147,6 +147,8 @@ class Database:
                 raise
         except sqlite3.Error as error:
             raise self._meaning(error) from error
+        except UnicodeDecodeError as error:  # of SQLite's message, which names what is damaged
+            raise StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}") from error
         if self._wal_is_long():
             self.checkpoint()
 

@@ -10,8 +10,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
 import msgspec
 
@@ -19,154 +18,15 @@ from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import PAGE_BYTES, Connect, Database
 from reliamsg.store.exported import Exported
-from reliamsg.store.journal import Entry, Journal
+from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, SavedStream, Span, Standing
+from reliamsg.store.journal import Journal
 
-__all__ = [
-    "Batch", "DeadLetter", "EpochRow", "GapRow", "HeldFrame", "History", "Inbox", "Quarantined", "SavedStream",
-    "StreamRow",
-]  # fmt: skip
+__all__ = ["MAX_QUARANTINED_FRAME", "Inbox"]
 
 MAX_QUARANTINED_FRAME = 256 * 1024
 """Longest part of an unusable message that is kept."""
 STATES_RESERVED = 2**36
 """States that an opening may number: thousands a second for months, and 2^27 openings before numbers run out."""
-
-Span = tuple[int, int]
-
-Standing = Literal["", "waiting", "took_over"]
-"""How this inbox stands to the others of its group: it may be the only one that ever was; it waited last, so that
-another may have read since; it has taken another's place."""
-
-
-class History(msgspec.Struct):
-    """What a stream remembers of what is behind it."""
-
-    finished: list[tuple[int, int, int]] = []
-    """(epoch, incarnation, last)"""
-    floor: int = 0
-    superseded: list[tuple[int, list[Span]]] = []
-    closed: list[tuple[int, int, int]] = []
-    """(epoch, first, last)"""
-    forgotten: tuple[int, int] = (0, 0)
-    unheard: bool = False
-    """The stream was joined without a word from its producer."""
-    doubt: tuple[int, tuple[int, int] | None] | None = None
-    """(epoch, (epoch, number)) of a :class:`~reliamsg.core.stream.Doubt`."""
-
-
-@dataclass(slots=True)
-class StreamRow:
-    stream: Stream
-    joined: tuple[int, int] | None
-    history: History
-
-
-@dataclass(slots=True)
-class EpochRow:
-    stream: Stream
-    epoch: int
-    incarnation: int
-    prev: Prev | None
-    position: int
-    high_water: int
-    settled: list[Span]
-    last: int | None
-    entered: bool
-    journalled: int = 0
-    """The journal says that numbers up to this one were handed out. Kept by the inbox itself."""
-
-
-@dataclass(slots=True)
-class GapRow:
-    stream: Stream
-    epoch: int
-    first: int
-    last: int | None
-    elapsed_s: float
-    waited_s: float = 0.0
-    """While a producer said that it holds what is missing."""
-
-
-@dataclass(slots=True)
-class HeldFrame:
-    """Numbers `first` to `last` of the batch in `frame`, which may hold more."""
-
-    stream: Stream
-    epoch: int
-    first: int
-    last: int
-    site: str
-    received_us: int
-    frame: bytes
-    id: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A message that was given up: rejected by the application, or out of deliveries."""
-
-    id: int
-    stream: Stream
-    epoch: int
-    incarnation: int
-    seq: int
-    key: str | None
-    headers: dict[str, str]
-    body: bytes
-    reason: str
-    attempts: int
-    wall_us: int
-    """When it was given up, in µs since 1970."""
-
-
-@dataclass(slots=True)
-class Quarantined:
-    site: str
-    address: str
-    reason: str
-    frame: bytes
-
-
-@dataclass(slots=True)
-class Batch:
-    """All that one commit holds."""
-
-    streams: list[StreamRow] = field(default_factory=list)
-    epochs: list[EpochRow] = field(default_factory=list)
-    finished: list[tuple[Stream, int]] = field(default_factory=list)
-    """Epochs to drop."""
-    gaps: list[GapRow] = field(default_factory=list)
-    no_gap: list[Stream] = field(default_factory=list)
-    attempts: list[tuple[Stream, int, int, int]] = field(default_factory=list)
-    """(stream, epoch, number, attempts)"""
-    held: list[HeldFrame] = field(default_factory=list)
-    discarded: list[tuple[Stream, int, int, int]] = field(default_factory=list)
-    """(stream, epoch, first, last) of held frames that turned out unreadable."""
-    late: list[HeldFrame] = field(default_factory=list)
-    seen_late: list[int] = field(default_factory=list)
-    dead: list[DeadLetter] = field(default_factory=list)
-    """Their ids are not used."""
-    revived: list[int] = field(default_factory=list)
-    """Ids of dead letters that were replayed with success."""
-    quarantine: list[Quarantined] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
-    standing: Standing | None = None
-    """None: as it is."""
-
-
-@dataclass(slots=True)
-class SavedStream:
-    """A stream as the inbox holds it."""
-
-    stream: Stream
-    joined: tuple[int, int] | None
-    history: History
-    epochs: list[EpochRow]
-    held: list[tuple[int, int, int]]
-    """(epoch, first, last), in order."""
-    gap: GapRow | None
-    attempts: list[tuple[int, int, int]]
-    """(epoch, number, attempts)"""
 
 
 class Inbox:

@@ -12,7 +12,7 @@ import msgspec
 
 from reliamsg.message import Stream
 from reliamsg.store.database import open_readonly, reading
-from reliamsg.store.inbox import DeadLetter, GapRow
+from reliamsg.store.inbox_rows import DeadLetter, GapRow
 
 __all__ = ["InboxInfo", "StreamInfo", "inspect_inbox", "read_dead_letters"]
 
