@@ -11,22 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from reliamsg.lab.chaos import waiting
+from reliamsg.lab.chaos.waiting import patient
+
 __all__ = ["STALL_S", "patient", "quickest", "wait_for"]
-
-FACTOR = 4.0
-"""A test's own idea of "long enough" is multiplied by this."""
-LEAST_S = 60.0
-"""Nothing is given up sooner, since one stall alone may take many seconds."""
-
 
 STALL_S = 15.0
 """What a stalled machine may add to anything: upper bounds that are promises of the product allow for it, and are told
 apart from the promise's breach by more than that."""
-
-
-def patient(seconds: float) -> float:
-    """How long to wait, in seconds, for what takes less than `seconds` on a machine that is not busy."""
-    return max(LEAST_S, FACTOR * seconds)
 
 
 def wait_for(
@@ -35,15 +27,8 @@ def wait_for(
     seconds: float = 20.0,
     poll: float = 0.005,
 ) -> Any:
-    """Wait until `condition` is true, and return its value; look every `poll` seconds."""
-    limit = patient(seconds)
-    deadline = time.monotonic() + limit
-    while True:
-        value = condition()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"not within {limit:.0f} s: {what}"
-        time.sleep(poll)
+    """:func:`reliamsg.lab.chaos.waiting.wait_for`, of what is quicker to look at."""
+    return waiting.wait_for(condition, what, seconds, poll)
 
 
 def quickest(action: Callable[[], object], enough: float, tries: int = 5) -> float:
