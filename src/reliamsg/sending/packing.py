@@ -52,25 +52,40 @@ class _Builder:
     def singles(self, seq: int) -> Iterable[tuple[int, Receipt]]:
         return enumerate(self.whole, seq) if self.whole is not None else ()
 
-    def full(self, size: int, max_messages: int, max_bytes: int) -> bool:
-        """Whether a message of `size` bytes has to go into the next batch."""
-        bodies = len(self.bodies)
-        return bodies > 0 and (bodies >= max_messages or self.size + size + ITEM_OVERHEAD > max_bytes)
-
-    def add(self, body: bytes, key: str | None, headers: Mapping[str, str] | None) -> None:
-        bodies = self.bodies
-        if key is not None or self.keys is not None:
-            if self.keys is None:
-                self.keys = [None] * len(bodies)
-            self.keys.append(key)
-            self.size += len(key) if key is not None else 1
-        if headers or self.headers is not None:
-            if self.headers is None:
-                self.headers = [None] * len(bodies)
-            self.headers.append(dict(headers) if headers else None)
-            self.size += sum(len(name) + len(value) + 4 for name, value in headers.items()) if headers else 1
-        bodies.append(body)
-        self.size += len(body) + ITEM_OVERHEAD
+    def take(
+        self,
+        bodies: Sequence[bytes],
+        at: int,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        max_messages: int,
+        max_bytes: int,
+    ) -> int:
+        """Append as many of `bodies`, from the one `at` on, as there is room for, to an empty batch at least one;
+        returns how many. All have one key and the same headers."""
+        before = len(self.bodies)
+        part = list(bodies[at : at + max_messages - before])
+        # There is a column for keys, or headers, once any message has one.
+        keyed = key is not None or self.keys is not None
+        headed = bool(headers) or self.headers is not None
+        each = ITEM_OVERHEAD
+        if keyed:
+            each += len(key) if key is not None else 1
+        if headed:
+            each += sum(len(name) + len(value) + 4 for name, value in headers.items()) if headers else 1
+        size = sum(map(len, part)) + each * len(part)
+        while part and self.size + size > max_bytes and before + len(part) > 1:
+            size -= len(part.pop()) + each
+        if part:
+            self.bodies += part
+            self.size += size
+            if keyed:
+                self.keys = self.keys if self.keys is not None else [None] * before
+                self.keys += [key] * len(part)
+            if headed:
+                self.headers = self.headers if self.headers is not None else [None] * before
+                self.headers += [dict(headers) if headers else None] * len(part)
+        return len(part)
 
     def digest(self, seq: int) -> int:
         """The sum that the journal keeps."""
@@ -142,27 +157,26 @@ class Packer:
     def _pack_columns(self, stream: StreamRow, group: Group, packed: Packed, times: tuple[int, int]) -> None:
         seq, at, count = stream.next_seq, 0, len(group.bodies)
         while at < count:
-            bodies = group.bodies[at : at + self._max_messages]
-            size = sum(map(len, bodies)) + ITEM_OVERHEAD * len(bodies)
-            while size > self._max_bytes and len(bodies) > 1:
-                size -= len(bodies.pop()) + ITEM_OVERHEAD
             builder = _Builder(stream)
-            builder.bodies = bodies
-            builder.whole = group.receipts[at : at + len(bodies)]
+            taken = builder.take(group.bodies, at, None, None, self._max_messages, self._max_bytes)
+            builder.whole = group.receipts[at : at + taken]
             seq = self._close(builder, seq, packed, times)
-            at += len(bodies)
+            at += taken
 
     def _pack(self, stream: StreamRow, items: Sequence[Item], packed: Packed, times: tuple[int, int]) -> None:
         seq = stream.next_seq
         builder = _Builder(stream)
         for _, bodies, key, headers, receipt in items:
-            for number, one in enumerate(bodies):
-                if builder.full(len(one), self._max_messages, self._max_bytes):
+            at = 0
+            while at < len(bodies):
+                start = len(builder.bodies)
+                taken = builder.take(bodies, at, key, headers, self._max_messages, self._max_bytes)
+                if at == 0 and taken:
+                    builder.starts.append((start, receipt))
+                at += taken
+                if at < len(bodies):
                     seq = self._close(builder, seq, packed, times)
                     builder = _Builder(stream)
-                if number == 0:
-                    builder.starts.append((len(builder.bodies), receipt))
-                builder.add(one, key, headers)
             builder.ends.append(receipt)
         self._close(builder, seq, packed, times)
 
