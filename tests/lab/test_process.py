@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
 PARENT = """
 import os, signal, sys
 from pathlib import Path
+from typing import Any
 from reliamsg.lab.process import Child
 child = Child("sleeper", ["sleep", "1000"], output=Path(sys.argv[1]))
 print(child.pid, flush=True)
@@ -101,3 +105,21 @@ def test_a_forked_process_leaves_its_parents_children_alone(tmp_path: Path) -> N
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     assert child.alive
     child.kill()
+
+
+def test_a_port_that_was_given_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was given it may be about to listen, and would find the look in its way."""
+    given, other = free_port(), free_port() + 1
+    looked_at: list[int] = []
+
+    class Socket(socket.socket):
+        def bind(self, address: Any, /) -> None:
+            if isinstance(address, tuple):
+                looked_at.append(address[1])
+            super().bind(address)
+
+    ports = iter([given, given, *range(other, 32_000)])
+    monkeypatch.setattr(random.SystemRandom, "randrange", lambda *_: next(ports))
+    monkeypatch.setattr(socket, "socket", Socket)
+    assert free_port() == looked_at[-1]
+    assert given not in looked_at

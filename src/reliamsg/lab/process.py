@@ -74,6 +74,15 @@ def _reserve(port: int) -> bool:
     return True
 
 
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
 def free_port(host: str = "127.0.0.1") -> int:
     """A TCP port that nobody listens at, given once as long as this process lives, also to other processes that ask
     here: between asking and listening, and while a broker is down, it looks free to everybody.
@@ -84,12 +93,8 @@ def free_port(host: str = "127.0.0.1") -> int:
     chance = random.SystemRandom()
     for _ in range(1000):
         port = chance.randrange(10_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-        if _reserve(port):
+        # Reserved before it is looked at: whoever was given it and is about to listen must not find us there.
+        if _reserve(port) and _is_free(host, port):
             return port
     raise LabError(f"no free port found between 10000 and 32000 at {host}")
 
