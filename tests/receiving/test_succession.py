@@ -15,6 +15,7 @@ from reliamsg.receiving.lane import Chunk
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
+from reliamsg.transport.memory_broker import Refused
 from reliamsg.wire.address import group_address
 from tests.receiving.control_tools import FakeProducer, rows
 from tests.receiving.tools import GROUP, Bench, send, seqs
@@ -46,6 +47,26 @@ def share_sessions(broker: MemoryBroker) -> None:
         return connect(broker, client, wake, bindings)
 
     broker.connect_receiver = connect_receiver  # type: ignore[method-assign]
+
+
+def cut_off(broker: MemoryBroker, from_reading: set[str], from_all: set[str]) -> None:
+    """Inboxes whose names are in these do not reach the broker."""
+    connect_sender, connect_receiver = broker.connect_sender, broker.connect_receiver
+
+    def look(wake: Any, cut: set[str]) -> None:
+        if wake.__self__._events._site.shared.inbox.id in cut:
+            raise Refused("cut off")
+
+    def as_sender(client: str, wake: Callable[[], None]) -> Any:
+        look(wake, from_all)
+        return connect_sender(client, wake)
+
+    def as_receiver(client: str, wake: Callable[[], None], bindings: Iterable[Binding]) -> Any:
+        look(wake, from_reading | from_all)
+        return connect_receiver(client, wake, bindings)
+
+    broker.connect_sender = as_sender  # type: ignore[method-assign]
+    broker.connect_receiver = as_receiver  # type: ignore[method-assign]
 
 
 def by_inbox(path: Path) -> list[str]:
@@ -384,6 +405,53 @@ def test_a_second_consumer_gives_up(group: Group) -> None:
     assert isinstance(second.engine.shared.fatal, GroupBusy)
     assert group.readers() == [first]
     assert {site.state for site in first.engine.sites.values()} == {"connected"}
+
+
+def test_who_reaches_no_site_does_not_read_when_one_returns(tmp_path: Path) -> None:
+    """A probe proves nothing while nothing could be heard."""
+    group = Group(tmp_path, "mqtt")
+    first = group.join()
+    group.settle(0.5)
+    for broker in group.network.brokers.values():
+        broker.down()
+    second = group.join()
+    group.settle(7.0)
+    assert phase(second) == "probing"
+    for broker in group.network.brokers.values():
+        broker.up()
+    group.settle(3.0)
+    assert sorted(phase(bench) for bench in (first, second)) == ["active", "waiting"]
+
+
+def test_two_that_did_not_see_each_other_do_when_they_can(tmp_path: Path) -> None:
+    """Each reads one site, and then they would take the sessions of both from each other without end."""
+    group = Group(tmp_path, "mqtt")
+    waits: set[str] = set()
+    cut: dict[str, set[str]] = {"dc1": set(), "dc2": set()}
+    for site, broker in group.network.brokers.items():
+        cut_off(broker, waits, cut[site])
+    ids = []
+    for name, site in zip(by_inbox(tmp_path), ("dc2", "dc1"), strict=True):
+        inbox = Inbox(tmp_path / f"{name}.db", GROUP)
+        ids.append(inbox.id)
+        inbox.close()
+        cut[site].add(ids[-1])
+        group.join(name=name).settle(3.0)
+    first, second = group.members
+    assert [phase(bench) for bench in group.members] == ["active", "active"]
+    for each in cut.values():
+        each.clear()
+    for number in range(40):  # each tries again a moment after the other has taken its sessions
+        waits.clear()
+        waits.add(ids[number % 2])
+        for broker in group.network.brokers.values():
+            broker.up()  # so that it does
+        for bench in group.members:
+            bench.settle(0.05)
+    waits.clear()
+    group.settle(10.0)
+    assert group.readers() == [first]
+    assert phase(second) == "waiting"
 
 
 def test_two_that_start_at_once(group: Group) -> None:

@@ -155,6 +155,30 @@ def test_what_was_acknowledged_by_a_consumer_that_crashed_is_waited_for(judged: 
     assert not oracle.open_for("g1")
 
 
+def test_what_failed_need_not_come_again_where_another_inbox_had_settled_it(judged: Judged) -> None:
+    first, _ = judged.publish(1), judged.publish(2)
+    judged.oracle.inboxes["g1"] |= {"one", "two"}
+    judged.deliver(1)
+    judged.acknowledge(first)
+    judged.deliver(1, redelivered=True)
+    judged.oracle.failed("g1", "g1-1", first)
+    judged.deliver(2)
+    assert not judged.kinds
+
+
+def test_a_gap_without_an_end_names_nothing_of_later_epochs(judged: Judged) -> None:
+    passages = judged.oracle.passages["g1"]
+    passages.declare(Gap(STREAM, 1, 3, None, "extent unknown"), 0.0, "g1-1")
+    before, within = (MessageId(*STREAM[:1], 1, *STREAM[1:], seq) for seq in (2, 3))
+    later = MessageId(*STREAM[:1], 2, *STREAM[1:], 1)
+    assert [each in passages for each in (before, within, later)] == [False, True, True]
+    assert [passages.knows_declared("g1-1", each, False) for each in (before, within, later)] == [
+        False,
+        True,
+        False,
+    ]
+
+
 def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judged) -> None:
     passages = judged.oracle.passages["g1"]
     passages.joined(STREAM, 1, 1, 3)

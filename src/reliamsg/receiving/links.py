@@ -2,8 +2,8 @@
 
 Reading takes the group's lock, or its session. A consumer that must not have them, since another inbox may be the one
 that reads, listens at the group's control addresses under a throw-away name: with a connection of the kind that
-publishes, which takes nothing from anybody. At any time a site has one of the two, or none; both only while the lock is
-refused.
+publishes, which takes nothing from anybody. At any time a site has one of the two, or none; both, one aside of the
+other, only while the lock is refused, or for a while after the session was lost: somebody may have taken it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ class Reading:
         site, lease = self._site, self._site.shared.lease
         lost_at_once = lease.demanding and site.state != "connected"
         if site.site.protocol == "mqtt" and (lost_at_once or lease.expired(site.shared.clock())):
-            link = site.links.give_up("given up: it is not known whether this inbox still reads")
-            if link is not None:
-                link.close(0.0)  # on its own thread this does not wait; the rest follows on another
+            transport = site.transport
+            site.links.give_up("given up: it is not known whether this inbox still reads")
+            if transport is not None:
+                transport.close(0.0)  # on its own thread this does not wait; the rest follows on another
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         with self._site.shared.lock:
@@ -160,11 +161,6 @@ class Links:
         """To be closed without the lock."""
 
     @property
-    def link(self) -> Link | None:
-        """The connection that there is; of two the one that listens."""
-        return self.listener if self.listener is not None else self._site.transport
-
-    @property
     def all(self) -> list[Link]:
         """Every connection that there is."""
         return [link for link in (self.listener, self._site.transport) if link is not None]
@@ -172,8 +168,9 @@ class Links:
     @property
     def open(self) -> Link | None:
         """One that is connected."""
-        up = self.hears_aside or self._site.state in ("connected", "listening")
-        return self.link if up else None
+        if self.hears_aside or self._site.state == "listening":
+            return self.listener
+        return self._site.transport if self._site.state == "connected" else None
 
     def read(self) -> None:
         """Begin to read the site, if that was not begun. What listens must have been given up."""
@@ -202,12 +199,11 @@ class Links:
         self.listening = self.listener = None
         self.hears_aside = False
 
-    def give_up(self, reason: str) -> Link | None:
+    def give_up(self, reason: str) -> None:
         """Have nothing to do with any connection any more; what there was is to be closed."""
-        site, link = self._site, self.link
-        if link is not None:
+        site = self._site
+        if self.all:
             site.disconnected(reason)
             self.given_up += self.all
             self.reading = self.listening = self.listener = site.transport = None
             self.hears_aside = False
-        return link

@@ -172,7 +172,10 @@ class Succession:
         heard = bool(echoes) and now >= min(echoes) + GRACE_S
         if heard and self._lease.rank(now) > 0 and now < self._since + PROBE_S + 2 * self._lease.every:
             return  # somebody else is looking, and comes first
-        if heard or refused or now >= self._since + PROBE_S or self._shared.membership.holding:
+        # Where nothing is listened to yet, nothing can be heard.
+        since = min((s.connected_at for s in self._others if s.state == "listening"), default=float("inf"))
+        deaf = now >= max(since, self._since) + PROBE_S
+        if heard or refused or deaf or self._shared.membership.holding:
             self._activate(now)
 
     def _activate(self, now: float) -> None:
@@ -235,8 +238,17 @@ class Succession:
         else:
             for site in self._others:
                 site.links.read()
+                self._listen_where_lost(site, now)
         if lease.demanding and rival is None and now >= self._said_at + GRACE_S:
             self._beacon_at = now  # whoever was in the way has yielded, or a beacon was lost
+
+    def _listen_where_lost(self, site: SiteReceiver, now: float) -> None:
+        """Two that read, and did not see each other, take a session from each other without end, and whoever has it
+        hears itself alone. So who lost one listens aside for a while, under a name that nobody takes."""
+        if site.lost_at is not None and now < site.lost_at + self._lease.takeover_timeout:
+            site.links.listen(aside=True)
+        else:
+            site.links.stop_listening()
 
     def _let_go(self, now: float) -> None:
         """There is no proof any more. Sessions that were lost are not taken back before it is known that nobody else
@@ -267,7 +279,7 @@ class Succession:
         shared.standing = "waiting"
         self._try_at = now + self._lease.every
         for site in self._all:
-            if site.links.listener is None:
+            if site.links.listener is None or (site.transport is not None and site in self._others):
                 self._give_up(site)
             site.links.listen()
         self._beacon_at = now

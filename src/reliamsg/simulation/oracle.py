@@ -14,7 +14,7 @@ from typing import Literal
 from reliamsg.core.joining import JOINED_LATE
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
-from reliamsg.simulation.passages import Passages, covers, stream_of
+from reliamsg.simulation.passages import Passages, covers, names, stream_of
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.simulation.verdicts import Violation
 
@@ -212,7 +212,7 @@ class Oracle:
         told = (identity.epoch, identity.seq) < self._told_positions.get((consumer, message.stream), (0, 0))
         if not message.replayed and self.passages[group].knows_declared(consumer, identity, told):
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
-        self._check_failed(consumer, given, message)
+        self._check_failed(group, consumer, given, message)
         self._buried[group].discard(identity)
         self.handed[group][identity] = consumer
         self._given_at[group][identity] = self._scheduler.now
@@ -225,13 +225,17 @@ class Oracle:
         """The clock of the consumer's next gap begins now."""
         given.moved_at[consumer] = self.watches[consumer].read(self._scheduler.now)
 
-    def _check_failed(self, consumer: str, given: _Given, message: Message) -> None:
-        """Nothing overtakes a message that has to come again, since handling it raised."""
+    def _check_failed(self, group: str, consumer: str, given: _Given, message: Message) -> None:
+        """Nothing overtakes a message that has to come again, since handling it raised. It need not come again where
+        another inbox had settled it, which this one may hear of any time."""
         failed = given.failed.get(consumer)
         if not failed or message.replayed:
             return
         failed.discard(message.id)
-        before = [each for each in failed if (each.epoch, each.seq) < (message.epoch, message.seq)]
+        elsewhere = self.acked[group] | self.doubted[group] if len(self.inboxes[group]) > 1 else set()
+        before = [
+            each for each in failed - elsewhere if (each.epoch, each.seq) < (message.epoch, message.seq)
+        ]
         if before:
             self.violate(
                 "out_of_order", f"{message.id} at {consumer}, before {before[0]}, which failed, came again"
@@ -332,7 +336,7 @@ class Oracle:
         inbox of the group may not have heard of that."""
         self.passages[group].declare(gap, at, consumer)
         for message, given_at in self._given_at[group].items():
-            if not covers(gap, message) or message in self.dead[group] or given_at >= at:
+            if not names(gap, message) or message in self.dead[group] or given_at >= at:
                 continue
             if self.handed[group][message] != consumer:
                 continue

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from reliamsg.message import Gap, MessageId, Stream
 
-__all__ = ["Declared", "Passages", "covers", "stream_of"]
+__all__ = ["Declared", "Passages", "covers", "names", "stream_of"]
 
 
 class Declared(NamedTuple):
@@ -66,7 +66,7 @@ class Passages:
     def knows_declared(self, consumer: str, message: MessageId, told: bool) -> bool:
         """Whether the message was declared as a gap by this consumer, or by another that had `told` it so."""
         return any(
-            covers(declared.gap, message) and (told or declared.consumer == consumer)
+            names(declared.gap, message) and (told or declared.consumer == consumer)
             for declared in self._declared
         )
 
@@ -98,8 +98,14 @@ def stream_of(message: MessageId) -> Stream:
     return Stream(message.producer, message.topic, message.partition)
 
 
+def names(gap: Gap, message: MessageId) -> bool:
+    """Whether a message is one of those that a gap names."""
+    return message.epoch == gap.epoch and covers(gap, message)
+
+
 def covers(gap: Gap, message: MessageId) -> bool:
-    """Whether a message lies in a gap."""
+    """Whether a message lies in a gap. One whose end is not known may reach over epochs of which nothing is known
+    either."""
     if gap.stream != stream_of(message):
         return False
     if gap.last is None:
