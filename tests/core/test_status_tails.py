@@ -421,3 +421,22 @@ def test_a_long_chain_is_followed_from_where_the_stream_is() -> None:
     group.hear(teller.status())
     group.wait(60.0, teller)
     assert group.got == all_of(teller)
+
+
+def test_an_epoch_that_is_gone_is_a_gap_where_the_group_is_counted_from_within_it() -> None:
+    """The outbox was lost: it begins anew, knows nothing of what it had said, and has let go of all since."""
+    teller, group = pair(0)
+    teller.publish(5)
+    group.receive(teller, 10, 1, 5)
+    assert group.got == all_of(teller)
+    teller.epochs.clear()
+    teller.open(20)
+    teller.publish(4)
+    teller.release(20, 4)
+    group.hear(teller.status())
+    group.wait(30.0)
+    assert group.told("declared") == []  # nobody says that it is the group's
+    teller.since = (20, 1)
+    group.hear(teller.status())
+    group.wait(30.0)
+    assert group.told("declared") == [(20, 1, 4, "expired")]

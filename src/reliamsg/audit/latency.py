@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from reliamsg.core.histogram import MAX_BUCKET
+
 __all__ = ["quantiles"]
 
 _HOPS = {
@@ -44,5 +46,6 @@ def quantiles(rows: DataFrame) -> DataFrame:
 
 def _quantile(q: float) -> Column:
     reached = F.min(F.when(F.col("seen") >= F.col("all") * F.lit(q), F.col("bucket")))
-    # Bucket b ends at 2**((b+1)/4) µs.
-    return F.round(F.pow(F.lit(2.0), (reached + 1) / F.lit(4.0)) / F.lit(1e6), 6)
+    # Bucket b ends at 2**((b+1)/4) µs. No time is longer than MAX_BUCKET's; a journal may say anything.
+    ends = (F.least(reached, F.lit(MAX_BUCKET)) + 1) / F.lit(4.0)
+    return F.round(F.pow(F.lit(2.0), ends) / F.lit(1e6), 6)

@@ -186,8 +186,10 @@ def extend(state: StreamState, announced: Announced) -> None:
         prev, before = before, Prev(epoch, incarnation, last)
         known = state.live.get(epoch)
         if known is None:
-            # What the chain's first entry followed is not known, unless something of it is held.
-            if not state.is_ahead(epoch) or (number == 0 and first > last):
+            # What the chain's first entry followed is not known, unless something of it is held. But where the group
+            # is counted from within it, it has missed something of it.
+            counted = announced.since is not None and announced.since <= (epoch, last)
+            if not state.is_ahead(epoch) or (number == 0 and first > last and not counted):
                 continue
             if not state.has_room(epoch):
                 break  # the rest when the stream has gone on

@@ -21,6 +21,7 @@ it never heard of another inbox, probes as at the start).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Literal
 
@@ -210,13 +211,14 @@ class Succession:
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
             told[stream] = state.entered[0] if state.high_water else state.position[0] - 1
         self._control.positions.clear()
-        if inboxes or (self._after_waiting and self._lease.another_read) or self._waited_before:
+        if inboxes or self._after_waiting or self._waited_before:
+            # Also where none was heard: one that read may have been cut off from here, and gone since.
             shared.core.succeed(told)
             self._control.took_over()
-        if inboxes or (self._after_waiting and self._lease.others) or self._waited_before:
             before = max(inboxes, key=lambda name: inboxes[name], default="")
             shared.note("took_over", detail={"from": before, "streams": taken, "inbox": shared.inbox.id})
-            log.warning("group %s: taken over from inbox %s", shared.group, before or "unknown")
+            level = logging.WARNING if inboxes or self._lease.another_read else logging.INFO
+            log.log(level, "group %s: taken over from inbox %s", shared.group, before or "unknown")
         shared.standing = "took_over" if shared.core.succeeds else ""
         self._waited_before = False
         shared.after_core()

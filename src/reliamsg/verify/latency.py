@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from reliamsg.core.histogram import MAX_BUCKET
 from reliamsg.store.journal import JournalRow
 
 __all__ = ["summarize"]
@@ -38,5 +39,5 @@ def _quantile(buckets: dict[int, int], q: float) -> float:
         seen += buckets[number]
         if seen >= needed:
             break
-    # Bucket b ends at 2**((b+1)/4) µs.
-    return round(2 ** ((number + 1) / 4) / 1e6, 6)
+    # Bucket b ends at 2**((b+1)/4) µs. No time is longer than MAX_BUCKET's; a journal may say anything.
+    return round(2 ** ((min(number, MAX_BUCKET) + 1) / 4) / 1e6, 6)
