@@ -5,8 +5,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.core.histogram import MAX_BUCKET
-
 __all__ = ["quantiles"]
 
 _HOPS = {
@@ -15,6 +13,8 @@ _HOPS = {
     "delivered": "received_to_delivered",
 }
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_MAX_BUCKET = 255
+"""Half a million years."""
 
 
 def quantiles(rows: DataFrame) -> DataFrame:
@@ -46,6 +46,6 @@ def quantiles(rows: DataFrame) -> DataFrame:
 
 def _quantile(q: float) -> Column:
     reached = F.min(F.when(F.col("seen") >= F.col("all") * F.lit(q), F.col("bucket")))
-    # Bucket b ends at 2**((b+1)/4) µs. No time is longer than MAX_BUCKET's; a journal may say anything.
-    ends = (F.least(reached, F.lit(MAX_BUCKET)) + 1) / F.lit(4.0)
+    # Bucket b ends at 2**((b+1)/4) µs. No time is longer than _MAX_BUCKET's; a journal may say anything.
+    ends = (F.least(reached, F.lit(_MAX_BUCKET)) + 1) / F.lit(4.0)
     return F.round(F.pow(F.lit(2.0), ends) / F.lit(1e6), 6)

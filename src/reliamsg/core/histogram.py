@@ -9,13 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-__all__ = ["MAX_BUCKET", "Histogram", "bucket", "merged", "quantile"]
+__all__ = ["Histogram", "bucket", "merged", "quantile"]
 
 Histogram = dict[int, int]
 """Bucket number → how many."""
-
-MAX_BUCKET = 255
-"""Half a million years."""
 
 
 def bucket(microseconds: float) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reliamsg.core.histogram import MAX_BUCKET
 from reliamsg.store.journal import JournalRow
 
 __all__ = ["summarize"]
@@ -15,6 +14,8 @@ _HOPS = {
     "delivered": "received_to_delivered",
 }
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+_MAX_BUCKET = 255
+"""Half a million years."""
 
 
 def summarize(rows: Iterable[JournalRow]) -> dict[str, dict[str, float]]:
@@ -39,5 +40,5 @@ def _quantile(buckets: dict[int, int], q: float) -> float:
         seen += buckets[number]
         if seen >= needed:
             break
-    # Bucket b ends at 2**((b+1)/4) µs. No time is longer than MAX_BUCKET's; a journal may say anything.
-    return round(2 ** ((min(number, MAX_BUCKET) + 1) / 4) / 1e6, 6)
+    # Bucket b ends at 2**((b+1)/4) µs. No time is longer than _MAX_BUCKET's; a journal may say anything.
+    return round(2 ** ((min(number, _MAX_BUCKET) + 1) / 4) / 1e6, 6)
