@@ -308,7 +308,8 @@ def test_one_that_was_stopped_does_not_trust_at_once_in_a_session_without_proof(
     assert group.readers() == [first]
 
 
-def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Group) -> None:
+def hand_out_untold(group: Group) -> tuple[Bench, Bench, FakeProducer]:
+    """One that reads hands out five of ten messages, and can't tell that to its standby."""
     first, second = group.join_both()
     producer = FakeProducer(first)
     group.settle(1.0)
@@ -317,6 +318,11 @@ def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Gro
     send(group.network["dc1"], 1, 10)
     group.settle(0.1)
     assert seqs(first.take(5, ack=False)) == [1, 2, 3, 4, 5]
+    return first, second, producer
+
+
+def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Group) -> None:
+    first, second, producer = hand_out_untold(group)
     group.kill(first)
     for broker in group.network.brokers.values():
         broker.unblock()
@@ -342,14 +348,7 @@ def test_what_the_one_before_handed_out_in_its_last_moment_is_flagged(group: Gro
 @pytest.mark.parametrize("ends", ["after taking over", "while waiting"])
 def test_that_another_may_have_handed_out_more_outlives_a_kill(group: Group, ends: str) -> None:
     """Also of a stream of which the successor knew nothing yet."""
-    first, second = group.join_both()
-    producer = FakeProducer(first)
-    group.settle(1.0)
-    for broker in group.network.brokers.values():
-        broker.block("nothing is told any more")
-    send(group.network["dc1"], 1, 10)
-    group.settle(0.1)
-    assert seqs(first.take(5, ack=False)) == [1, 2, 3, 4, 5]
+    first, second, producer = hand_out_untold(group)
     if ends == "while waiting":
         group.kill(second)
     group.kill(first)
