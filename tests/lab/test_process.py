@@ -19,7 +19,6 @@ from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
 PARENT = """
 import os, signal, sys
 from pathlib import Path
-from typing import Any
 from reliamsg.lab.process import Child
 child = Child("sleeper", ["sleep", "1000"], output=Path(sys.argv[1]))
 print(child.pid, flush=True)

@@ -76,9 +76,6 @@ class Sides:
             "traffic flows",
         )
 
-    def errors(self) -> str:
-        return " ".join(app.errors() for app in self.run.apps)
-
     def enough(self, least: int) -> None:
         """Have the producers stop publishing once each has published so many, and not sending again."""
         for app, count in zip(self.producers, self.accepted, strict=True):

@@ -73,8 +73,6 @@ class Succession:
         """When the phase began."""
         self._after_waiting = False
         """Another inbox read before: go on where it stopped."""
-        self._waited_before = shared.inbox.standing == "waiting"
-        """This inbox waited when it was closed: another may have read until now, and be gone."""
         self._contested_since: float | None = None
         self._beacon_at = self._said_at = float("-inf")
         self._try_at = float("-inf")
@@ -211,8 +209,9 @@ class Succession:
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
             told[stream] = state.entered[0] if state.high_water else state.position[0] - 1
         self._control.positions.clear()
-        if inboxes or self._after_waiting or self._waited_before:
-            # Also where none was heard: one that read may have been cut off from here, and gone since.
+        if inboxes or shared.standing == "waiting":
+            # It waited, perhaps when it was closed the last time. Also where none was heard: one that read may have
+            # been cut off from here, and gone since.
             shared.core.succeed(told)
             self._control.took_over()
             before = max(inboxes, key=lambda name: inboxes[name], default="")
@@ -220,7 +219,6 @@ class Succession:
             level = logging.WARNING if inboxes or self._lease.another_read else logging.INFO
             log.log(level, "group %s: taken over from inbox %s", shared.group, before or "unknown")
         shared.standing = "took_over" if shared.core.succeeds else ""
-        self._waited_before = False
         shared.after_core()
 
     def _active(self, now: float) -> None:

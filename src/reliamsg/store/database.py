@@ -33,7 +33,7 @@ from reliamsg.errors import (
     StoreTooNew,
 )
 
-__all__ = ["PAGE_BYTES", "Connect", "Database", "Kind", "open_readonly", "reading"]
+__all__ = ["PAGE_BYTES", "Connect", "Database", "Kind", "open_readonly", "put_meta", "reading"]
 
 Kind = Literal["outbox", "inbox"]
 Connect = Callable[..., sqlite3.Connection]
@@ -322,6 +322,14 @@ def statements(script: str) -> list[str]:
             found.append(text.strip())
             text = ""
     return found
+
+
+def put_meta(connection: sqlite3.Connection, name: str, value: str) -> None:
+    """Keep a value under a name, in the place of what was there."""
+    connection.execute(
+        "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (name, value),
+    )
 
 
 def open_readonly(path: str | os.PathLike[str]) -> sqlite3.Connection:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from reliamsg.errors import StoreCorrupt
-from reliamsg.store.database import Database, open_readonly
+from reliamsg.store.database import Database, open_readonly, put_meta
 from reliamsg.store.journal import Entry, Journal, JournalRow, read_journal
 
 __all__ = ["Cut", "Exported", "read_cut"]
@@ -122,7 +122,7 @@ class Exported:
             last = first + sum(1 for _ in run) - 1
             # Even if this is undone: there is no harm in rows that are not extended.
             self._journal.exported_lsn = max(self._journal.exported_lsn, last)
-            _put(connection, "journal_cut_lsn", str(last))
+            put_meta(connection, "journal_cut_lsn", str(last))
         self.cut_pending = Cut(first, last, self.parent)
         return self.cut_pending
 
@@ -134,8 +134,8 @@ class Exported:
         if cut != self.cut_pending:
             raise ValueError("this is not the pending cut")
         with self._database.transaction() as connection:
-            _put(connection, "journal_exported_lsn", str(cut.last_lsn))
-            _put(connection, "journal_parent", digest)
+            put_meta(connection, "journal_exported_lsn", str(cut.last_lsn))
+            put_meta(connection, "journal_parent", digest)
             connection.execute("DELETE FROM meta WHERE name = 'journal_cut_lsn'")
             connection.execute("DELETE FROM journal WHERE lsn <= ?", (cut.last_lsn,))
         self.exported_lsn, self.parent, self.cut_pending = cut.last_lsn, digest, None
@@ -198,10 +198,3 @@ def read_cut(path: str | os.PathLike[str], cut: Cut) -> list[JournalRow]:
 
 def _up_to(rows: Iterator[JournalRow], last: int) -> Iterator[JournalRow]:
     return takewhile(lambda row: row.lsn <= last, rows)
-
-
-def _put(connection: sqlite3.Connection, name: str, value: str) -> None:
-    connection.execute(
-        "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        (name, value),
-    )

@@ -16,7 +16,7 @@ import msgspec
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
-from reliamsg.store.database import PAGE_BYTES, Connect, Database
+from reliamsg.store.database import PAGE_BYTES, Connect, Database, put_meta
 from reliamsg.store.exported import Exported
 from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, SavedStream, Span, Standing
 from reliamsg.store.journal import Journal
@@ -95,11 +95,8 @@ class Inbox:
         with self._database.transaction() as connection:
             found = connection.execute("SELECT value FROM meta WHERE name = 'states_reserved'").fetchone()
             begin = max(wall_us, 0 if found is None else int(found[0]))
-            self._put_meta(connection, "states_reserved", str(begin + STATES_RESERVED))
+            put_meta(connection, "states_reserved", str(begin + STATES_RESERVED))
         return begin
-
-    def _put_meta(self, connection: sqlite3.Connection, name: str, value: str) -> None:
-        connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
 
     def commit(
         self, batch: Batch, wall_us: int, mono_us: int, before_commit: Callable[[], None] | None = None
@@ -116,7 +113,7 @@ class Inbox:
         try:
             with self._database.transaction(adding) as connection:
                 if batch.standing not in (None, self.standing):
-                    self._put_meta(connection, "standing", batch.standing)
+                    put_meta(connection, "standing", batch.standing)
                 self._write_streams(connection, batch)
                 freed = self._write_epochs(connection, batch)
                 added = self._write_frames(connection, batch)

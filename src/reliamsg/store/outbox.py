@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
-from reliamsg.store.database import PAGE_BYTES, Connect, Database
+from reliamsg.store.database import PAGE_BYTES, Connect, Database, put_meta
 from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Entry, Journal
 from reliamsg.store.members import (
@@ -77,8 +77,8 @@ class Outbox:
                 """Whether nobody has owned this file before."""
                 wall_ms = wall_us // 1000
                 self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)
-                self._put_meta(connection, "epoch", str(self.epoch))
-                self._put_meta(connection, "incarnation", f"{self.incarnation:016x}")
+                put_meta(connection, "epoch", str(self.epoch))
+                put_meta(connection, "incarnation", f"{self.incarnation:016x}")
             with self._db.translated():
                 self.streams = self._load_streams()
                 self.offered = int(self._meta(self._db.connection, "offered", "0"))
@@ -179,7 +179,7 @@ class Outbox:
                 known = self._sites.get(name)
                 if cursors != known:
                     _write_cursors(connection, name, cursors, known is None or bool(known.parked))
-            self._put_meta(connection, "published", str(published))
+            put_meta(connection, "published", str(published))
             if positions:
                 write_positions(connection, positions)
         self._sites.update(sites)
@@ -197,18 +197,18 @@ class Outbox:
         with self._written(entries, wall_us, mono_us) as connection:
             write_members(connection, members)
             if release is not None:
-                self._put_meta(connection, "release", release)
+                put_meta(connection, "release", release)
 
     def offer(self) -> None:
         """From now on any batch may be sent, so none can be given another epoch."""
         with self._db.transaction() as connection:
-            self._put_meta(connection, "offered", str(self.epoch))
+            put_meta(connection, "offered", str(self.epoch))
         self.offered = self.epoch
 
     def next_epoch(self) -> None:
         """Begin another epoch for what is published from now on, behind what was offered."""
         with self._db.transaction() as connection:
-            self._put_meta(connection, "epoch", str(self.epoch + 1))
+            put_meta(connection, "epoch", str(self.epoch + 1))
         self.epoch += 1
         with self._db.translated():
             for row in self.streams.values():
@@ -231,7 +231,7 @@ class Outbox:
         with self._written(entries, wall_us, mono_us) as connection:
             streams = {row.id: row.stream for row in self.streams.values()}
             entries += renumber(connection, streams, epochs, recode)
-            self._put_meta(connection, "epoch", str(epochs[self.epoch]))
+            put_meta(connection, "epoch", str(epochs[self.epoch]))
         self.epoch = epochs[self.epoch]
         with self._db.translated():
             for row in self.streams.values():
@@ -494,13 +494,6 @@ class Outbox:
     def _meta(connection: sqlite3.Connection, name: str, default: str) -> str:
         found = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
         return default if found is None else str(found[0])
-
-    @staticmethod
-    def _put_meta(connection: sqlite3.Connection, name: str, value: str) -> None:
-        connection.execute(
-            "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            (name, value),
-        )
 
 
 def _write_cursors(connection: sqlite3.Connection, name: str, cursors: Cursors, had_parked: bool) -> None:

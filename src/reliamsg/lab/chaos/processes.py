@@ -266,9 +266,7 @@ class Run:
         """What an application wrote last, and what it journalled of its connections."""
         rows = [row for row in self.rows(app) if row.kind in _OF_CONNECTIONS]
         state = "running" if app.running else "ended"
-        return "\n".join(
-            [f"{app.log.stem} ({state}):", app.errors(), *(str(row) for row in rows[-_LAST_ROWS:])]
-        )
+        return "\n".join([f"{app.name} ({state}):", app.errors(), *(str(row) for row in rows[-_LAST_ROWS:])])
 
     def end(self) -> None:
         """Kill what still runs."""
