@@ -24,7 +24,7 @@ class CountedTransports:
     def open_sender(
         self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents
     ) -> Any:
-        return _Counted(factory.open_sender(site, producer_id, bindings, _Events(events, self)), self)  # type: ignore[arg-type]
+        return _Counted(factory.open_sender(site, producer_id, bindings, _Events(events, self)), self)
 
     def open_receiver(self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents) -> Any:
         return _Counted(factory.open_receiver(site, bindings, events), self)

@@ -1,66 +1,109 @@
-"""Running ours and a peer in turn, each in a process of its own, and saying what came out."""
+"""Running ours and peers in turn, each in a process of its own, and saying what came out."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import resource
+import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from benchmarks.environment import ROOT, peer_python
+from benchmarks.measured import Run
+
+__all__ = ["Direction", "alternate", "costs", "run_ours", "run_peer", "verdict"]
+
+Direction = Literal["least", "most"]
+"""Whether the ratio must be at least its target, or at most."""
+
+Runs = dict[str, list[Run]]
 
 
-@dataclass(frozen=True)
-class Run:
-    """One measured run: messages (or bytes) per second, and what it cost."""
-
-    rate: float
-    cpu_seconds: float
-    rss_mb: float
+def run_ours(name: str, *args: object, timeout: float = 180.0) -> Run:
+    """Run ``benchmarks/ours/NAME.py`` with `args`; its last line is what :func:`benchmarks.measured.say` prints."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return _run(sys.executable, f"benchmarks.ours.{name}", args, path, timeout)
 
 
-def measured(rate: float) -> None:
-    """Called by a child at its end: print its figure for the parent."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    print(json.dumps([rate, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024]))
+def run_peer(name: str, *args: object, timeout: float = 180.0) -> Run:
+    """Run ``benchmarks/peers/NAME.py`` in the peers' environment."""
+    return _run(peer_python(), f"benchmarks.peers.{name}", args, str(ROOT), timeout)
 
 
-def run_child(module: str, *args: str, timeout: float = 120.0) -> Run:
-    """Run ``python -m MODULE ARGS``, whose last line is what :func:`measured` prints."""
+def _run(python: str, module: str, args: Sequence[object], path: str, timeout: float) -> Run:
     done = subprocess.run(
-        [sys.executable, "-m", module, *args], capture_output=True, text=True, timeout=timeout, check=False
+        [python, "-m", module, *map(str, args)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
     )
     if done.returncode:
-        raise SystemExit(f"{module} {' '.join(args)} failed:\n{done.stderr[-4000:]}")
+        raise SystemExit(f"{module} {' '.join(map(str, args))} failed:\n{done.stderr[-4000:]}")
     return Run(*json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def verdict(name: str, ours: Sequence[Run], peer: Sequence[Run], target: float) -> dict[str, Any]:
+def alternate(
+    pairs: int, sides: Mapping[str, Callable[[int], Run]], note: Callable[[str], None], warm_up: int = 1
+) -> Runs:
+    """Run all `sides` in turn, `pairs` times after `warm_up` rounds that are not counted. Each is called with the
+    number of the round. `note` is told how it goes."""
+    runs: Runs = {name: [] for name in sides}
+    for turn in range(pairs + warm_up):
+        figures = []
+        for name, side in sides.items():
+            run = side(turn)
+            figures.append(f"{name} {run.rate:,.4g}" if run.rate < 1000 else f"{name} {run.rate:,.0f}")
+            if turn >= warm_up:
+                runs[name].append(run)
+        note("   ".join(figures) + ("   (warm-up)" if turn < warm_up else ""))
+    return runs
+
+
+def verdict(
+    name: str,
+    ours: Sequence[Run],
+    peer: Sequence[Run],
+    target: float,
+    *,
+    unit: str,
+    direction: Direction = "least",
+    **more: Any,
+) -> dict[str, Any]:
     """The line of a benchmark: medians, the ratio pair by pair, and whether the target was met."""
     ratios = [a.rate / b.rate for a, b in zip(ours, peer, strict=True)]
     ratio = statistics.median(ratios)
     return {
         "name": name,
-        "ours": round(statistics.median(run.rate for run in ours)),
-        "peer": round(statistics.median(run.rate for run in peer)),
-        "ratio": round(ratio, 2),
+        "ours": rounded(statistics.median(run.rate for run in ours)),
+        "peer": rounded(statistics.median(run.rate for run in peer)),
+        "unit": unit,
+        "ratio": round(ratio, 3),
         "target": target,
-        "met": ratio >= target,
-        "spread": [round(min(ratios), 2), round(max(ratios), 2)],
+        "direction": direction,
+        "met": ratio >= target if direction == "least" else ratio <= target,
+        "spread": [round(min(ratios), 3), round(max(ratios), 3)],
         "pairs": len(ratios),
-        "ours_cpu_s": round(statistics.median(run.cpu_seconds for run in ours), 2),
-        "peer_cpu_s": round(statistics.median(run.cpu_seconds for run in peer), 2),
-        "ours_rss_mb": round(max(run.rss_mb for run in ours), 1),
-        "peer_rss_mb": round(max(run.rss_mb for run in peer), 1),
+        **costs("ours", ours),
+        **costs("peer", peer),
+        **more,
     }
 
 
-def arguments(description: str) -> argparse.ArgumentParser:
-    """Options that every benchmark has."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", action="store_true", help="print only the result, as one line of JSON")
-    parser.add_argument("--pairs", type=int, default=5, help="pairs to run, after one that is not counted")
-    return parser
+def costs(side: str, runs: Sequence[Run]) -> dict[str, float]:
+    """Processor time of a run, the same for each message, and the most memory that any took."""
+    return {
+        f"{side}_cpu_s": round(statistics.median(run.cpu_seconds for run in runs), 2),
+        f"{side}_cpu_us_per_message": round(
+            statistics.median(1e6 * run.cpu_seconds / max(1, run.messages) for run in runs), 2
+        ),
+        f"{side}_rss_mb": round(max(run.rss_mb for run in runs), 1),
+    }
+
+
+def rounded(figure: float) -> float:
+    """Four digits, and no fraction of large figures."""
+    return round(figure) if figure >= 1000 else float(f"{figure:.4g}")

@@ -60,7 +60,7 @@ def main(config: dict[str, Any]) -> None:
         topics=config["topics"],
         inbox=Path(config["inbox"]),
         max_unacknowledged=20_000,
-        transports=counts,  # type: ignore[arg-type]
+        transports=counts,
     ) as consumer:
         reader = Reader(consumer)
         while any(site.state != "connected" for site in consumer.status().sites.values()):

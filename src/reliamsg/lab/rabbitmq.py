@@ -62,8 +62,8 @@ class RabbitNode(Broker):
     ) -> None:
         """Prepare a node in `directory`; :meth:`start` starts it.
 
-        `config`: further lines of rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt``, which gets a port of
-        its own (`mqtt_url`). `tls`: a TLS listener beside the plain one (`tls_url`). `schedulers`: how many
+        `config`: further lines of rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt`` and ``rabbitmq_stream``,
+        which get ports of their own (`mqtt_url`, `stream_port`). `tls`: a TLS listener beside the plain one (`tls_url`). `schedulers`: how many
         processors it uses. `start_timeout`: seconds.
         """
         self._server = program("rabbitmq-server", "rabbitmq-server", *_PLACES)
@@ -72,6 +72,7 @@ class RabbitNode(Broker):
         self._erl_call = program("erl_call", "erlang-base")
         super().__init__(directory, name, port, start_timeout)
         self._mqtt_port = self._pick_port(1883) if "rabbitmq_mqtt" in plugins else None
+        self._stream_port = self._pick_port(5552) if "rabbitmq_stream" in plugins else None
         self._tls_port = self._pick_port(5671) if tls else None
         self._dist_port = self._pick_port(25672)
         self._epmd_port = self._pick_port(4369)
@@ -116,6 +117,13 @@ class RabbitNode(Broker):
         ]
         if self._mqtt_port is not None:
             lines.append(f"mqtt.listeners.tcp.1 = {self.host}:{self._mqtt_port}")
+        if self._stream_port is not None:
+            lines += [
+                f"stream.listeners.tcp.1 = {self.host}:{self._stream_port}",
+                # Where its clients are sent for a stream.
+                f"stream.advertised_host = {self.host}",
+                f"stream.advertised_port = {self._stream_port}",
+            ]
         if tls is not None:
             lines += [
                 f"listeners.ssl.1 = {self.host}:{self._tls_port}",
@@ -164,6 +172,13 @@ class RabbitNode(Broker):
         if self._mqtt_port is None:
             raise LabError(f"{self._name} was made without the plugin rabbitmq_mqtt")
         return f"mqtt://guest:guest@{self.host}:{self._mqtt_port}"
+
+    @property
+    def stream_port(self) -> int:
+        """For the plugin ``rabbitmq_stream``."""
+        if self._stream_port is None:
+            raise LabError(f"{self._name} was made without the plugin rabbitmq_stream")
+        return self._stream_port
 
     @property
     def tls_url(self) -> str:

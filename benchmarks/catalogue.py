@@ -1,0 +1,57 @@
+"""All benchmarks by name. Those that one function measures share its brokers and its runs of ours."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.options import Options
+
+__all__ = ["BENCHMARKS", "Benchmark", "chosen", "measure"]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One line of results."""
+
+    name: str
+    summary: str
+    place: str
+    """``module:function``, called with the names that are wanted and the options; yields lines of results."""
+    in_all: bool = True
+
+
+_ALL = [
+    Benchmark("publish-vs-rstream", "100 B to two RabbitMQ sites, against rstream to one stream", "publishing:small"),
+    Benchmark("publish-vs-pika", "the same against pipelined pika to one site", "publishing:small"),
+    Benchmark("publish-mosquitto", "100 B to two Mosquitto sites, against paho QoS 1 to one", "publishing:mosquitto"),
+    Benchmark("plain", 'wire="plain" to two RabbitMQ sites, against pipelined pika to both', "publishing:plain"),
+    Benchmark("large", "64 KiB messages to two RabbitMQ sites, against pipelined pika to both", "publishing:large"),
+]  # fmt: skip
+
+BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL}
+
+
+def chosen(names: Iterable[str]) -> list[str]:
+    """The names, with ``all`` replaced by all that belong to it. ValueError for one that there is not."""
+    found: dict[str, None] = {}
+    for name in names:
+        if name != "all" and name not in BENCHMARKS:
+            raise ValueError(f"there is no benchmark {name!r}; there are: all {' '.join(BENCHMARKS)}")
+        for each in BENCHMARKS.values():
+            if each.name == name or (name == "all" and each.in_all):
+                found[each.name] = None
+    return list(found)
+
+
+def measure(names: Iterable[str], options: Options) -> Iterator[dict[str, Any]]:
+    """Measure what is named, in the catalogue's order, and give each line as soon as it is known."""
+    wanted = set(names)
+    places = dict.fromkeys(each.place for each in _ALL if each.name in wanted)
+    for place in places:
+        module, function = place.split(":")
+        here = frozenset(each.name for each in _ALL if each.place == place and each.name in wanted)
+        options.note(f"-- {', '.join(sorted(here))}")
+        yield from getattr(importlib.import_module(f"benchmarks.{module}"), function)(here, options)

@@ -1,0 +1,1 @@
+"""Ours, each run a process of its own."""

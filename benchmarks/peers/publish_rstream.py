@@ -1,0 +1,86 @@
+"""rstream: publish N messages to one stream of one RabbitMQ node, until all are confirmed.
+
+``send_batch`` with lists of raw bytes (no AMQP 1.0 encoding), so that many messages go in one frame and are confirmed
+together; up to WINDOW of them unconfirmed. Nothing is durable on the client, and RabbitMQ does not fsync streams.
+With ``sub`` as the last argument, batches go as sub-entries instead, each one entry with one confirm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from rstream import ConfirmationStatus, Producer
+
+from benchmarks.measured import say
+
+BATCH = 1_000
+WINDOW = 20_000
+
+
+class Confirms:
+    """Counts them, and lets the sender wait for room."""
+
+    def __init__(self) -> None:
+        self.sent = self.confirmed = 0
+        self.changed = asyncio.Event()
+
+    def confirm(self, status: ConfirmationStatus) -> None:
+        if not status.is_confirmed:
+            raise SystemExit("the broker refused a message")
+        self.confirmed += 1
+        self.changed.set()
+
+    async def room(self, window: int) -> None:
+        """Until at most `window` are unconfirmed."""
+        while self.sent - self.confirmed > window:
+            self.changed.clear()
+            await self.changed.wait()
+
+
+async def publish(stream: str, messages: int, size: int, port: int) -> float:
+    """Seconds that it took."""
+    body, confirms = bytes(size), Confirms()
+    async with Producer("127.0.0.1", port, username="guest", password="guest") as producer:
+        await producer.create_stream(stream)
+        await producer.send_wait(stream, body)  # connected
+        start = time.perf_counter()
+        for first in range(0, messages, BATCH):
+            batch = [body] * min(BATCH, messages - first)
+            confirms.sent += len(batch)
+            await producer.send_batch(stream, batch, on_publish_confirm=confirms.confirm)
+            await confirms.room(WINDOW)
+        await confirms.room(0)
+        seconds = time.perf_counter() - start
+        await producer.delete_stream(stream)
+    return seconds
+
+
+async def publish_entries(stream: str, messages: int, size: int, port: int) -> float:
+    """The same with sub-entries: one publishing id and one confirm for each."""
+    body, confirms = bytes(size), Confirms()
+    async with Producer("127.0.0.1", port, username="guest", password="guest") as producer:
+        await producer.create_stream(stream)
+        await producer.send_wait(stream, body)
+        start = time.perf_counter()
+        for first in range(0, messages, BATCH):
+            batch = [body] * min(BATCH, messages - first)
+            confirms.sent += 1
+            await producer.send_sub_entry(stream, batch, on_publish_confirm=confirms.confirm)
+            # Entries otherwise leave every half second. There is no public call for it.
+            await producer._publish_buffered_messages(stream)
+            await confirms.room(WINDOW // BATCH)
+        await confirms.room(0)
+        seconds = time.perf_counter() - start
+        await producer.delete_stream(stream)
+    return seconds
+
+
+def main(stream: str, messages: int, size: int, port: int, kind: str) -> None:
+    way = publish_entries if kind == "sub" else publish
+    say(messages / asyncio.run(way(stream, messages, size, port)), messages)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), "".join(sys.argv[5:]))

@@ -1,0 +1,74 @@
+"""Results for people: a row each, and the table of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["markdown", "row"]
+
+
+def row(line: Mapping[str, Any]) -> str:
+    """One line of a result for a terminal."""
+    return f"{line['name']:20} {'met   ' if line['met'] else 'MISSED'}  " + "  ".join(
+        part for part in (_figures(line), _outcome(line), _cost(line)) if part
+    )
+
+
+def _figures(line: Mapping[str, Any]) -> str:
+    unit = f" {line['unit']}" if line.get("unit") else ""
+    found = f"ours {shown(line['ours'])}{unit}" if "ours" in line else ""
+    return found + (f", peer {shown(line['peer'])}" if "peer" in line else "")
+
+
+def _outcome(line: Mapping[str, Any]) -> str:
+    sign = "at most" if line.get("direction") == "most" else "at least"
+    target = f"(target {sign} {shown(line['target'])})" if "target" in line else ""
+    if "ratio" in line:
+        low, high = line["spread"]
+        return f"ratio {shown(line['ratio'])} [{shown(low)} to {shown(high)}] {target}"
+    return target
+
+
+def _cost(line: Mapping[str, Any]) -> str:
+    parts = []
+    for side in ("ours", "peer"):
+        if f"{side}_rss_mb" in line:
+            parts.append(
+                f"{side} {line[f'{side}_cpu_us_per_message']:g} us cpu/message {line[f'{side}_rss_mb']:g} MB"
+            )
+    return "; ".join(parts)
+
+
+def shown(figure: float) -> str:
+    return f"{figure:,.0f}" if abs(figure) >= 1000 else f"{figure:.4g}"
+
+
+def markdown(lines: Iterable[Mapping[str, Any]]) -> str:
+    """The table for docs/reference/benchmarks.md."""
+    rows = [
+        "| benchmark | unit | ours | peer | ratio (spread) | target | met | CPU µs a message | peak MB |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for line in lines:
+        ratio = ""
+        if "ratio" in line:
+            ratio = f"**{shown(line['ratio'])}** ({shown(line['spread'][0])} to {shown(line['spread'][1])})"
+        sign = "≤" if line.get("direction") == "most" else "≥"
+        cells = [
+            line["name"],
+            line.get("unit", ""),
+            *(shown(line[side]) if side in line else "" for side in ("ours", "peer")),
+            ratio,
+            f"{sign} {shown(line['target'])}" if "target" in line else "",
+            "yes" if line["met"] else "**no**",
+            _both(line, "cpu_us_per_message"),
+            _both(line, "rss_mb"),
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def _both(line: Mapping[str, Any], what: str) -> str:
+    found = [f"{line[f'{side}_{what}']:g}" for side in ("ours", "peer") if f"{side}_{what}" in line]
+    return " / ".join(found)
