@@ -63,8 +63,8 @@ class RabbitNode(Broker):
         """Prepare a node in `directory`; :meth:`start` starts it.
 
         `config`: further lines of rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt`` and ``rabbitmq_stream``,
-        which get ports of their own (`mqtt_url`, `stream_port`). `tls`: a TLS listener beside the plain one (`tls_url`). `schedulers`: how many
-        processors it uses. `start_timeout`: seconds.
+        which get ports of their own (`mqtt_url`, `stream_port`). `tls`: a TLS listener beside the plain one
+        (`tls_url`). `schedulers`: how many processors it uses. `start_timeout`: seconds.
         """
         self._server = program("rabbitmq-server", "rabbitmq-server", *_PLACES)
         self._ctl = program("rabbitmqctl", "rabbitmq-server", *_PLACES)
