@@ -29,6 +29,13 @@ _ALL = [
     Benchmark("publish-mosquitto", "100 B to two Mosquitto sites, against paho QoS 1 to one", "publishing:mosquitto"),
     Benchmark("plain", 'wire="plain" to two RabbitMQ sites, against pipelined pika to both', "publishing:plain"),
     Benchmark("large", "64 KiB messages to two RabbitMQ sites, against pipelined pika to both", "publishing:large"),
+    Benchmark("end-to-end", "published, confirmed, merged, in order, acknowledged, against what rstream publishes", "flows:end_to_end"),
+    Benchmark("catch-up", "300,000 messages after both sites were away, live ones beside them, against the peak", "flows:catch_up"),
+    Benchmark("publish-latency", "publish(), durable on return, one thread: median, against one bare commit", "alone:publish_latency"),
+    Benchmark("publish-threads", "publish() from 50 threads, no site within reach, against one thread", "alone:publish_threads"),
+    Benchmark("latency", "publish to delivered, 50 threads, 1,500 messages/s, MQTT, against paho QoS 1", "latency:latency"),
+    Benchmark("core", "the consumer's core alone: in-order batches from two sites; bytes a stream", "alone:core"),
+    Benchmark("import", "import reliamsg, against an interpreter that imports nothing", "alone:imported"),
 ]  # fmt: skip
 
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL}

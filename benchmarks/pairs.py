@@ -13,7 +13,17 @@ from typing import Any, Literal
 from benchmarks.environment import ROOT, peer_python
 from benchmarks.measured import Run
 
-__all__ = ["Direction", "alternate", "costs", "run_ours", "run_peer", "verdict"]
+__all__ = [
+    "Direction",
+    "alternate",
+    "command_of",
+    "costs",
+    "environment_of",
+    "rounded",
+    "run_ours",
+    "run_peer",
+    "verdict",
+]
 
 Direction = Literal["least", "most"]
 """Whether the ratio must be at least its target, or at most."""
@@ -23,26 +33,36 @@ Runs = dict[str, list[Run]]
 
 def run_ours(name: str, *args: object, timeout: float = 180.0) -> Run:
     """Run ``benchmarks/ours/NAME.py`` with `args`; its last line is what :func:`benchmarks.measured.say` prints."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    return _run(sys.executable, f"benchmarks.ours.{name}", args, path, timeout)
+    return _run("ours", name, args, timeout)
 
 
 def run_peer(name: str, *args: object, timeout: float = 180.0) -> Run:
     """Run ``benchmarks/peers/NAME.py`` in the peers' environment."""
-    return _run(peer_python(), f"benchmarks.peers.{name}", args, str(ROOT), timeout)
+    return _run("peers", name, args, timeout)
 
 
-def _run(python: str, module: str, args: Sequence[object], path: str, timeout: float) -> Run:
+def command_of(side: str, name: str) -> list[str]:
+    """What runs a module of ``benchmarks/ours`` or ``benchmarks/peers``."""
+    return [peer_python() if side == "peers" else sys.executable, "-m", f"benchmarks.{side}.{name}"]
+
+
+def environment_of(side: str) -> dict[str, str]:
+    """Its environment: peers find nothing of ours but the benchmarks."""
+    path = [str(ROOT)] if side == "peers" else [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def _run(side: str, name: str, args: Sequence[object], timeout: float) -> Run:
     done = subprocess.run(
-        [python, "-m", module, *map(str, args)],
-        env={**os.environ, "PYTHONPATH": path},
+        [*command_of(side, name), *map(str, args)],
+        env=environment_of(side),
         capture_output=True,
         text=True,
         timeout=timeout,
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"{module} {' '.join(map(str, args))} failed:\n{done.stderr[-4000:]}")
+        raise SystemExit(f"{name} {' '.join(map(str, args))} failed:\n{done.stderr[-4000:]}")
     return Run(*json.loads(done.stdout.strip().splitlines()[-1]))
 
 

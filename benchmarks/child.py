@@ -1,0 +1,100 @@
+"""A client in a process of its own that does what it is told: a line of JSON each way."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from benchmarks.measured import Run, usage
+from benchmarks.pairs import command_of, environment_of
+
+__all__ = ["Child", "answer", "orders", "run_of"]
+
+
+class Child:
+    """Runs ``benchmarks/ours/NAME.py``, whose first line is its configuration. Use as a context manager, or :meth:`end` it."""
+
+    def __init__(self, name: str, config: dict[str, Any]) -> None:
+        self._process = subprocess.Popen(
+            command_of("ours", name),
+            env=environment_of("ours"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.tell(**config)  # not an argument: ten thousand topics are too long for one
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        self.tell(**order)
+        return self.answer()
+
+    def tell(self, **order: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a client ended with status {self._process.wait()}")
+        return dict(json.loads(line))
+
+    @property
+    def resident_mb(self) -> float:
+        """What it takes up at this moment."""
+        pages = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._process.kill()
+        self.end()
+
+
+def orders() -> Iterator[dict[str, Any]]:
+    """In the child: its configuration, and then what it is told, until its standard input ends."""
+    for line in sys.stdin:
+        yield dict(json.loads(line))
+
+
+def answer(**figures: Any) -> None:
+    """In the child: answer one order, with what was used until now."""
+    cpu_seconds, rss_mb = usage()
+    print(json.dumps({**figures, "cpu": cpu_seconds, "rss_mb": rss_mb}), flush=True)
+
+
+def run_of(rate: float, messages: int, *answers: dict[str, Any], **more: Any) -> Run:
+    """One run of several clients together: the last answer of each."""
+    return Run(
+        rate, messages, sum(each["cpu"] for each in answers), sum(each["rss_mb"] for each in answers), more
+    )
+
+
+Act = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def serve(acts: dict[str, Act], lines: Iterator[dict[str, Any]]) -> None:
+    """In the child: answer each order with what the act that its ``do`` names returns."""
+    for order in lines:
+        answer(**acts[order.pop("do")](order))

@@ -1,0 +1,134 @@
+"""Producer and consumer together: end to end, and catching up after both sites were away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import Child, run_of
+from benchmarks.measured import Run
+from benchmarks.options import Options
+from benchmarks.pairs import alternate, run_peer, verdict
+from benchmarks.sites import queue, rabbits, work_directory
+from reliamsg.lab import RabbitNode
+
+__all__ = ["catch_up", "consumer", "end_to_end", "producer"]
+
+SIZE = 100
+END_TO_END, RSTREAM, VS_RSTREAM = 1_000_000, 1_000_000, 1.5
+HELD, PEAK, LIVE_RATE, VS_PEAK = 300_000, 600_000, 10_000, 0.7
+
+
+def producer(nodes: list[RabbitNode], directory: Path, topic: str) -> Child:
+    """Started and connected; see :mod:`benchmarks.ours.producing`."""
+    child = Child(
+        "producing",
+        {"sites": named(nodes), "outbox": str(directory / f"{topic}.outbox"), "topic": topic, "size": SIZE},
+    )
+    child.answer()
+    return child
+
+
+def consumer(nodes: list[RabbitNode], directory: Path, topic: str, **config: Any) -> Child:
+    """Started and connected; see :mod:`benchmarks.ours.consuming`."""
+    child = Child(
+        "consuming",
+        {"sites": named(nodes), "inbox": str(directory / f"{topic}.inbox"), "topic": topic, **config},
+    )
+    child.answer()
+    return child
+
+
+def named(nodes: list[RabbitNode]) -> list[list[str]]:
+    return [[f"dc{number}", node.url] for number, node in enumerate(nodes, 1)]
+
+
+def checked(got: dict[str, Any], count: int) -> dict[str, Any]:
+    """An answer of the consumer, if all came, in order. The warm-up's message is not in `count`."""
+    if not got["done"] or got["handed_out"] != count + 1 or got["disordered"]:
+        raise SystemExit(
+            f"of {count + 1} messages {got['handed_out']} came, {got['disordered']} out of order"
+        )
+    return got
+
+
+def one_end_to_end(nodes: list[RabbitNode], topic: str, count: int) -> Run:
+    """From the first publish until all is confirmed by both sites, handed out, acknowledged, and released by both."""
+    with (
+        queue(nodes, topic),
+        work_directory() as directory,
+        consumer(nodes, directory, topic) as reading,
+        producer(nodes, directory, topic) as sending,
+    ):
+        reading.tell(do="wait", count=count + 1, timeout=120, settled=True)
+        sent = sending.ask(do="publish", count=count, rate=0)
+        got = checked(reading.answer(), count)
+    seconds = max(sent["end"], got["at"]) - sent["start"]
+    return run_of(count / seconds, count, sent, got, publish_rate=count / sent["seconds"])
+
+
+def end_to_end(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
+    count, peer = options.scaled(END_TO_END), options.scaled(RSTREAM)
+    with rabbits(streams=True) as nodes:
+        port = nodes[0].stream_port
+        runs = alternate(
+            options.pairs,
+            {
+                "ours": lambda turn: one_end_to_end(nodes, f"flow-{turn}", count),
+                "rstream": lambda turn: run_peer("publish_rstream", f"stream-{turn}", peer, SIZE, port),
+            },
+            options.note,
+        )
+    yield verdict("end-to-end", runs["ours"], runs["rstream"], VS_RSTREAM, unit="messages/s")
+
+
+@contextlib.contextmanager
+def away(nodes: list[RabbitNode]) -> Iterator[None]:
+    """No client reaches them, as in maintenance; what they hold stays. At the end all come back at one moment."""
+    for node in nodes:
+        node.evaluate("rabbit_maintenance:suspend_all_client_listeners().")
+        node.evaluate('rabbit_networking:close_all_connections("away").')
+    try:
+        yield
+    finally:
+        with ThreadPoolExecutor(len(nodes)) as pool:
+            list(
+                pool.map(
+                    lambda node: node.evaluate("rabbit_maintenance:resume_all_client_listeners()."), nodes
+                )
+            )
+
+
+def one_catch_up(nodes: list[RabbitNode], topic: str, options: Options) -> tuple[Run, Run]:
+    """How fast what was held is confirmed, and the same producer's peak rate just before."""
+    held, peak = options.scaled(HELD), options.scaled(PEAK)
+    with queue(nodes, topic), work_directory() as directory:
+        with producer(nodes, directory, topic) as sending:
+            at_peak = sending.ask(do="publish", count=peak, rate=0)
+            with away(nodes):
+                sending.ask(do="hold", count=held)
+                sending.tell(do="catch_up", rate=LIVE_RATE)
+            back = sending.answer()
+        with consumer(nodes, directory, topic, every=True) as reading:
+            checked(reading.ask(do="wait", count=back["published"] + 1, timeout=120), back["published"])
+    return run_of(held / back["seconds"], held, back), run_of(peak / at_peak["seconds"], peak, at_peak)
+
+
+def catch_up(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
+    with rabbits() as nodes:
+        found: dict[int, Run] = {}
+
+        def caught_up(turn: int) -> Run:
+            run, found[turn] = one_catch_up(nodes, f"away-{turn}", options)
+            return run
+
+        runs = alternate(
+            options.pairs, {"catch-up": caught_up, "peak": lambda turn: found[turn]}, options.note
+        )
+    yield verdict(
+        "catch-up", runs["catch-up"], runs["peak"], VS_PEAK, unit="messages/s",
+        held=options.scaled(HELD), live_rate=LIVE_RATE,
+    )  # fmt: skip

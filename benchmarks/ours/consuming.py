@@ -1,0 +1,98 @@
+"""A consumer that does what it is told, see :mod:`benchmarks.child`. Times are those of the machine's monotonic clock.
+
+It answers when it reads at all sites. ``wait``: until `count` messages in all were handed out (and, with `settled`,
+acknowledged and released by the brokers that they came from), at most `timeout` seconds: how many, when, and how many
+of them were out of order by the numbers in their bodies. ``held``: until so many wait behind a gap.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import answer, orders, serve
+from reliamsg import Consumer, Message, Site
+
+BATCH = 2_048
+
+
+class Reader:
+    """Reads on a thread of its own, counts, and compares numbers with their order."""
+
+    def __init__(self, consumer: Consumer, every: bool) -> None:
+        self._consumer = consumer
+        self._every = every
+        """Whether each message is looked at, or the first and last of each list."""
+        self._changed = threading.Condition()
+        self._next = 0
+        self.handed_out = self.disordered = 0
+        self.first_at = self.last_at = 0.0
+        self.thread = threading.Thread(
+            target=consumer.run, args=(self._handle,), kwargs={"batch": BATCH}, daemon=True
+        )
+        self.thread.start()
+
+    def _handle(self, messages: list[Message]) -> None:
+        for place in range(len(messages)) if self._every else (0, len(messages) - 1):
+            if int.from_bytes(messages[place].body[:8], "big") != self._next + place:
+                self.disordered += 1
+        self._next += len(messages)
+        with self._changed:
+            self.last_at = time.monotonic()
+            self.first_at = self.first_at or self.last_at
+            self.handed_out += len(messages)
+            self._changed.notify_all()
+
+    def wait(self, order: dict[str, Any]) -> dict[str, Any]:
+        end = time.monotonic() + order["timeout"]
+        with self._changed:
+            done = self._changed.wait_for(lambda: self.handed_out >= order["count"], order["timeout"])
+        while done and order.get("settled") and time.monotonic() < end and not self._settled():
+            time.sleep(0.001)
+        return {
+            "done": done,
+            "handed_out": self.handed_out,
+            "at": time.monotonic() if order.get("settled") else self.last_at,
+            "first_at": self.first_at,
+            "disordered": self.disordered,
+        }
+
+    def _settled(self) -> bool:
+        status = self._consumer.status()
+        return not any(stream.held for stream in status.streams.values()) and not any(
+            site.pending for site in status.sites.values()
+        )
+
+    def held(self, order: dict[str, Any]) -> dict[str, Any]:
+        end = time.monotonic() + order["timeout"]
+        held = 0
+        while held < order["count"] and time.monotonic() < end:
+            time.sleep(0.05)
+            held = sum(stream.held for stream in self._consumer.status().streams.values())
+        return {"held": held}
+
+
+def main() -> None:
+    lines = orders()
+    config = next(lines)
+    with Consumer(
+        "bench",
+        [Site(name, url) for name, url in config["sites"]],
+        topics=[config["topic"]],
+        inbox=Path(config["inbox"]),
+        max_unacknowledged=20_000,
+        **config.get("options", {}),
+    ) as consumer:
+        reader = Reader(consumer, config.get("every", False))
+        while any(site.state != "connected" for site in consumer.status().sites.values()):
+            time.sleep(0.02)
+        answer()
+        serve({"wait": reader.wait, "held": reader.held}, lines)
+        consumer.stop()
+        reader.thread.join(30)
+
+
+if __name__ == "__main__":
+    main()

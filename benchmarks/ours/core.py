@@ -1,0 +1,84 @@
+"""The consumer's core alone: merge, drop doubles, order, hand out, acknowledge, commit, on ranges and without a disk.
+
+``rate``: batches of B messages, each in order from both sites. ``memory``: bytes for a stream after A and after B
+messages.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+import tracemalloc
+
+from benchmarks.measured import say
+from reliamsg.core.consumer import ConsumerCore, Rules
+from reliamsg.message import Stream
+
+SITES = {"dc1": 64, "dc2": 64}
+EPOCH, INCARNATION = 10, 77
+
+
+def through(core: ConsumerCore, stream: Stream, messages: int, batch: int, every: int) -> None:
+    """Have a stream's messages arrive from both sites, and handed out and acknowledged until all are released. A commit
+    after `every` batches."""
+    now, done = 1.0, 0
+    for number, first in enumerate(range(1, messages + 1, batch), 1):
+        last = min(messages, first + batch - 1)
+        for site in SITES:
+            core.receive(site, stream, EPOCH, INCARNATION, None, first, last, number, now)
+        state = core.streams[stream]
+        while True:
+            offered = core.offer(state, now, batch)
+            if offered is None:
+                if core.urgent:  # what may be handed out is bounded by what was committed
+                    core.committed(core.snapshot())
+                    continue
+                break
+            core.take(state, offered, offered.last, now)
+            core.acknowledge(stream, EPOCH, offered.first, offered.last, now)
+            done += offered.last - offered.first + 1
+        if number % every == 0:
+            core.committed(core.snapshot())
+        core.notes.clear()
+        core.touched.clear()
+        core.moved.clear()
+        now += 0.001
+    core.committed(core.snapshot())
+    if done != messages:
+        raise SystemExit(f"{done} of {messages} messages were handed out")
+
+
+def measure_rate(messages: int, batch: int) -> None:
+    core = ConsumerCore(Rules(begin="latest"), SITES)
+    start = time.perf_counter()
+    through(core, Stream("p", "t"), messages, batch, 8)
+    say(messages / (time.perf_counter() - start), messages)
+
+
+def measure_memory(streams: int, counts: list[int]) -> None:
+    """For each count: so many messages in each stream, then the bytes for one."""
+    found = {}
+    for count in counts:
+        gc.collect()
+        tracemalloc.start()
+        core = ConsumerCore(Rules(begin="latest", max_streams=streams), SITES)
+        for number in range(streams):
+            through(core, Stream(f"p{number}", "t"), count, 100, 1)
+        gc.collect()
+        found[count] = tracemalloc.get_traced_memory()[0] / streams
+        tracemalloc.stop()
+        del core
+    say(
+        0.0,
+        streams * sum(counts),
+        bytes_per_stream={str(count): round(size) for count, size in found.items()},
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "rate":
+        measure_rate(int(sys.argv[2]), int(sys.argv[3]))
+    else:
+        measure_memory(int(sys.argv[2]), json.loads(sys.argv[3]))

@@ -1,0 +1,102 @@
+"""A producer that does what it is told, see :mod:`benchmarks.child`. Times are those of the machine's monotonic clock.
+
+``publish``: `count` messages as fast as it goes (`rate` 0) or at `rate` a second, until all are confirmed; its start,
+its end, and seconds. ``hold``: `count` messages while no site is within reach; answers when they are durable.
+``catch_up``: live messages at `rate` a second meanwhile; from when the first site is connected until what was held
+is confirmed by both. Bodies begin with their number in the topic.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.child import answer, orders, serve
+from reliamsg import Producer, Receipt, Site
+
+STEP = 100
+"""At a rate, so many messages are published between two looks at the clock."""
+WAIT_S = 300.0
+
+
+class Publisher:
+    """Numbers bodies, and keeps to a rate."""
+
+    def __init__(self, producer: Producer, topic: str, size: int) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._rest = bytes(size - 8)
+        self.published = 0
+        self._held: Receipt | None = None
+
+    def _one(self) -> Receipt:
+        self.published += 1
+        return self._producer.publish_nowait(self._topic, self.published.to_bytes(8, "big") + self._rest)
+
+    def _steadily(self, rate: float, done: threading.Event, count: int | None = None) -> None:
+        start, number = time.monotonic(), 0
+        while not done.is_set() and (count is None or number < count):
+            self._one()
+            number += 1
+            if rate and number % STEP == 0:
+                time.sleep(max(0.0, start + number / rate - time.monotonic()))
+
+    def publish(self, order: dict[str, Any]) -> dict[str, Any]:
+        start = time.monotonic()
+        self._steadily(order["rate"], threading.Event(), order["count"])
+        self._producer.flush(WAIT_S)
+        end = time.monotonic()
+        return {"start": start, "end": end, "seconds": end - start, "published": self.published}
+
+    def hold(self, order: dict[str, Any]) -> dict[str, Any]:
+        while self._connected(any):
+            time.sleep(0.02)
+        for _ in range(order["count"]):
+            self._held = self._one()
+        assert self._held is not None
+        self._held.wait(WAIT_S, until="durable")
+        return {"published": self.published}
+
+    def catch_up(self, order: dict[str, Any]) -> dict[str, Any]:
+        over = threading.Event()
+        live = threading.Thread(target=self._steadily, args=(order["rate"], over))
+        before = self.published
+        live.start()
+        while not self._connected(any):
+            time.sleep(0.002)
+        start = time.monotonic()
+        assert self._held is not None
+        self._held.wait(WAIT_S)
+        seconds = time.monotonic() - start
+        over.set()
+        live.join()
+        self._producer.flush(WAIT_S)
+        return {"seconds": seconds, "published": self.published, "live": self.published - before}
+
+    def _connected(self, how: Any) -> bool:
+        return bool(how(site.connected for site in self._producer.status().sites.values()))
+
+
+def main() -> None:
+    lines = orders()
+    config = next(lines)
+    # Of what a site that comes back waits for, this measures nothing: it is looked for often.
+    sites = [Site(name, url, backoff_min=0.1, backoff_max=0.2) for name, url in config["sites"]]
+    with Producer(
+        "bench",
+        sites,
+        outbox=Path(config["outbox"]),
+        groups={config["topic"]: ["bench"]},
+        max_bytes=4 << 30,
+        block_timeout=WAIT_S,
+    ) as producer:
+        publisher = Publisher(producer, config["topic"], config["size"])
+        producer.publish(config["topic"], (0).to_bytes(8, "big")).wait(60)
+        answer()
+        serve({"publish": publisher.publish, "hold": publisher.hold, "catch_up": publisher.catch_up}, lines)
+
+
+if __name__ == "__main__":
+    main()
