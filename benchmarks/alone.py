@@ -1,4 +1,4 @@
-"""What needs no broker, or only connected ones: the import, the consumer's core, `publish()` from one thread and many."""
+"""What is not about brokers: the import, the consumer's core, `publish()` from one thread and from many."""
 
 from __future__ import annotations
 

@@ -23,20 +23,64 @@ class Benchmark:
     in_all: bool = True
 
 
-_ALL = [
-    Benchmark("publish-vs-rstream", "100 B to two RabbitMQ sites, against rstream to one stream", "publishing:small"),
-    Benchmark("publish-vs-pika", "the same against pipelined pika to one site", "publishing:small"),
-    Benchmark("publish-mosquitto", "100 B to two Mosquitto sites, against paho QoS 1 to one", "publishing:mosquitto"),
-    Benchmark("plain", 'wire="plain" to two RabbitMQ sites, against pipelined pika to both', "publishing:plain"),
-    Benchmark("large", "64 KiB messages to two RabbitMQ sites, against pipelined pika to both", "publishing:large"),
-    Benchmark("end-to-end", "published, confirmed, merged, in order, acknowledged, against what rstream publishes", "flows:end_to_end"),
-    Benchmark("catch-up", "300,000 messages after both sites were away, live ones beside them, against the peak", "flows:catch_up"),
-    Benchmark("publish-latency", "publish(), durable on return, one thread: median, against one bare commit", "alone:publish_latency"),
-    Benchmark("publish-threads", "publish() from 50 threads, no site within reach, against one thread", "alone:publish_threads"),
-    Benchmark("latency", "publish to delivered, 50 threads, 1,500 messages/s, MQTT, against paho QoS 1", "latency:latency"),
-    Benchmark("core", "the consumer's core alone: in-order batches from two sites; bytes a stream", "alone:core"),
-    Benchmark("import", "import reliamsg, against an interpreter that imports nothing", "alone:imported"),
+_PLACES: list[tuple[str, dict[str, str]]] = [
+    ("publishing:small", {
+        "publish-vs-rstream": "100 B to two RabbitMQ sites, against rstream to one stream",
+        "publish-vs-pika": "the same against pipelined pika to one site",
+    }),
+    ("publishing:mosquitto", {
+        "publish-mosquitto": "100 B to two Mosquitto sites, against paho QoS 1 to one",
+    }),
+    ("publishing:plain", {
+        "plain": 'wire="plain" to two RabbitMQ sites, against pipelined pika to both',
+    }),
+    ("publishing:large", {
+        "large": "64 KiB messages to two RabbitMQ sites, against pipelined pika to both",
+    }),
+    ("flows:end_to_end", {
+        "end-to-end": "published, confirmed, merged, in order, acknowledged, against what rstream publishes",
+    }),
+    ("flows:catch_up", {
+        "catch-up": "300,000 messages after both sites were away, live ones beside them, against the peak",
+    }),
+    ("alone:publish_latency", {
+        "publish-latency": "publish(), durable on return, one thread: median, against one bare commit",
+    }),
+    ("alone:publish_threads", {
+        "publish-threads": "publish() from 50 threads, no site within reach, against one thread",
+    }),
+    ("latency:latency", {
+        "latency": "publish to delivered, 50 threads, 1,500 messages/s, MQTT, against paho QoS 1",
+    }),
+    ("alone:core", {
+        "core": "the consumer's core alone: in-order batches from two sites; bytes a stream",
+    }),
+    ("alone:imported", {
+        "import": "import reliamsg, against an interpreter that imports nothing",
+    }),
+    ("gap:gap", {
+        "gap": "1,000,000 messages behind one that is missing: memory, and their release once it comes",
+    }),
+    ("soak:soak", {
+        "soak": "ten minutes at half the peak rate: by how much memory grows",
+    }),
+    ("repair:repair", {
+        "repair": "what control frames and idle streams cost, and how fast lost messages are sent again",
+    }),
+    ("audit:traffic_and_audit", {
+        "audit": "ten million messages, and a Spark audit of their journals",
+    }),
 ]  # fmt: skip
+"""Place, and what is measured there: name and summary."""
+
+_LONG = frozenset({"soak"})
+"""Not in ``all``."""
+
+_ALL = [
+    Benchmark(name, summary, place, name not in _LONG)
+    for place, lines in _PLACES
+    for name, summary in lines.items()
+]
 
 BENCHMARKS = {benchmark.name: benchmark for benchmark in _ALL}
 

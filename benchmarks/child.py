@@ -18,7 +18,7 @@ __all__ = ["Child", "answer", "orders", "run_of"]
 
 
 class Child:
-    """Runs ``benchmarks/ours/NAME.py``, whose first line is its configuration. Use as a context manager, or :meth:`end` it."""
+    """Runs ``benchmarks/ours/NAME.py``, whose first line is its configuration. A context manager, or :meth:`end` it."""
 
     def __init__(self, name: str, config: dict[str, Any]) -> None:
         self._process = subprocess.Popen(

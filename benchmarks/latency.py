@@ -1,4 +1,4 @@
-"""From `publish()` to the application of the other side, 1,500 messages a second from 50 threads, against paho QoS 1."""
+"""From `publish()` to the other side's application: 1,500 messages a second from 50 threads, against paho QoS 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Publishing at a steady rate from many threads, and what became of each message in time. Without reliamsg, for both."""
+"""Publishing at a steady rate from many threads, and when each message arrived. Without reliamsg, for both sides."""
 
 from __future__ import annotations
 

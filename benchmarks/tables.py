@@ -50,7 +50,7 @@ def shown(figure: float) -> str:
 def markdown(lines: Iterable[Mapping[str, Any]]) -> str:
     """The table for docs/reference/benchmarks.md."""
     rows = [
-        "| benchmark | unit | ours | peer | ratio, or difference (spread) | target | met | CPU µs a message | peak MB |",
+        "| benchmark | unit | ours | peer | ratio or difference (spread) | target | met | CPU µs each | peak MB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for line in lines:

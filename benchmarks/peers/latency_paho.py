@@ -7,6 +7,7 @@ says.
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import threading
@@ -36,9 +37,14 @@ def connected(port: int, name: str) -> mqtt.Client:
 
 def publish(port: int, threads: int, rate: float, warm_up: float, seconds: float, size: int) -> None:
     client = connected(port, "latency-publisher")
+    confirmed = itertools.count(1)
+    expected, done = round((warm_up + seconds) * rate), threading.Event()
+    client.on_publish = lambda *_: done.set() if next(confirmed) == expected else None
     total, _ = publish_paced(
         lambda body: client.publish(TOPIC, body, 1), threads, rate, warm_up, seconds, size
     )
+    if not done.wait(60):  # what is not acknowledged when it disconnects would be lost
+        raise SystemExit("not all messages were acknowledged")
     say(rate, total)
     client.disconnect()
     client.loop_stop()
@@ -49,7 +55,7 @@ def subscribe(port: int, which: list[float]) -> None:
     client = connected(port, "latency-subscriber")
 
     def on_message(client: Any, data: Any, message: mqtt.MQTTMessage) -> None:
-        arrivals.came(message.payload)
+        arrivals.came(bytes(message.payload))
 
     client.on_message = on_message
     client.on_subscribe = lambda *_: subscribed.set()
