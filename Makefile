@@ -1,7 +1,7 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo chaos test test-full tests-side-by-side tests-with-spark prove mutants lint format types bench fuzz
-.PHONY: model clean
+.PHONY: help setup demo chaos test test-full tests-side-by-side tests-with-spark prove mutants lint format types
+.PHONY: bench bench-audit soak fuzz model clean
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
@@ -9,8 +9,8 @@ RUNS := $(CURDIR)/build/runs
 export RELIAMSG_RUNS := $(RUNS)
 # Tests start hundreds of processes: with everything compiled once, each begins in half the time. Also where the
 # environment forbids Python to write beside the sources.
-test test-full bench: export PYTHONDONTWRITEBYTECODE :=
-test test-full bench: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+test test-full bench bench-audit soak: export PYTHONDONTWRITEBYTECODE :=
+test test-full bench bench-audit soak: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
 help:  ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -72,6 +72,12 @@ model: setup  ## The protocol as a model, and that variants which break a rule a
 
 bench: setup  ## All benchmarks, against other clients in turn; under 20 minutes on 2 cores
 	@$(BIN)/python -m benchmarks all --json
+
+bench-audit: setup  ## An audit of ten million messages, timed
+	@$(BIN)/python -m benchmarks audit --json
+
+soak: setup  ## Ten minutes at half the peak rate: does memory grow?
+	@$(BIN)/python -m benchmarks soak --json
 
 clean:  ## Everything that was made here
 	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

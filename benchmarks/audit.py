@@ -1,27 +1,34 @@
 """Auditing ten million messages in order, as real clients journal them.
 
 Producer and consumer are real, over two sites in memory; their journals leave as segments. Then Spark starts, and only
-the audit is timed, writing its tables and the report included. The last line is ``{"name", "ours", "target", "met",
-…}``: seconds for the audit, and how many journal rows a million messages took.
+the audit is timed, writing its tables and the report included: seconds, and how many journal rows a million messages
+took.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.options import Options
 from reliamsg import Consumer, JournalExport, Message, Producer
 from reliamsg.audit.job import audit
 from reliamsg.audit.session import make_session
 from reliamsg.testing import MemoryNetwork
 
+__all__ = ["traffic_and_audit"]
+
 TARGET_SECONDS = 30.0
+MESSAGES = 10_000_000
+SEGMENT_S = 5.0
+"""Between two segments of a journal."""
+AUDITS = 2
+"""Of the same journals; the first one counts."""
 CALL = 2_000
 TOPIC = "bench"
 
@@ -77,7 +84,9 @@ def measure(messages: int, interval: float, runs: int) -> dict[str, Any]:
     return {
         "name": "audit",
         "ours": round(seconds[0], 1),
+        "unit": "s",
         "target": TARGET_SECONDS,
+        "direction": "most",
         "met": seconds[0] < TARGET_SECONDS,
         "messages": messages,
         "later_runs_s": [round(each, 1) for each in seconds[1:]],
@@ -89,22 +98,5 @@ def measure(messages: int, interval: float, runs: int) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--messages", type=int, default=10_000_000)
-    parser.add_argument("--interval", type=float, default=5.0, help="seconds between segments")
-    parser.add_argument(
-        "--runs", type=int, default=2, help="audits of the same journals; the first one counts"
-    )
-    parser.add_argument("--json", action="store_true", help="nothing but the result, as one line of JSON")
-    options = parser.parse_args()
-    result = measure(options.messages, options.interval, options.runs)
-    if not options.json:
-        for key, value in result.items():
-            print(f"{key:28}{value}")
-    print(json.dumps(result))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def traffic_and_audit(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
+    yield measure(options.scaled(MESSAGES), SEGMENT_S, AUDITS)

@@ -73,8 +73,8 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
 ]  # fmt: skip
 """Place, and what is measured there: name and summary."""
 
-_LONG = frozenset({"soak"})
-"""Not in ``all``."""
+_LONG = frozenset({"audit", "soak"})
+"""Not in ``all``, which would take too long with them."""
 
 _ALL = [
     Benchmark(name, summary, place, name not in _LONG)

@@ -12,27 +12,24 @@ Two Mosquitto sites, ``release="consumed"``, 100-byte messages. Four figures, ea
 
 from __future__ import annotations
 
-import argparse
 import contextlib
-import json
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-if not __package__:  # run as a script: make `benchmarks` importable, here and in children
-    import os
-
-    root = str(Path(__file__).resolve().parent.parent)
-    sys.path.insert(0, root)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-
+from benchmarks.child import Child
+from benchmarks.options import Options
+from benchmarks.sites import mosquittos, work_directory
 from reliamsg.lab import Mosquitto
 
+__all__ = ["repair"]
+
 RATE = 10_000
+WATCHED_S = 20.0
+"""How long traffic and rest are watched."""
+STREAMS = 10_000
+LOST, PEAK = 100_000, 200_000
 SIZE = 100
 MOST_CONTROL_PERCENT = 1.0
 MOST_IDLE_PERCENT = 5.0
@@ -42,44 +39,6 @@ REST_S = 300.0
 """So long at most until streams in which nothing happens are at rest."""
 SILENT_S = 30.0
 """A producer that said nothing for so long is at rest."""
-
-
-class Child:
-    """A client in a process of its own, which answers each line with one."""
-
-    def __init__(self, module: str, config: dict[str, Any]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.tell(**config)  # not an argument: ten thousand topics are too long for one
-
-    def ask(self, **order: Any) -> dict[str, Any]:
-        self.tell(**order)
-        return self.answer()
-
-    def tell(self, **order: Any) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-
-    def answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"a client ended with status {self._process.wait()}")
-        return dict(json.loads(line))
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
 
 
 class Bench:
@@ -93,13 +52,13 @@ class Bench:
 
     def publisher(self, groups: dict[str, list[str]]) -> Child:
         config = {"sites": self._sites, "outbox": str(self._directory / "outbox.db"), "groups": groups}
-        child = Child("benchmarks.repair_publish", config)
+        child = Child("repair_publish", config)
         child.answer()
         return child
 
     def consumer(self, topics: Sequence[str]) -> Child:
         config = {"sites": self._sites, "inbox": str(self._directory / "inbox.db"), "topics": list(topics)}
-        child = Child("benchmarks.repair_consume", config)
+        child = Child("repair_consume", config)
         child.answer()
         return child
 
@@ -110,13 +69,7 @@ class Bench:
 
 @contextlib.contextmanager
 def bench() -> Iterator[Bench]:
-    # Beside the working directory, not in /tmp, which may be a RAM disk without fsync.
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as place, contextlib.ExitStack() as stack:
-        directory = Path(place)
-        brokers = [
-            stack.enter_context(Mosquitto(directory / name, name, config=["max_inflight_messages 1000"]))
-            for name in ("dc1", "dc2")
-        ]
+    with work_directory() as directory, mosquittos() as brokers:
         yield Bench(directory, brokers)
 
 
@@ -225,7 +178,10 @@ def measure_repair(lost: int, peak: int) -> tuple[dict[str, Any], dict[str, floa
         "ours": round(rate),
         "peer": round(publishing),
         "ratio": round(rate / publishing, 2),
+        "spread": [round(rate / publishing, 2)] * 2,
+        "pairs": 1,
         "target": LEAST_REPAIR_RATIO,
+        "direction": "least",
         "met": rate / publishing >= LEAST_REPAIR_RATIO,
         "lost": lost,
         "seconds_from_start": round(got["at"] - began, 2),
@@ -234,38 +190,24 @@ def measure_repair(lost: int, peak: int) -> tuple[dict[str, Any], dict[str, floa
     return found, place.memory_mb
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--json", action="store_true", help="print only the result, as one line of JSON")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long traffic and rest are watched")
-    parser.add_argument("--streams", type=int, default=10_000, help="idle streams")
-    parser.add_argument("--lost", type=int, default=100_000, help="messages that the brokers lose")
-    parser.add_argument(
-        "--peak", type=int, default=200_000, help="messages by which the peak rate is measured"
-    )
-    options = parser.parse_args()
-    found: dict[str, Any] = {"name": "repair"}
+def repair(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
+    """One line with all figures; its own are those of the repair."""
+    seconds = max(2.0, WATCHED_S * min(1.0, options.scale))
+    found: dict[str, Any] = {}
     memory = {"producer": 0.0, "consumer": 0.0}
-    for name, (figure, used) in (
-        ("control", measure_control(options.seconds)),
-        ("repair", measure_repair(options.lost, options.peak)),
-        ("idle", measure_idle(options.streams, options.seconds)),
-    ):
-        found[name] = figure
+    measures: dict[str, Callable[[], tuple[dict[str, Any], dict[str, float]]]] = {
+        "control": lambda: measure_control(seconds),
+        "repair": lambda: measure_repair(options.scaled(LOST), options.scaled(PEAK)),
+        "idle": lambda: measure_idle(options.scaled(STREAMS), seconds),
+    }
+    for name, measure in measures.items():
+        found[name], used = measure()
         memory = {role: max(memory[role], used[role]) for role in memory}
-        if not options.json:
-            print(f"{name}: {json.dumps(figure)}", flush=True)
+        options.note(f"{name}: {found[name]}")
     found["memory"] = {
         **{f"{role}_mb": round(used, 1) for role, used in memory.items()},
         "target": MOST_MEMORY_MB,
         "met": max(memory.values()) < MOST_MEMORY_MB,
     }
-    found["met"] = all(part["met"] for part in found.values() if isinstance(part, dict))
-    print(json.dumps(found))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    met = all(part["met"] for part in found.values())
+    yield {"name": "repair", "unit": "messages/s", **found.pop("repair"), **found, "met": met}

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.counted import CountedTransports
+from benchmarks.ours.counted import CountedTransports
 from reliamsg import Producer, Site
 
 

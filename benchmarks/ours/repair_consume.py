@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.counted import CountedTransports
+from benchmarks.ours.counted import CountedTransports
 from reliamsg import Consumer, Message, Site
 
 
