@@ -56,7 +56,7 @@ def main() -> int:
     if given.markdown:
         print(markdown(lines))
     options.note(f"{time.monotonic() - start:.0f} s")
-    return 0
+    return int(any("error" in line for line in lines))
 
 
 if __name__ == "__main__":

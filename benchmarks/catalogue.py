@@ -67,17 +67,20 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
     ("repair:repair", {
         "repair": "what control frames and idle streams cost, and how fast lost messages are sent again",
     }),
+    ("others:peers", {
+        "peers": "what other clients publish in a second, each at its best; there is no target",
+    }),
     ("audit:traffic_and_audit", {
         "audit": "ten million messages, and a Spark audit of their journals",
     }),
 ]  # fmt: skip
 """Place, and what is measured there: name and summary."""
 
-_LONG = frozenset({"audit", "soak"})
+_ON_REQUEST = frozenset({"audit", "peers", "soak"})
 """Not in ``all``, which would take too long with them."""
 
 _ALL = [
-    Benchmark(name, summary, place, name not in _LONG)
+    Benchmark(name, summary, place, name not in _ON_REQUEST)
     for place, lines in _PLACES
     for name, summary in lines.items()
 ]
@@ -98,11 +101,20 @@ def chosen(names: Iterable[str]) -> list[str]:
 
 
 def measure(names: Iterable[str], options: Options) -> Iterator[dict[str, Any]]:
-    """Measure what is named, in the catalogue's order, and give each line as soon as it is known."""
+    """Measure what is named, in the catalogue's order, and give each line as soon as it is known. What fails is a line
+    with its error, and the others go on."""
     wanted = set(names)
-    places = dict.fromkeys(each.place for each in _ALL if each.name in wanted)
-    for place in places:
+    for place in dict.fromkeys(each.place for each in _ALL if each.name in wanted):
+        here = [each.name for each in _ALL if each.place == place and each.name in wanted]
+        options.note(f"-- {', '.join(here)}")
         module, function = place.split(":")
-        here = frozenset(each.name for each in _ALL if each.place == place and each.name in wanted)
-        options.note(f"-- {', '.join(sorted(here))}")
-        yield from getattr(importlib.import_module(f"benchmarks.{module}"), function)(here, options)
+        done = set()
+        try:
+            call = getattr(importlib.import_module(f"benchmarks.{module}"), function)
+            for line in call(frozenset(here), options):
+                done.add(line["name"])
+                yield line
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (it is in the line)
+            for name in here:
+                if name not in done:
+                    yield {"name": name, "met": False, "error": str(error) or repr(error)}

@@ -10,6 +10,8 @@ __all__ = ["markdown", "row"]
 
 def row(line: Mapping[str, Any]) -> str:
     """One line of a result for a terminal."""
+    if "error" in line:
+        return f"{line['name']:20} FAILED  {line['error']}"
     return f"{line['name']:20} {'met   ' if line['met'] else 'MISSED'}  " + "  ".join(
         part for part in (_figures(line), _outcome(line), _cost(line)) if part
     )
@@ -30,6 +32,8 @@ def _outcome(line: Mapping[str, Any]) -> str:
     if "above" in line:
         low, high = line["spread"]
         return f"{shown(line['above'])} above [{shown(low)} to {shown(high)}] {target}"
+    if "rates" in line:
+        return ", ".join(f"{name} {shown(rate)}" for name, rate in line["rates"].items())
     return target
 
 
@@ -54,6 +58,8 @@ def markdown(lines: Iterable[Mapping[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for line in lines:
+        if "error" in line:
+            continue
         ratio = ""
         if "ratio" in line:
             ratio = f"**{shown(line['ratio'])}** ({shown(line['spread'][0])} to {shown(line['spread'][1])})"

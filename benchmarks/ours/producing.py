@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.child import answer, orders, serve
 from reliamsg import Producer, Receipt, Site
+from reliamsg.errors import OutboxFull
 
 STEP = 100
 """At a rate, so many messages are published between two looks at the clock."""
@@ -33,7 +34,11 @@ class Publisher:
 
     def _one(self) -> Receipt:
         self.published += 1
-        return self._producer.publish_nowait(self._topic, self.published.to_bytes(8, "big") + self._rest)
+        body = self.published.to_bytes(8, "big") + self._rest
+        try:
+            return self._producer.publish_nowait(self._topic, body)
+        except OutboxFull:  # the disk can't keep up: wait for it
+            return self._producer.publish(self._topic, body)
 
     def _steadily(self, rate: float, done: threading.Event, count: int | None = None) -> None:
         start, number = time.monotonic(), 0

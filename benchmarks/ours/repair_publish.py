@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.ours.counted import CountedTransports
 from reliamsg import Producer, Site
+from reliamsg.errors import OutboxFull
 
 
 def main(config: dict[str, Any]) -> None:
@@ -46,7 +47,11 @@ def publish(producer: Producer, topics: list[str], count: int, size: int, rate: 
     body = bytes(size)
     start = time.perf_counter()
     for number in range(count):
-        producer.publish_nowait(topics[number % len(topics)], body)
+        topic = topics[number % len(topics)]
+        try:
+            producer.publish_nowait(topic, body)
+        except OutboxFull:  # the disk can't keep up: wait for it
+            producer.publish(topic, body)
         if rate and number % 100 == 99:
             time.sleep(max(0.0, start + number / rate - time.perf_counter()))
     producer.flush(timeout=300)

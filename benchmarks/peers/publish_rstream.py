@@ -58,19 +58,17 @@ async def publish(stream: str, messages: int, size: int, port: int) -> float:
 
 
 async def publish_entries(stream: str, messages: int, size: int, port: int) -> float:
-    """The same with sub-entries: one publishing id and one confirm for each."""
+    """The same with sub-entries: one publishing id and one confirm for each. They leave every half second."""
     body, confirms = bytes(size), Confirms()
     async with Producer("127.0.0.1", port, username="guest", password="guest") as producer:
         await producer.create_stream(stream)
         await producer.send_wait(stream, body)
         start = time.perf_counter()
         for first in range(0, messages, BATCH):
-            batch = [body] * min(BATCH, messages - first)
             confirms.sent += 1
-            await producer.send_sub_entry(stream, batch, on_publish_confirm=confirms.confirm)
-            # Entries otherwise leave every half second. There is no public call for it.
-            await producer._publish_buffered_messages(stream)
-            await confirms.room(WINDOW // BATCH)
+            await producer.send_sub_entry(
+                stream, [body] * min(BATCH, messages - first), on_publish_confirm=confirms.confirm
+            )
         await confirms.room(0)
         seconds = time.perf_counter() - start
         await producer.delete_stream(stream)
