@@ -8,6 +8,7 @@ import sys
 import time
 
 from benchmarks.catalogue import BENCHMARKS, chosen, measure
+from benchmarks.environment import machine
 from benchmarks.options import Options
 from benchmarks.tables import markdown, row
 
@@ -26,7 +27,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="which to run, see below")
     parser.add_argument("--json", action="store_true", help="nothing but a line of JSON for each")
-    parser.add_argument("--markdown", action="store_true", help="end with a table for the documentation")
+    parser.add_argument(
+        "--markdown", action="store_true", help="end with a table for the documentation, and the versions"
+    )
     parser.add_argument("--pairs", type=int, default=5, help="rounds, after one that is not counted (5)")
     parser.add_argument(
         "--scale", type=float, default=1.0, help="of the number of messages (1); less only tries it out"
@@ -54,7 +57,7 @@ def main() -> int:
         lines.append(line)
         print(json.dumps(line) if given.json else row(line), flush=True)
     if given.markdown:
-        print(markdown(lines))
+        print(markdown(lines), machine(), sep="\n\n")
     options.note(f"{time.monotonic() - start:.0f} s")
     return int(any("error" in line for line in lines))
 

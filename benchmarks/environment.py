@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
+import os
+import platform
 import shutil
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["ROOT", "peer_python", "versions"]
+__all__ = ["ROOT", "machine", "peer_python"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _PLACE = ROOT / "build" / "peers"
@@ -44,7 +49,7 @@ def _run(*command: str) -> None:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")
 
 
-def versions() -> dict[str, str]:
+def _versions() -> dict[str, str]:
     """Each peer's version."""
     code = (
         "import importlib.metadata as m, json, sys;"
@@ -52,6 +57,27 @@ def versions() -> dict[str, str]:
     )
     names = [line.split(">")[0].strip() for line in _LIST.read_text().splitlines() if line.strip()]
     done = subprocess.run([peer_python(), "-c", code, *names], capture_output=True, text=True, check=True)
-    import json
-
     return dict(json.loads(done.stdout))
+
+
+def machine() -> str:
+    """This machine and the versions of everything, as a sentence for the documentation."""
+    system = platform.system()
+    with contextlib.suppress(OSError):
+        system = platform.freedesktop_os_release().get("PRETTY_NAME", system)
+    found = {
+        "Python": platform.python_version(),
+        "SQLite": sqlite3.sqlite_version,
+        **{name: _debian(name) for name in ("rabbitmq-server", "mosquitto")},
+        **_versions(),
+    }
+    named = ", ".join(f"{name} {version}" for name, version in found.items() if version)
+    return f"Machine: {os.cpu_count()} cores, {system}, {named}."
+
+
+def _debian(package: str) -> str:
+    """The version of an installed package; empty where that is not known."""
+    with contextlib.suppress(OSError):
+        command = ["dpkg-query", "-W", "-f", "${Version}", package]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return ""
