@@ -64,7 +64,7 @@ def one_end_to_end(nodes: list[RabbitNode], topic: str, count: int) -> Run:
         producer(nodes, directory, topic) as sending,
     ):
         reading.tell(do="wait", count=count + 1, timeout=120, settled=True)
-        sent = sending.ask(do="publish", count=count, rate=0)
+        sent = sending.ask(do="publish", count=count, rate=0, numbered=False)
         got = checked(reading.answer(), count)
     seconds = max(sent["end"], got["at"]) - sent["start"]
     return run_of(count / seconds, count, sent, got, publish_rate=count / sent["seconds"])

@@ -38,13 +38,22 @@ def _outcome(line: Mapping[str, Any]) -> str:
 
 
 def _cost(line: Mapping[str, Any]) -> str:
-    parts = []
-    for side in ("ours", "peer"):
-        if f"{side}_rss_mb" in line:
-            parts.append(
-                f"{side} {line[f'{side}_cpu_us_per_message']:g} us cpu/message {line[f'{side}_rss_mb']:g} MB"
-            )
-    return "; ".join(parts)
+    units = {"cpu_us_per_message": "us cpu/message", "rss_mb": "MB"}
+    found = [
+        " ".join(
+            [
+                side,
+                *(
+                    f"{line[f'{side}_{what}']:g} {unit}"
+                    for what, unit in units.items()
+                    if f"{side}_{what}" in line
+                ),
+            ]
+        )
+        for side in ("ours", "peer")
+        if f"{side}_rss_mb" in line
+    ]
+    return "; ".join(found)
 
 
 def shown(figure: float) -> str:

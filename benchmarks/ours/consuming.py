@@ -2,7 +2,7 @@
 
 It answers when it reads at all sites. ``wait``: until `count` messages in all were handed out (and, with `settled`,
 acknowledged and released by the brokers that they came from), at most `timeout` seconds: how many, when, and how many
-of them were out of order by the numbers in their bodies. ``held``: until so many wait behind a gap.
+of them were out of order. ``held``: until so many wait behind a gap.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Reader:
     def __init__(self, consumer: Consumer, every: bool) -> None:
         self._consumer = consumer
         self._every = every
-        """Whether each message is looked at, or the first and last of each list."""
+        """Whether the number in each body is compared, or only the sequence numbers of each list's first and last."""
         self._changed = threading.Condition()
         self._next = 0
         self.handed_out = self.disordered = 0
@@ -35,10 +35,12 @@ class Reader:
         self.thread.start()
 
     def _handle(self, messages: list[Message]) -> None:
-        for place in range(len(messages)) if self._every else (0, len(messages) - 1):
-            if int.from_bytes(messages[place].body[:8], "big") != self._next + place:
-                self.disordered += 1
-        self._next += len(messages)
+        first, self._next = self._next, self._next + len(messages)
+        if (messages[0].seq, messages[-1].seq) != (first + 1, self._next):
+            self.disordered += 1
+        if self._every:
+            for number, message in enumerate(messages, first):
+                self.disordered += int.from_bytes(message.body[:8], "big") != number
         with self._changed:
             self.last_at = time.monotonic()
             self.first_at = self.first_at or self.last_at

@@ -183,15 +183,19 @@ def test_paced_messages_tell_when_they_were_due() -> None:
     assert arrivals.percentiles([50, 99.9]) == {"p50": 500.0, "p99.9": 999.0, "max": 1000.0}
 
 
-def test_pictures_are_small_and_well_formed() -> None:
+def test_tables_and_pictures_take_every_kind_of_line() -> None:
     lines = [
         verdict("least", runs(1.2, 1.4), runs(1, 1), 3.0, unit=""),
         verdict("most", runs(1.2), runs(1), 1.5, unit="", direction="most"),
         latency_line([Run(8.0, 1, 1, 1, percentiles(8.0))], [Run(3.0, 1, 1, 1, percentiles(3.0))]),
-        {"name": "soak", "rate": 1_000, "met": True, "slopes": {"producer": 0.1, "consumer": 0.2},
+        {"name": "soak", "rate": 1_000, "met": True, "ours": 0.2, "target": 1.0, "ours_rss_mb": 80.0,
+         "slopes": {"producer": 0.1, "consumer": 0.2},
          "resident_mb": {who: [[second, 40.0] for second in range(120)] for who in ("producer", "consumer")}},
         {"name": "gap", "met": False, "error": "no broker"},
     ]  # fmt: skip
+    for line in lines:
+        assert row(line).startswith(line["name"])
+    assert len(markdown(lines).splitlines()) == 2 + len(lines) - 1
     found = draw(lines)
     assert found.keys() == {"benchmark-ratios.svg", "benchmark-latency.svg", "benchmark-soak.svg"}
     for picture in found.values():
