@@ -8,6 +8,7 @@ longer than the other. What is on its way then is lost.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,10 @@ class End:
         self.connection = connection
         self.alive = True
         self._direction = direction
-        self._stuck: list[tuple[Call, tuple[Any, ...]]] = []
+        self._coming: deque[tuple[Call, tuple[Any, ...]]] = deque()
+        """What was sent to this end and has not come yet, the oldest first. It comes in this order."""
+        self._stuck = 0
+        """How many of them would be here if anything came."""
         self._latest = 0.0
         """When the latest of what is on its way arrives."""
         self._starving = 0
@@ -68,17 +72,23 @@ class End:
 
     def send(self, call: Call, *arguments: Any) -> None:
         """Have `call` made at this end, after everything that was sent to it before."""
+        self._coming.append((call, arguments))
+        self._carry()
+
+    def _carry(self) -> None:
+        """One more of what was sent comes, unless nothing does by then."""
         path = self.connection.path
         at = max(self._latest, path.scheduler.now + path.latency())
         self._latest = at
-        path.scheduler.after(at - path.scheduler.now, self._arrive, call, arguments)
+        path.scheduler.after(at - path.scheduler.now, self._arrive)
 
-    def _arrive(self, call: Call, arguments: tuple[Any, ...]) -> None:
+    def _arrive(self) -> None:
         if not self.alive:
             return
-        if self._stuck or self.connection.path.cut[self._direction]:
-            self._stuck.append((call, arguments))
+        if self.connection.path.cut[self._direction]:
+            self._stuck += 1
         else:
+            call, arguments = self._coming.popleft()
             call(*arguments)
 
     def starve(self) -> None:
@@ -102,11 +112,11 @@ class End:
         path.scheduler.after(path.random.uniform(*HEARTBEAT_S), look)
 
     def feed(self) -> None:
-        """It comes again, first what was stuck."""
+        """It comes again: what was stuck before all that was sent after it."""
         self._starving += 1
-        stuck, self._stuck = self._stuck, []
-        for call, arguments in stuck:
-            self.send(call, *arguments)
+        stuck, self._stuck = self._stuck, 0
+        for _ in range(stuck):
+            self._carry()
 
     def lose(self, reason: str) -> None:
         """This end learns that the connection is gone; the other one a moment later, if anything passes."""
@@ -120,7 +130,7 @@ class End:
         if not self.alive:
             return
         self.alive = False
-        self._stuck.clear()
+        self._coming.clear()
         connection = self.connection
         other = connection.site if self is connection.client else connection.client
         if other.alive:

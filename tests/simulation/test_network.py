@@ -1,0 +1,23 @@
+"""Simulated networks."""
+
+from __future__ import annotations
+
+import random
+
+from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.network import Connection, Path
+
+
+def test_what_is_stuck_in_a_cut_comes_before_what_was_sent_after_it() -> None:
+    """Also where that is still on its way when the cut ends."""
+    for seed in range(100):
+        scheduler = Scheduler(0.0)
+        path = Path(scheduler, random.Random(seed))
+        end = Connection(path).site
+        came: list[int] = []
+        for number in range(20):
+            scheduler.after(0.005 * number, end.send, came.append, number)
+        scheduler.after(0.05, path.set_cut, "up", True)
+        scheduler.after(0.08, path.set_cut, "up", False)
+        scheduler.run(1.0)
+        assert came == list(range(20)), seed
