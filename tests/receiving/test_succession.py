@@ -12,6 +12,7 @@ import pytest
 from reliamsg.errors import GroupBusy
 from reliamsg.message import Prev
 from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
@@ -297,7 +298,7 @@ def test_one_that_was_stopped_does_not_trust_at_once_in_a_session_without_proof(
     group.settle(0.5)
     monkeypatch.setattr(first.engine.control, "heard", lambda *told: None)
     for site in first.engine.sites.values():
-        site.ever_echoed = False
+        site.ever_echoed = site.ever_heard = False
     first.engine.shared.lease.demand()
     group.stop(first)
     group.settle(5.0)
@@ -306,6 +307,26 @@ def test_one_that_was_stopped_does_not_trust_at_once_in_a_session_without_proof(
     assert group.readers() == []
     group.settle(4.0)
     assert group.readers() == [first]
+
+
+@pytest.mark.parametrize("kind", ["amqp", "mqtt"])
+@pytest.mark.parametrize("heard", ["nothing", "a status", "a copy of a status"])
+def test_where_others_are_heard_and_an_inbox_never_hears_itself_nothing_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, heard: str
+) -> None:
+    """It may be cut off one way, and its lock, or session, gone. Where nothing is ever heard these must do."""
+    tell = SiteReceiver.tell
+    monkeypatch.setattr(SiteReceiver, "tell", lambda site, *told: site.name == "dc1" and tell(site, *told))
+    group = Group(tmp_path, kind)
+    first = group.join()
+    group.settle(3.0)
+    assert group.readers() == [first]
+    if heard != "nothing":
+        FakeProducer(first).status((1, 10), site="dc2" if heard == "a status" else None)
+    group.network["dc1"].down()
+    group.settle(12.0)
+    assert first.engine.sites["dc2"].state == "connected"
+    assert group.readers() == ([first] if heard == "nothing" else [])
 
 
 def hand_out_untold(group: Group) -> tuple[Bench, Bench, FakeProducer]:

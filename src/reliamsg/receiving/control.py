@@ -118,6 +118,7 @@ class Control:
                 site.repaired(address, body)
             return
         if self._copies.has((address, body)):
+            site.ever_heard = True
             return
         shared = self.shared
         try:
@@ -129,6 +130,7 @@ class Control:
             return
         with shared.lock:
             now = shared.clock()
+            site.ever_heard = True
             if isinstance(frame, Status):
                 if not shared.barred:
                     self._copies.add((address, body))

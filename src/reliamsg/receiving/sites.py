@@ -83,7 +83,8 @@ class SiteReceiver:
         """When an own beacon came back last on this connection."""
         self.echoes_since: float | None = None
         """The same of the first one."""
-        self.ever_echoed = False
+        # An own beacon came back; a control frame of whomever came in, so the site lets its users see them.
+        self.ever_echoed = self.ever_heard = False
         self.drained_at = float("-inf")
         """When its queue was seen empty last."""
         self.lost_at: float | None = None

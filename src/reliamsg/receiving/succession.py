@@ -325,12 +325,13 @@ class Succession:
         site.links.give_up("given up: another consumer may read for this group")
 
     def _trust_the_deaf(self, now: float) -> None:
-        """A site that never lets its users see control frames can't prove anything: its lock, or session, must do. One
-        that was stopped has yet to notice what it has lost."""
+        """A site that never lets its users see control frames can't prove anything: its lock, or session, must do.
+        Where others are heard, and an own beacon never is, this inbox may be cut off one way. One that was stopped has
+        yet to notice what it has lost."""
         for site in self._all:
             since = max(site.connected_at, self._awake_since)
             deaf_for = now - since if site.state == "connected" else 0.0
-            if not site.ever_echoed and deaf_for >= self._lease.lasts:
+            if not site.ever_heard and deaf_for >= self._lease.lasts:
                 self._lease.until = now + self._lease.lasts
                 self._shared.changed.notify_all()
 
