@@ -94,6 +94,21 @@ class TestStatuses:
             bench.run(0.1)
         assert 5 <= len(group.statuses) <= 12
 
+    def test_an_older_copy_of_a_group_learns_how_far_it_was(self, bench: Bench) -> None:
+        """It says little besides answers to what everybody is told, in which that is not."""
+        engine = bench.open(hello_timeout=0)
+        bench.publish(engine, "t", b"1", b"2", b"3")
+        group = bench.group("g")
+        group.tell(settled(engine, "t", 2))
+        bench.run(10.0)
+        group.statuses.clear()
+        group.answers = {"t": settled(engine, "t", 1)}
+        bench.run(100.0)
+        answers = [status.streams[0].reached for _, to, status in group.statuses if to == group_address("g")]
+        epoch = engine._outbox.epoch
+        assert set(answers) == {((epoch, 3), (epoch, 3))}
+        assert len(group.statuses) <= 12, "and that is no endless talk"
+
     def test_a_connection_announces_everything(self, bench: Bench) -> None:
         engine = bench.open(hello_timeout=0)
         for topic in ("t", "u"):

@@ -50,6 +50,8 @@ class Member:
     """The highest position that it told itself."""
     handed_out: Position = START
     """Of what was published when it told that, everything before may have been handed out."""
+    answered: float = float("-inf")
+    """When it was told last how far it was."""
 
     @property
     def reached(self) -> tuple[Position, Position] | None:

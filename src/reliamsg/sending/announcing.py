@@ -85,9 +85,9 @@ class Announcing:
         if len(self._heard) > MAX_HEARD:
             self._heard.popitem(last=False)
 
-    def told_within(self, stream: Stream, seconds: float, now: float) -> bool:
-        """Whether somebody was told of the stream so lately."""
-        return now - self._told.get(stream, float("-inf")) < seconds
+    def told_at(self, stream: Stream) -> float:
+        """When somebody was told of the stream last."""
+        return self._told.get(stream, float("-inf"))
 
     def tell(self, to: str, streams: Sequence[Stream], interval: float, now: float, group: str = "") -> None:
         """Send one status at every site that is up; what goes to one `group` says how far that was, and what was heard
@@ -108,6 +108,9 @@ class Announcing:
             for link in links:
                 link.transport.tell(to, frame)
         self._told.update(dict.fromkeys(streams, now))
+        for member in (engine.membership.table.find(stream, group) for stream in streams):
+            if member is not None:
+                member.answered = now
 
     def _stream(self, stream: Stream, page: Page, group: str) -> StreamStatus:
         oldest = self._outbox.oldest(page.row.id)

@@ -251,6 +251,10 @@ class Control:
             member = membership.table.find(stream, group)
             behind = member is None or member.position < tail
             named = member is not None and member.named
+            # An older copy of its inbox has to know how far it was, which is not in what everybody is told.
+            told_at = self.announcing.told_at(stream)
+            if fresh and member is not None and position < member.told:
+                told_at = member.answered
         if fresh and (told.wanted or told.missing):
             self.repairing.queue.request(
                 group, stream, list(self._held(page, told.wanted)), now, missing=told.missing, named=named
@@ -258,7 +262,7 @@ class Control:
         if behind:
             timetable.resume([stream], now)
             patience = 0.0 if went_on else timetable.interval(stream) / 2
-            if not self.announcing.told_within(stream, max(ANSWER_AFTER_S, patience), now):
+            if now - told_at >= max(ANSWER_AFTER_S, patience):
                 timetable.asked(group, [stream], now, named=named)
 
     def _held(self, page: Page, wanted: list[Span3]) -> Iterator[Span3]:
