@@ -177,6 +177,15 @@ def test_importing_the_package_loads_no_client_and_no_tool() -> None:
     }
 
 
+def test_what_publishes_and_what_consumes_is_loaded_when_it_is_asked_for() -> None:
+    def halves(statement: str) -> set[str]:
+        return {part for part in ("sending", "receiving") if f"reliamsg.{part}" in loaded_by(statement)}
+
+    assert not halves("import reliamsg; dir(reliamsg)")
+    assert halves("from reliamsg import Producer") == {"sending"}
+    assert halves("import reliamsg; reliamsg.Consumer") == {"receiving"}
+
+
 def test_importing_starts_no_thread_and_configures_no_logging() -> None:
     code = (
         "import logging, signal, threading\n"

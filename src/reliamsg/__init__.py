@@ -1,13 +1,17 @@
 """Messages that are not lost, doubled or reordered, whatever happens to brokers, networks and datacenters."""
 
+import importlib
 import logging
+from typing import TYPE_CHECKING, Any
 
 from reliamsg.config import JournalExport, Quorum, Site
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, MessageId
-from reliamsg.receiving.consumer import Consumer
-from reliamsg.sending.producer import Producer
-from reliamsg.sending.receipt import Receipt
+
+if TYPE_CHECKING:
+    from reliamsg.receiving.consumer import Consumer
+    from reliamsg.sending.producer import Producer
+    from reliamsg.sending.receipt import Receipt
 
 __version__ = "0.1.0"
 __all__ = [
@@ -22,5 +26,24 @@ __all__ = [
     "Receipt",
     "Site",
 ]
+
+# Few programs publish and consume: each half is loaded when it is asked for (PEP 562).
+_HALVES = {
+    "Consumer": "reliamsg.receiving.consumer",
+    "Producer": "reliamsg.sending.producer",
+    "Receipt": "reliamsg.sending.receipt",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HALVES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_HALVES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 logging.getLogger("reliamsg").addHandler(logging.NullHandler())

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 from reliamsg.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
 
 __all__ = [
     "MAX_HEADERS",
@@ -251,6 +253,8 @@ class Site:
         """The TLS context to use; None for a plain connection."""
         if not self.secure:
             return None
+        import ssl  # here, since it takes as long to load as half of the package
+
         return self.tls if self.tls is not None else ssl.create_default_context()
 
     def __repr__(self) -> str:
