@@ -23,6 +23,7 @@ from reliamsg.message import MessageId, Stream
 from reliamsg.sending.callbacks import Callbacks
 from reliamsg.sending.control import Control
 from reliamsg.sending.feed import PAGE_BYTES, Feed, Tail
+from reliamsg.sending.forms import Forms
 from reliamsg.sending.housekeeping import Housekeeping
 from reliamsg.sending.intake import Group, Intake
 from reliamsg.sending.link import SiteLink
@@ -75,7 +76,7 @@ class Engine:
         self.generation = forks.generation
         self.producer_id = outbox.producer
         self.settings = settings
-        self.plain = settings.plain
+        self.forms = Forms(settings.plain, settings.keys)
         self.clock = clock
         self.wall_us = wall_us
         self.probe: Callable[[str], None] = probe or _nothing

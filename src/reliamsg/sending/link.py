@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from reliamsg.config import Site
 from reliamsg.core.histogram import bucket
 from reliamsg.core.window import Flight, Lane, LaneState, SiteWindow
-from reliamsg.message import MessageId
 from reliamsg.sending.feed import Feed
+from reliamsg.sending.forms import PLAIN_MESSAGES
 from reliamsg.sending.status import ParkedStream, SenderSite
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Row
 from reliamsg.transport.base import Outcome, Outgoing, SenderTransport
-from reliamsg.wire.data import CONTENT_TYPE, frames_of, open_frame
-from reliamsg.wire.plain import encode_plain
 
 if TYPE_CHECKING:
     from reliamsg.sending.engine import Engine
@@ -129,14 +127,17 @@ class SiteLink:
                 assert lane.stream_id is not None  # the main lane does not rejoin itself
                 engine.notes.add(Entry("resumed", engine.stream_of(lane.stream_id), site=self.site.name))
         self._handed_over = bool(rows)
+        limit = self.site.max_frame_bytes
         if len(rows) == 1:
-            return self._outgoing(rows[0])
-        return [message for row in rows for message in self._outgoing(row)]
+            return engine.forms.of(rows[0], limit)
+        return [message for row in rows for message in engine.forms.of(row, limit)]
 
     def _pull_lane(self, lane: Lane, rows: list[Row], now: float) -> None:
         core, name = self._engine.core, self.site.name
         top = self._engine.control.limit(core.top)
-        while len(rows) < PULL_ROWS:
+        while len(rows) < PULL_ROWS and not (
+            self._engine.forms.plain and sum(row.count for row in rows) >= PLAIN_MESSAGES
+        ):
             row = self.feed.next(lane, top)
             if row is None or row.id > top:
                 return
@@ -145,33 +146,6 @@ class SiteLink:
                 rows.append(row)
             elif lane.next <= row.id:
                 return  # no room
-
-    def _outgoing(self, row: Row) -> list[Outgoing]:
-        engine, stream = self._engine, row.stream
-        if engine.plain:
-            messages = encode_plain(open_frame(row.frame), engine.settings.keys)
-            return [
-                Outgoing(
-                    row.id, stream.topic, stream.partition, m.body, None, m.headers, m.message_id, m.timestamp_us,
-                    len(messages) - number,
-                )
-                for number, m in enumerate(messages, 1)
-            ]  # fmt: skip
-        message_id = str(MessageId(stream.producer, row.epoch, stream.topic, stream.partition, row.seq))
-        parts = frames_of(row.frame, self.site.max_frame_bytes, engine.settings.keys)
-        if len(parts) == 1:
-            return [
-                Outgoing(
-                    row.id, stream.topic, stream.partition, parts[0], CONTENT_TYPE, None, message_id, row.wall_us
-                )
-            ]  # fmt: skip
-        return [
-            Outgoing(
-                row.id, stream.topic, stream.partition, part, CONTENT_TYPE, None, f"{message_id}.{number}",
-                row.wall_us, len(parts) - number,
-            )
-            for number, part in enumerate(parts, 1)
-        ]  # fmt: skip
 
     @property
     def reachable(self) -> bool:

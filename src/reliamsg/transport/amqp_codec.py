@@ -41,6 +41,7 @@ MAX_RECEIVED_HEADERS = MAX_HEADERS + 32
 """The application's headers and those that identify a message, with room to spare."""
 
 _MAX_CACHED = 10_000
+_MAX_ENTRIES = 100
 
 
 class PublishEncoder:
@@ -52,6 +53,8 @@ class PublishEncoder:
         self._exchange = _short(exchange)
         self._app_id = _short(app_id)
         self._methods: dict[tuple[str, int], bytes] = {}
+        self._entries: dict[str, tuple[str, bytes]] = {}
+        """By a header's name, its latest value and both as they were encoded: most values stay the same."""
 
     def encode(self, message: Outgoing, pieces: list[bytes]) -> int:
         """Append the frames of `message` to `pieces` and return their size in bytes.
@@ -91,7 +94,7 @@ class PublishEncoder:
             pieces.append(_short(message.content_type))
         if message.headers:
             flags |= _HEADERS
-            pieces.append(_table(message.headers))
+            pieces.append(self._table(message.headers))
         pieces += (
             _PERSISTENT,
             _short(message.message_id),
@@ -100,6 +103,21 @@ class PublishEncoder:
         )
         head = CONTENT_HEAD.pack(BASIC, 0, len(message.body)) + struct.pack(">H", flags)
         return head + b"".join(pieces)
+
+    def _table(self, headers: Mapping[str, str]) -> bytes:
+        pieces: list[bytes] = []
+        known = self._entries
+        for name, value in headers.items():
+            entry = known.get(name)
+            if entry is None or entry[0] != value:
+                data = value.encode()
+                entry = value, b"%bS%b%b" % (_short(name), len(data).to_bytes(4, "big"), data)
+                if len(known) >= _MAX_ENTRIES:
+                    known.clear()
+                known[name] = entry
+            pieces.append(entry[1])
+        packed = b"".join(pieces)
+        return len(packed).to_bytes(4, "big") + packed
 
 
 def control_frames(channel: int, frame_max: int, exchange: str, address: str, body: bytes) -> list[bytes]:
@@ -162,12 +180,3 @@ def _short(value: str) -> bytes:
     if len(data) > 255:
         raise ValueError(f"a name of {len(data)} bytes, AMQP's end at 255")
     return bytes((len(data),)) + data
-
-
-def _table(headers: Mapping[str, str]) -> bytes:
-    pieces: list[bytes] = []
-    for name, value in headers.items():
-        data = value.encode()
-        pieces += (_short(name), b"S", len(data).to_bytes(4, "big"), data)
-    packed = b"".join(pieces)
-    return len(packed).to_bytes(4, "big") + packed

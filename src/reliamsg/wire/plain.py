@@ -27,7 +27,7 @@ all that the checksum covers.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, check_name
@@ -80,20 +80,31 @@ def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage
     }
     if envelope.prev is not None:
         common["rm-prev"] = ":".join(map(str, envelope.prev))
+    # What all messages have in common is encoded once, in the order in which the checksum covers it.
+    crc = zlib.crc32(_packed(_canonical({n: v for n, v in common.items() if n != "rm-prev"}, {})))
+    prev = _packed(("rm-prev", common["rm-prev"])) if envelope.prev is not None else b""
+    named = MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, 0)
+    prefix = str(named).removesuffix("0")
     messages = []
     for i, body in enumerate(records.bodies):
         seq = envelope.seq + i
         timestamp_us = envelope.ts_first if i == 0 else envelope.ts_last
-        own = common | {"rm-seq": str(seq), "rm-ts": str(timestamp_us)}
+        number, published = str(seq), str(timestamp_us)
+        own = common | {"rm-seq": number, "rm-ts": published}
+        covered = b"6:rm-seq%d:%b%b5:rm-ts%d:%b" % (
+            len(number), number.encode(), prev, len(published), published.encode(),
+        )  # fmt: skip
         key = records.keys[i] if records.keys is not None else None
+        application = (records.headers[i] if records.headers is not None else None) or {}
         if key is not None:
             own["rm-key"] = key
-        application = (records.headers[i] if records.headers is not None else None) or {}
-        own["rm-sum"] = _checksum(own, application, body)
+        if key is not None or application:
+            covered += _packed(_canonical({} if key is None else {"rm-key": key}, application))
+        own["rm-sum"] = f"{zlib.crc32(body, zlib.crc32(covered, crc)):08x}"
         if ring is not None:
             own["rm-sig"] = _signature(own, application, body, envelope.topic, envelope.partition, ring)
-        identity = MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, seq)
-        messages.append(PlainMessage(body, application | own, str(identity), seq, timestamp_us))
+        headers = application | own if application else own
+        messages.append(PlainMessage(body, headers, prefix + number, seq, timestamp_us))
     return messages
 
 
@@ -188,14 +199,15 @@ def _signed_parts(
 def _checksum(headers: Mapping[str, str], application: Mapping[str, str], body: bytes) -> str:
     """CRC-32 of identity, headers and body, with every text's length before it, so that no two differ only in
     where one ends and the next begins."""
-    value = 0
+    return f"{zlib.crc32(body, zlib.crc32(_packed(_canonical(headers, application)))):08x}"
+
+
+def _packed(texts: Iterable[str]) -> bytes:
+    """Texts with their lengths before them."""
     try:
-        for text in _canonical(headers, application):
-            packed = text.encode()
-            value = zlib.crc32(b"%d:%b" % (len(packed), packed), value)
+        return b"".join(b"%d:%b" % (len(text), text) for text in map(str.encode, texts))
     except UnicodeEncodeError:
         raise FrameError("malformed", "a header is not valid Unicode text") from None
-    return f"{zlib.crc32(body, value):08x}"
 
 
 def _canonical(headers: Mapping[str, str], application: Mapping[str, str]) -> Iterator[str]:
