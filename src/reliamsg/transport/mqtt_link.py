@@ -25,7 +25,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from reliamsg.config import Credentials, Endpoint
 from reliamsg.transport.mqtt_packets import MalformedPublish, Publish, decode_publish
-from reliamsg.transport.network import Waker
+from reliamsg.transport.network import Waker, acknowledge_segments
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["Link", "PubAck", "Version"]
@@ -266,6 +266,7 @@ class Link:
                 self._fault = "connection lost"
             elif readable or pending:
                 self._read(min(most, _MOST_READ_AT_ONCE))
+                acknowledge_segments(self._sock)
             if writable:
                 self._client.loop_write()
             self._keep_alive(read)

@@ -6,6 +6,7 @@ system's name look-up can't be interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -15,7 +16,7 @@ from collections.abc import Callable
 
 from reliamsg.config import Endpoint
 
-__all__ = ["DialError", "Waker", "dial"]
+__all__ = ["DialError", "Waker", "acknowledge_segments", "dial"]
 
 _TROUBLE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
@@ -121,6 +122,17 @@ def dial(
             sock.close()
             raise
     raise trouble
+
+
+def acknowledge_segments(sock: socket.socket) -> None:
+    """Have the kernel acknowledge at once what was read. To be called after each read.
+
+    Otherwise it waits up to 40 ms for something to send along (RFC 1122, 4.2.3.2), and a broker that leaves Nagle's
+    algorithm on, as Mosquitto does unless told ``set_tcp_nodelay true``, sends the next small message only then.
+    """
+    if hasattr(socket, "TCP_QUICKACK"):
+        with contextlib.suppress(OSError):  # of a connection that is gone, which the next read finds
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
 def _connect(
