@@ -37,18 +37,18 @@ class Judged:
     def kinds(self) -> list[str]:
         return [violation.kind for violation in self.oracle.violations]
 
-    def publish(self, seq: int, *, confirmed: bool = True) -> MessageId:
+    def publish(self, seq: int, *, epoch: int = 1, confirmed: bool = True) -> MessageId:
         body = b"%d" % seq
         operation = self.oracle.invoked(STREAM, body)
-        identity = MessageId(*STREAM[:1], 1, *STREAM[1:], seq)
+        identity = MessageId(*STREAM[:1], epoch, *STREAM[1:], seq)
         self.oracle.durable(operation, identity)
         self.oracle.seen(identity, body)
         if confirmed:
             self.oracle.confirmed_at("dc1", identity)
         return identity
 
-    def deliver(self, seq: int, redelivered: bool = False) -> None:
-        message = Message(*STREAM, 1, seq, b"%d" % seq, None, {}, redelivered, False, NOBODY)
+    def deliver(self, seq: int, redelivered: bool = False, *, epoch: int = 1) -> None:
+        message = Message(*STREAM, epoch, seq, b"%d" % seq, None, {}, redelivered, False, NOBODY)
         self.oracle.delivered("g1", "g1-1", message)
 
     def acknowledge(self, identity: MessageId) -> None:
@@ -269,3 +269,19 @@ def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) 
     judged.oracle.missed("g1", "g1-1", Gap(STREAM, 1, 1, 1, "joined late"))
     judged.oracle.judge()
     assert judged.kinds == []
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_what_was_lost_with_an_outbox_is_ordered_by_its_epochs_alone(judged: Judged, lost: bool) -> None:
+    for seq in (1, 2):
+        judged.publish(seq, epoch=7)
+    if lost:
+        judged.oracle.disk_replaced("p1", judged.scheduler.now - 1.0)
+    for seq in (3, 4):
+        judged.publish(seq, epoch=5)  # the clock was set back
+    judged.deliver(3, epoch=5)
+    judged.deliver(1, epoch=7)
+    assert judged.kinds == ([] if lost else ["out_of_order"])
+    judged.oracle.violations.clear()
+    judged.deliver(4, epoch=5)
+    assert judged.kinds == ["out_of_order"]

@@ -256,7 +256,10 @@ class Oracle:
     def _first(
         self, group: str, consumer: str, operation: Operation, identity: MessageId, given: _Given
     ) -> None:
-        if (identity.epoch, identity.seq) <= given.latest or operation.number <= given.number:
+        # What was lost with an outbox is linked with nothing that was published to it since: numbers of epochs, which
+        # are those of a clock, are all that orders them.
+        overtaken = operation.number <= given.number and not operation.gone
+        if (identity.epoch, identity.seq) <= given.latest or overtaken:
             self.violate("out_of_order", f"{identity} at {consumer}, after {given.latest}")
             return
         for other in self._streams[operation.stream]:
