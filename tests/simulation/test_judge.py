@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from reliamsg.message import Gap, Message, MessageId, Settler, Stream
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.stopwatch import Stopwatch
+from reliamsg.simulation.words import Words
+from reliamsg.wire.address import call_address, group_address
+from reliamsg.wire.control import VERSION, State, encode_state
 
 STREAM = Stream("p1", "orders", 0)
 GAP_TIMEOUT = 5.0
+LEASE = 8.0
 
 
 class Nobody:
@@ -47,9 +53,9 @@ class Judged:
             self.oracle.confirmed_at("dc1", identity)
         return identity
 
-    def deliver(self, seq: int, redelivered: bool = False, *, epoch: int = 1) -> None:
+    def deliver(self, seq: int, redelivered: bool = False, *, epoch: int = 1, consumer: str = "g1-1") -> None:
         message = Message(*STREAM, epoch, seq, b"%d" % seq, None, {}, redelivered, False, NOBODY)
-        self.oracle.delivered("g1", "g1-1", message)
+        self.oracle.delivered("g1", consumer, message)
 
     def acknowledge(self, identity: MessageId) -> None:
         self.oracle.acknowledged("g1", "g1-1", identity)
@@ -285,3 +291,70 @@ def test_what_was_lost_with_an_outbox_is_ordered_by_its_epochs_alone(judged: Jud
     judged.oracle.violations.clear()
     judged.deliver(4, epoch=5)
     assert judged.kinds == ["out_of_order"]
+
+
+class Standby:
+    """A second consumer of the group, and what it says."""
+
+    def __init__(self, judged: Judged) -> None:
+        judged.oracle.watches["g1-2"] = judged.watch
+        judged.oracle.standbys.add("g1-2")
+        self._judged = judged
+        self.words = Words(judged.oracle, "g1", "g1-2", None, LEASE)
+
+    def says(self, role: Literal["active", "standby", "call"]) -> None:
+        to = call_address("orders", 0) if role == "call" else group_address("g1")
+        state = State(VERSION, "g1", "two", 1, 0, to, "", role, b"n" * 8, [])
+        for frame in encode_state(state, None):
+            self.words.tells(to, frame, self._judged.scheduler.now)
+
+
+def test_what_was_handed_out_before_a_standby_took_over_is_flagged(judged: Judged) -> None:
+    standby = Standby(judged)
+    judged.publish(1)
+    judged.deliver(1)
+    judged.later(1.0)
+    standby.says("active")
+    judged.deliver(1, consumer="g1-2")
+    assert judged.kinds == ["duplicate"]
+
+
+def test_what_is_handed_out_where_a_standby_that_reads_can_not_hear_of_it_is_not(judged: Judged) -> None:
+    standby = Standby(judged)
+    standby.says("active")
+    judged.later(1.0)
+    standby.says("call")
+    judged.publish(1)
+    judged.deliver(1)
+    judged.deliver(1, consumer="g1-2")
+    assert judged.kinds == []
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_that_counts_no_more_when_the_standby_has_waited_or_ended_since(judged: Judged, ends: bool) -> None:
+    standby = Standby(judged)
+    standby.says("active")
+    judged.later(1.0)
+    judged.publish(1)
+    judged.deliver(1)
+    judged.later(1.0)
+    standby.words.ended() if ends else standby.says("standby")
+    standby.says("active")
+    judged.deliver(1, consumer="g1-2")
+    assert judged.kinds == ["duplicate"]
+
+
+@pytest.mark.parametrize(("after", "kinds"), [(LEASE / 4, []), (LEASE, ["duplicate"])])
+def test_two_that_hear_of_each_other_do_not_both_read_for_long(
+    judged: Judged, after: float, kinds: list[str]
+) -> None:
+    standby = Standby(judged)
+    standby.says("active")
+    judged.later(2 * LEASE)
+    standby.words.another_reads(judged.scheduler.now)
+    judged.later(after)
+    standby.words.another_reads(judged.scheduler.now)
+    judged.publish(1)
+    judged.deliver(1)
+    judged.deliver(1, consumer="g1-2")
+    assert judged.kinds == kinds

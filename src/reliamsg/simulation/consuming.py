@@ -170,6 +170,8 @@ class ConsumerProcess(Process):
         if frame.inbox == self._inbox.id:
             self._words.came_back(frame.number)
         else:
+            if frame.role == "active":
+                self._words.another_reads(self.scheduler.now)
             for told in frame.streams:
                 stream = Stream(frame.producer, told.topic, told.partition)
                 high_water = told.entered[0], told.high_water

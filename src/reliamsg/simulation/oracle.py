@@ -80,6 +80,9 @@ class Oracle:
         """By consumer, before which others of its group said that everything is settled."""
         self.standbys: set[str] = set()
         """Consumers that read only after they found that no other does: they flag whatever that may have handed out."""
+        self.apart: dict[str, tuple[float, float]] = {}
+        """By consumer that reads: from when to when another may read as well, and hand out what this one can't know of.
+        Two that share no reachable site can't be kept from that."""
         self._ends: dict[str, list[float]] = {group: [] for group in self.groups}
         """When consumers ended."""
         self.settled: dict[str, dict[MessageId, tuple[str, float]]] = {group: {} for group in self.groups}
@@ -246,7 +249,9 @@ class Oracle:
             return
         before = self.handed[group][message.id]
         told = self._told.get((consumer, message.stream), (0, 0))
-        knew = before == consumer or consumer in self.standbys or (message.epoch, message.seq) < told
+        since, until = self.apart.get(consumer, (float("inf"), float("inf")))
+        took_over = consumer in self.standbys and not since <= self._given_at[group][message.id] < until
+        knew = before == consumer or took_over or (message.epoch, message.seq) < told
         if knew and not message.redelivered:
             self.violate("duplicate", f"{message.id} at {consumer}, before at {before}")
         by, _ = self.settled[group].get(message.id, ("", 0.0))

@@ -34,6 +34,10 @@ class Words:
         assert isinstance(state, State)  # consumers send nothing else
         if not state.producer:
             self._beacons[state.number] = now
+            if state.role == "active":
+                self._oracle.apart.setdefault(self._consumer, (now, float("inf")))
+            elif state.role == "standby":
+                self._oracle.apart.pop(self._consumer, None)
         for told in state.streams:
             stream = Stream(state.producer, told.topic, told.partition)
             self._positions[stream] = max(told.position, self._positions.get(stream, (0, 0)))
@@ -45,6 +49,12 @@ class Words:
         sent_at = self._beacons.get(number)
         if sent_at is not None:  # else it was sent before it was opened anew
             self._proof = sent_at if self._proof is None else max(sent_at, self._proof)
+
+    def another_reads(self, now: float) -> None:
+        """It hears another inbox of its group say that it reads: one of them yields, or its lease runs out."""
+        since, until = self._oracle.apart.get(self._consumer, (now, now))
+        if until == float("inf"):
+            self._oracle.apart[self._consumer] = since, now + self._lease / 2
 
     def handed_out(self, message: Message, now: float) -> None:
         """It hands out a message."""
@@ -58,6 +68,7 @@ class Words:
 
     def ended(self) -> None:
         """Its process ended: it needs a new proof."""
+        self._oracle.apart.pop(self._consumer, None)
         self._beacons.clear()
         self._proof = None
 
