@@ -75,7 +75,7 @@ class TestSites:
         self, make: Make, network: MemoryNetwork, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(feed, "TAIL_BYTES", 20_000)
-        monkeypatch.setattr("reliamsg.sending.engine.PAGE_BYTES", 5_000)
+        monkeypatch.setattr(feed, "PAGE_BYTES", 5_000)
         network["dc1"].down()
         producer = make(max_batch_messages=20)
         reader = Reader(network, "dc1")

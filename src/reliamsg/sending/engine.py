@@ -22,7 +22,7 @@ from reliamsg.export.exporter import Exporter
 from reliamsg.message import MessageId, Stream
 from reliamsg.sending.callbacks import Callbacks
 from reliamsg.sending.control import Control
-from reliamsg.sending.feed import PAGE_BYTES, Feed, Tail
+from reliamsg.sending.feed import Feed, Shelf, Tail
 from reliamsg.sending.forms import Forms
 from reliamsg.sending.housekeeping import Housekeeping
 from reliamsg.sending.intake import Group, Intake
@@ -94,6 +94,7 @@ class Engine:
         self.membership = Membership(self, outbox, settings.release == "consumed")
         self._outbox = outbox
         self._asked: list[tuple[Feed, Lane, int]] = []
+        self._shelf = Shelf(outbox.page)
         self.housekeeping = Housekeeping(self, outbox)
         self._packer = Packer(
             self._stream_row, outbox.epoch, outbox.incarnation, settings.max_batch_messages,
@@ -363,6 +364,7 @@ class Engine:
     def forget_rows(self) -> None:
         """Rows have changed: have them read again. With the lock held."""
         self._tail.clear()
+        self._shelf.clear()
         for link in self.links.values():
             for lane in (link.window.main, *link.window.lanes.values()):
                 link.feed.forget(lane)
@@ -373,7 +375,7 @@ class Engine:
             top = self.core.top
         for feed, lane, first in asked:
             try:
-                rows = self._outbox.page(first, lane.stream_id, PAGE_BYTES)
+                rows = self._shelf.page(first, lane.stream_id)
             except ReliamsgError as error:
                 self._failed(error)
                 with self.lock:
@@ -411,8 +413,9 @@ class Engine:
             self.stopped = True
             self.outcomes.changed()
         try:
-            if self.fatal is None:
+            while self.fatal is None and not self.intake.empty:
                 self._commit()
+            if self.fatal is None:
                 self.housekeeping.store_progress()  # first, since the journal ends with ``closed``
                 with self.lock:
                     self.notes.add(Entry("closed", detail={"pending": self._pending()}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -9,11 +10,12 @@ from itertools import islice
 from reliamsg.core.window import Lane
 from reliamsg.store.outbox import Row
 
-__all__ = ["Feed", "Tail"]
+__all__ = ["Feed", "Shelf", "Tail"]
 
 TAIL_BYTES = 16 * 1024 * 1024
 PAGE_BYTES = 1024 * 1024
 """A site that is behind has at most about two pages of each lane in memory."""
+SHELF_PAGES = 8
 PREFETCH_ROWS = 8
 """When so few rows of a page are left, the next one is asked for."""
 
@@ -49,6 +51,31 @@ class Tail:
         """The stream's first row at or above `number`."""
         start = max(0, number - self._rows[0].id)
         return next((row for row in islice(self._rows, start, None) if row.stream_id == stream_id), None)
+
+
+class Shelf:
+    """The pages that were read last, for sites that come to them a little later. Only the writer uses it."""
+
+    def __init__(self, read: Callable[[int, int | None, int], list[Row]]) -> None:
+        """`read(first, stream_id, max_bytes)` is :meth:`~reliamsg.store.outbox.Outbox.page`."""
+        self._read = read
+        self._pages: deque[list[Row]] = deque(maxlen=SHELF_PAGES)
+
+    def page(self, first: int, stream_id: int | None) -> list[Row]:
+        """Some rows from `first` on, of one stream or (None) all; none where there is none."""
+        if stream_id is not None:
+            return self._read(first, stream_id, PAGE_BYTES)
+        for rows in self._pages:
+            if rows[0].id <= first <= rows[-1].id:
+                return rows[bisect_left(rows, first, key=lambda row: row.id) :]
+        rows = self._read(first, None, PAGE_BYTES)
+        if rows:
+            self._pages.append(rows)
+        return rows
+
+    def clear(self) -> None:
+        """What is here is not what the outbox has any more."""
+        self._pages.clear()
 
 
 class _Page:

@@ -6,6 +6,7 @@ Its lock is its own: publishing threads never wait for a site's I/O thread, and 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ __all__ = ["Group", "Intake", "Item"]
 
 QUEUE_BYTES = 64 * 1024 * 1024
 """Most that waits in memory for its commit; beyond it, publishing is as fast as the disk."""
+GROUP_BYTES = 8 * 1024 * 1024
+"""Beyond it another group begins: while a large one is being stored nothing is read back for sites that are behind."""
 MESSAGE_OVERHEAD = 64
 """What a message counts for beside its content, in bytes."""
 
@@ -109,6 +112,9 @@ class Intake:
         self._wake = wake
         self._lock = threading.Lock()
         self._group = Group(engine)
+        self._full: deque[Group] = deque()
+        """Groups before it that are large enough, oldest first."""
+        self._full_bytes = 0
         self._storing: Group | None = None
         self._room = threading.Condition()
         self._waiting = 0
@@ -120,19 +126,22 @@ class Intake:
         while True:
             with self._lock:
                 group = self._group
-                waiting = group.bytes
+                waiting = self._full_bytes + group.bytes
                 if (
                     self.refusal is None
                     and self._engine.held_bytes + waiting + size <= self._room_bytes
                     and (waiting + size <= QUEUE_BYTES or not waiting)
                 ):
+                    if group.bytes >= GROUP_BYTES:
+                        group = self._begin_another()
                     receipt = Receipt(group, topic, 1)
-                    group.bytes = waiting + size
+                    before = group.bytes
+                    group.bytes = before + size
                     if group.topic == topic:
                         group.bodies.append(body)
                         group.receipts.append(receipt)
                         return receipt
-                    if waiting:
+                    if before:
                         group.add((topic, (body,), None, None, receipt))
                         return receipt
                     group.topic = topic
@@ -158,8 +167,8 @@ class Intake:
         deadline = None
         while True:
             with self._lock:
-                group = self._group
                 if self.refusal is None and self._fits(size):
+                    group = self._group if self._group.bytes < GROUP_BYTES else self._begin_another()
                     receipt = Receipt(group, topic, len(bodies))
                     if group.empty:
                         group.wall_us = self._wall_us()
@@ -170,8 +179,14 @@ class Intake:
         self._wake()
         return receipt
 
+    def _begin_another(self) -> Group:
+        self._full.append(self._group)
+        self._full_bytes += self._group.bytes
+        self._group = Group(self._engine)
+        return self._group
+
     def _fits(self, size: int) -> bool:
-        waiting = self._group.bytes
+        waiting = self._full_bytes + self._group.bytes
         return self._engine.held_bytes + waiting + size <= self._room_bytes and (
             waiting + size <= QUEUE_BYTES or not waiting
         )
@@ -206,7 +221,7 @@ class Intake:
             lagging = engine.membership.lagging()
         whom = "a group, a site" if lagging else "a site"
         text = (
-            f"{engine.held_bytes + self._group.bytes} bytes wait for {whom} or for the disk;"
+            f"{engine.held_bytes + self._full_bytes + self._group.bytes} bytes wait for {whom} or for the disk;"
             f" the limits are {self._max_bytes} in the outbox, {QUEUE_BYTES} before it"
         )
         return f"{text}; {lagging}" if lagging else text
@@ -232,11 +247,15 @@ class Intake:
     # -- for the writer -------------------------------------------------------------------------------------
 
     def take(self) -> Group | None:
-        """Everything that waits, to be stored; None if nothing does. :meth:`stored` must follow."""
+        """What has waited longest, to be stored; None if nothing does. :meth:`stored` must follow."""
         with self._lock:
-            if self._group.empty:
+            if self._full:
+                group = self._full.popleft()
+                self._full_bytes -= group.bytes
+            elif self._group.empty:
                 return None
-            group, self._group = self._group, Group(self._engine)
+            else:
+                group, self._group = self._group, Group(self._engine)
             self._storing = group
             return group
 
@@ -248,19 +267,23 @@ class Intake:
     def fail(self, error: ReliamsgError) -> None:
         """There will be no further commit: tell whoever waits for one."""
         with self._lock:
-            group, self._group = self._group, Group(self._engine)
-        group.finish(error)
+            groups = [*self._full, self._group]
+            self._full.clear()
+            self._full_bytes, self._group = 0, Group(self._engine)
+        for group in groups:
+            group.finish(error)
 
     @property
     def empty(self) -> bool:
         """Whether nothing waits to be taken."""
-        return self._group.empty
+        return not self._full and self._group.empty
 
     @property
     def groups(self) -> list[Group]:
         """The groups whose outcome is open, oldest first."""
         with self._lock:
-            return [g for g in (self._storing, self._group) if g is not None and not g.empty]
+            found = (self._storing, *self._full, self._group)
+            return [group for group in found if group is not None and not group.empty]
 
     @property
     def messages(self) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from reliamsg.core.histogram import Histogram, bucket
@@ -20,6 +22,7 @@ __all__ = ["Packed", "Packer"]
 
 ITEM_OVERHEAD = 8
 """Bytes that a message costs in a batch beside its content, about."""
+FEW = 64
 
 
 class _Builder:
@@ -64,7 +67,6 @@ class _Builder:
         """Append as many of `bodies`, from the one `at` on, as there is room for, to an empty batch at least one;
         returns how many. All have one key and the same headers."""
         before = len(self.bodies)
-        part = list(bodies[at : at + max_messages - before])
         # There is a column for keys, or headers, once any message has one.
         keyed = key is not None or self.keys is not None
         headed = bool(headers) or self.headers is not None
@@ -73,9 +75,7 @@ class _Builder:
             each += len(key) if key is not None else 1
         if headed:
             each += sum(len(name) + len(value) + 4 for name, value in headers.items()) if headers else 1
-        size = sum(map(len, part)) + each * len(part)
-        while part and self.size + size > max_bytes and before + len(part) > 1:
-            size -= len(part.pop()) + each
+        part, size = _fitting(bodies, at, max_messages - before, max_bytes - self.size, each, not before)
         if part:
             self.bodies += part
             self.size += size
@@ -90,6 +90,25 @@ class _Builder:
     def digest(self, seq: int) -> int:
         """The sum that the journal keeps."""
         return digest_sum(seq, self.bodies, self.keys, self.headers)
+
+
+def _fitting(
+    bodies: Sequence[bytes], at: int, most: int, room: int, each: int, at_least_one: bool
+) -> tuple[Sequence[bytes], int]:
+    """As many of `bodies` from the one `at` on, at most `most`, as go into `room` bytes with `each` beside every one,
+    and how much that is."""
+    part = bodies[at : at + min(most, FEW)]  # where they are large, no need to look at thousands
+    size = sum(map(len, part)) + each * len(part)
+    if size <= room and len(part) == FEW < most:
+        part = bodies[at : at + most]
+        size = sum(map(len, part)) + each * len(part)
+    if size > room:
+        ends = list(accumulate(len(body) + each for body in part))
+        count = bisect_right(ends, room)
+        if not count and at_least_one and part:
+            count = 1
+        part, size = part[:count], ends[count - 1] if count else 0
+    return part, size
 
 
 class Packed:

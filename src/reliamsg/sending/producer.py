@@ -32,7 +32,7 @@ from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
 from reliamsg.transport.base import Transports
-from reliamsg.wire.application import check_body, check_headers, check_key
+from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
 
 __all__ = ["Producer"]
 
@@ -216,7 +216,7 @@ class Producer:
         All of them are stored in one transaction, or none. One receipt stands for all. Raises as
         :meth:`publish`; :class:`ConfigError` when there are none.
         """
-        checked = [check_body(body) for body in bodies]
+        checked = check_bodies(bodies)
         if not checked:
             raise ConfigError("publish_many() needs at least one body")
         receipt = self._accept_checked(topic, checked, key, headers, self._block)

@@ -1,0 +1,70 @@
+"""What waits for its commit: in groups of a bounded size, each stored on its own, in the order of publishing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliamsg.sending import intake
+from reliamsg.sending.receipt import Receipt
+from reliamsg.store.outbox_view import inspect_outbox
+from tests.sending.control_tools import Bench
+
+SMALL = 1_000
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(intake, "GROUP_BYTES", SMALL)
+    return Bench(tmp_path / "outbox.db")
+
+
+def accept(bench: Bench, count: int) -> list[Receipt]:
+    """Publish single messages and lists in turn, without a step of the writer."""
+    engine = bench.engines[-1]
+    receipts = []
+    for number in range(0, count, 4):
+        bodies = [b"%d" % each for each in range(number, number + 4)]
+        receipts.append(engine.intake.accept_one("t", bodies[0], 0.0))
+        receipts.append(engine.intake.accept("t", bodies[1:], None, None, 100, 0.0))
+    return receipts
+
+
+def test_large_groups_are_stored_one_after_the_other(bench: Bench) -> None:
+    engine = bench.open(hello_timeout=0)
+    receipts = accept(bench, 200)
+    assert len(engine.intake.groups) > 5
+    assert engine.intake.messages == 200
+    engine.step()
+    assert receipts[0].durable
+    assert not receipts[-1].durable, "one group at a step, so that reading goes on between them"
+    bench.run()
+    assert all(receipt.durable for receipt in receipts)
+    assert engine.intake.empty
+    assert [int(body) for _, _, body in bench.sinks["dc1"].messages] == list(range(200))
+
+
+def test_all_groups_count_for_the_room(bench: Bench) -> None:
+    engine = bench.open(hello_timeout=0, max_bytes=5 * SMALL)
+    with pytest.raises(intake.OutboxFull, match=r"^4\d{3} bytes wait"):
+        accept(bench, 200)
+    assert engine.intake.messages < 100
+
+
+def test_the_last_act_stores_all_groups(bench: Bench) -> None:
+    engine = bench.open(hello_timeout=0)
+    bench.network["dc1"].down()
+    receipts = accept(bench, 200)
+    bench.close(engine)
+    assert all(receipt.durable for receipt in receipts)
+    assert inspect_outbox(bench.path).messages == 200
+
+
+def test_groups_that_will_not_be_stored_say_so(bench: Bench) -> None:
+    engine = bench.open(hello_timeout=0)
+    receipts = accept(bench, 200)
+    error = intake.FatalError("the disk is gone")
+    engine.intake.fail(error)
+    assert {receipt._group.error for receipt in receipts} == {error}
+    assert engine.intake.empty
