@@ -37,6 +37,9 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
     ("publishing:large", {
         "large": "64 KiB messages to two RabbitMQ sites, against pipelined pika to both",
     }),
+    ("publishing:zstd", {
+        "zstd": "bodies that are JSON, compressed with zstd, against as they are",
+    }),
     ("flows:end_to_end", {
         "end-to-end": "published, confirmed, merged, in order, acknowledged, against what rstream publishes",
     }),

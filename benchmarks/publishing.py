@@ -12,7 +12,7 @@ from benchmarks.pairs import alternate, run_ours, run_peer, verdict
 from benchmarks.sites import mosquittos, queue, rabbits, session
 from reliamsg.lab import RabbitNode
 
-__all__ = ["large", "mosquitto", "plain", "small"]
+__all__ = ["large", "mosquitto", "plain", "small", "zstd"]
 
 SMALL, LARGE = 100, 64 * 1024
 VS_RSTREAM, VS_PIKA = 3.0, 20.0
@@ -37,7 +37,7 @@ def at_rabbits(nodes: list[RabbitNode], run: Callable[[str], Run], what: str) ->
 
 
 def small(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """One run of ours for both peers: `publish_nowait`, and `publish_many` beside it."""
+    """One run of ours for both peers: `publish_many`, and `publish_nowait` beside it."""
     with rabbits(streams=True) as nodes:
         urls, count = [node.url for node in nodes], options.scaled
         sides: dict[str, Callable[[int], Run]] = {
@@ -60,11 +60,11 @@ def small(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
         runs = alternate(options.pairs, sides, options.note)
     for peer, target in (("rstream", VS_RSTREAM), ("pika", VS_PIKA)):
         if peer in runs:
-            many = verdict("", runs["many"], runs[peer], target, unit="messages/s")
+            nowait = verdict("", runs["nowait"], runs[peer], target, unit="messages/s")
             kept = ("ours", "ratio", "spread", "met", "ours_cpu_us_per_message", "ours_rss_mb")
             yield verdict(
-                f"publish-vs-{peer}", runs["nowait"], runs[peer], target, unit="messages/s",
-                publish_many={key: many[key] for key in kept},
+                f"publish-vs-{peer}", runs["many"], runs[peer], target, unit="messages/s",
+                publish_nowait={key: nowait[key] for key in kept},
             )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def mosquitto(names: frozenset[str], options: Options) -> Iterator[dict[str, Any
 
         def ours(turn: int) -> Run:
             with session(brokers, f"ours-{turn}"):
-                return run_ours("publish", "nowait", f"ours-{turn}", count(OURS), SMALL, *urls)
+                return run_ours("publish", "many", f"ours-{turn}", count(OURS), SMALL, *urls)
 
         def paho(turn: int) -> Run:
             with session(brokers, f"paho-{turn}"):
@@ -82,6 +82,23 @@ def mosquitto(names: frozenset[str], options: Options) -> Iterator[dict[str, Any
 
         runs = alternate(options.pairs, {"ours": ours, "paho": paho}, options.note)
     yield verdict("publish-mosquitto", runs["ours"], runs["paho"], VS_PAHO, unit="messages/s")
+
+
+def zstd(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
+    """Bodies that are JSON, compressed against as they are. There is no target."""
+    with rabbits() as nodes:
+        urls, count = [node.url for node in nodes], options.scaled(OURS)
+
+        def side(how: str) -> Callable[[int], Run]:
+            return at_rabbits(nodes, lambda topic: run_ours("publish", how, topic, count, SMALL, *urls), how)
+
+        sides = {how: side(how) for how in ("zstd", "json")}
+        runs = alternate(options.pairs, sides, options.note)
+    size = {how: found[0].more["held_bytes_per_message"] for how, found in runs.items()}
+    yield {
+        **verdict("zstd", runs["zstd"], runs["json"], 0.0, unit="messages/s"),
+        "bytes_per_message": {how: round(found, 1) for how, found in size.items()},
+    }
 
 
 def plain(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:

@@ -20,7 +20,7 @@ from reliamsg.errors import OutboxFull
 
 STEP = 100
 """At a rate, so many messages are published between two looks at the clock."""
-MANY = 2_000
+MANY = 10_000
 WAIT_S = 300.0
 
 

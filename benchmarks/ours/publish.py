@@ -1,13 +1,18 @@
 """Publish N messages to every site given, until each is confirmed by all of them. The journal stays in the outbox.
 
-`how`: ``nowait``, a call for each message; ``many``, a call for MANY of them, durable when it returns; ``plain``, as
-``nowait``, each a broker message of its own.
+`how`: ``nowait``, a call for each message; ``many``, a call for MANY of them, durable when it returns, from THREADS
+threads; ``plain``, as ``nowait``, each a broker message of its own; ``json`` and ``zstd``, as ``many`` with bodies that
+are JSON, as they are and compressed.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
+import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +20,31 @@ from benchmarks.measured import say
 from benchmarks.sites import GROUP, work_directory
 from reliamsg import Producer, Site
 from reliamsg.errors import OutboxFull
+from reliamsg.store.outbox_view import inspect_outbox
 
-MANY = 2_000
+MANY, THREADS = 10_000, 2
+KINDS = 1_000
+"""Different bodies that are JSON."""
 
 
-def publish(producer: Producer, topic: str, messages: int, body: bytes, how: str) -> float:
+def publish(producer: Producer, topic: str, messages: int, bodies: Sequence[bytes], how: str) -> float:
     """Seconds until all are confirmed."""
     start = time.perf_counter()
-    if how == "many":
-        for first in range(0, messages, MANY):
-            producer.publish_many(topic, [body] * min(MANY, messages - first))
+    if how in ("many", "json", "zstd"):
+        calls = iter([min(MANY, messages - first) for first in range(0, messages, MANY)])
+        lists = list(itertools.islice(itertools.cycle(bodies), MANY))
+
+        def run() -> None:
+            for count in calls:
+                producer.publish_many(topic, lists[:count])
+
+        threads = [threading.Thread(target=run) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     else:
-        call = producer.publish_nowait
+        call, body = producer.publish_nowait, bodies[0]
         for _ in range(messages):
             try:
                 call(topic, body)
@@ -36,10 +54,28 @@ def publish(producer: Producer, topic: str, messages: int, body: bytes, how: str
     return time.perf_counter() - start
 
 
+def records() -> list[bytes]:
+    """Orders, say: names and words that repeat, and numbers that don't."""
+    return [
+        json.dumps(
+            {
+                "order": number * 7919,
+                "customer": f"customer-{number * 31 % 977}",
+                "status": ("new", "paid", "sent", "returned")[number % 4],
+                "amount": number * 1.17,
+                "currency": "EUR",
+                "at": 1_700_000_000_000 + number * 13,
+                "items": [{"sku": f"sku-{number * each % 4999:05d}", "count": each} for each in (1, 2)],
+            }
+        ).encode()
+        for number in range(KINDS)
+    ]
+
+
 def options(how: str, size: int) -> dict[str, Any]:
     """What the producer is given. With large messages the outbox must have room for all."""
-    wire = {"wire": "plain"} if how == "plain" else {}
-    return {**wire, "max_bytes": 8 << 30} if size > 10_000 else wire
+    chosen: dict[str, Any] = {"plain": {"wire": "plain"}, "zstd": {"compression": "zstd"}}.get(how, {})
+    return {**chosen, "max_bytes": 8 << 30} if size > 10_000 else chosen
 
 
 def main(how: str, topic: str, messages: int, size: int, urls: list[str]) -> None:
@@ -55,8 +91,10 @@ def main(how: str, topic: str, messages: int, size: int, urls: list[str]) -> Non
         ) as producer,
     ):
         producer.publish(topic, b"warm-up").wait(timeout=60)
-        seconds = publish(producer, topic, messages, bytes(size), how)
-    say(messages / seconds, messages)
+        bodies = records() if how in ("json", "zstd") else [bytes(size)]
+        seconds = publish(producer, topic, messages, bodies, how)
+        held = inspect_outbox(Path(directory) / "outbox.db")
+    say(messages / seconds, messages, held_bytes_per_message=held.bytes / max(1, held.messages))
 
 
 if __name__ == "__main__":
