@@ -106,7 +106,7 @@ def plain(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
 
 
 def large(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    yield _two_sites("large", "nowait", (OURS_LARGE, PIKA_LARGE), LARGE, LARGE_VS_PIKA, options)
+    yield _two_sites("large", "many", (OURS_LARGE, PIKA_LARGE), LARGE, LARGE_VS_PIKA, options)
 
 
 def _two_sites(

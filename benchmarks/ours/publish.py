@@ -1,8 +1,8 @@
 """Publish N messages to every site given, until each is confirmed by all of them. The journal stays in the outbox.
 
-`how`: ``nowait``, a call for each message; ``many``, a call for MANY of them, durable when it returns, from THREADS
-threads; ``plain``, as ``nowait``, each a broker message of its own; ``json`` and ``zstd``, as ``many`` with bodies that
-are JSON, as they are and compressed.
+`how`: ``nowait``, a call for each message; ``many``, a call for MANY of them (or MANY_BYTES), durable when it returns,
+from THREADS threads; ``plain``, as ``nowait``, each a broker message of its own; ``json`` and ``zstd``, as ``many``
+with bodies that are JSON, as they are and compressed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reliamsg import Producer, Site
 from reliamsg.errors import OutboxFull
 from reliamsg.store.outbox_view import inspect_outbox
 
-MANY, THREADS = 10_000, 2
+MANY, MANY_BYTES, THREADS = 10_000, 4 << 20, 2
 KINDS = 1_000
 """Different bodies that are JSON."""
 
@@ -31,8 +31,9 @@ def publish(producer: Producer, topic: str, messages: int, bodies: Sequence[byte
     """Seconds until all are confirmed."""
     start = time.perf_counter()
     if how in ("many", "json", "zstd"):
-        calls = iter([min(MANY, messages - first) for first in range(0, messages, MANY)])
-        lists = list(itertools.islice(itertools.cycle(bodies), MANY))
+        many = max(1, min(MANY, MANY_BYTES // len(bodies[0])))
+        calls = iter([min(many, messages - first) for first in range(0, messages, many)])
+        lists = list(itertools.islice(itertools.cycle(bodies), many))
 
         def run() -> None:
             for count in calls:

@@ -63,7 +63,7 @@ _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Typ
 
 BUSY_TIMEOUT_MS = 5_000
 
-CHECKPOINT_BYTES = 4 * 1024 * 1024
+CHECKPOINT_BYTES = 16 * 1024 * 1024
 """A WAL file above this size is carried over into the database."""
 
 PAGE_BYTES = 4096
