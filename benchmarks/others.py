@@ -15,7 +15,7 @@ from reliamsg.lab import Mosquitto, RabbitNode
 
 __all__ = ["peers"]
 
-AIO_PIKA, AIOMQTT, SUB_ENTRIES = 10_000, 10_000, 2_000_000
+AIO_PIKA, AIOMQTT, SUB_ENTRIES, RSTREAM_EACH = 10_000, 10_000, 2_000_000, 200_000
 
 
 def peers(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
@@ -58,6 +58,9 @@ def _sides(
         "rstream": lambda turn: run_peer("publish_rstream", f"stream-{turn}", count(RSTREAM), SMALL, stream),
         "rstream, sub-entries": lambda turn: run_peer(
             "publish_rstream", f"entries-{turn}", count(SUB_ENTRIES), SMALL, stream, "sub"
+        ),
+        "rstream, send() for each": lambda turn: run_peer(
+            "publish_rstream", f"each-{turn}", count(RSTREAM_EACH), SMALL, stream, "each"
         ),
         "pika, pipelined": at_rabbit("publish_pika", PIKA),
         "aio-pika": at_rabbit("publish_aio_pika", AIO_PIKA),

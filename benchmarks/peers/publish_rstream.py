@@ -2,7 +2,8 @@
 
 ``send_batch`` with lists of raw bytes (no AMQP 1.0 encoding), so that many messages go in one frame and are confirmed
 together; up to WINDOW of them unconfirmed. Nothing is durable on the client, and RabbitMQ does not fsync streams.
-With ``sub`` as the last argument, batches go as sub-entries instead, each one entry with one confirm.
+With ``sub`` as the last argument, batches go as sub-entries instead, each one entry with one confirm; with ``each``,
+every message in a call of ``send`` of its own, as its documentation begins, which rstream puts together again.
 """
 
 from __future__ import annotations
@@ -75,8 +76,26 @@ async def publish_entries(stream: str, messages: int, size: int, port: int) -> f
     return seconds
 
 
+async def publish_each(stream: str, messages: int, size: int, port: int) -> float:
+    """The same with a call for each message."""
+    body, confirms = bytes(size), Confirms()
+    async with Producer("127.0.0.1", port, username="guest", password="guest") as producer:
+        await producer.create_stream(stream)
+        await producer.send_wait(stream, body)
+        start = time.perf_counter()
+        for number in range(messages):
+            confirms.sent += 1
+            await producer.send(stream, body, on_publish_confirm=confirms.confirm)
+            if number % BATCH == 0:
+                await confirms.room(WINDOW)
+        await confirms.room(0)
+        seconds = time.perf_counter() - start
+        await producer.delete_stream(stream)
+    return seconds
+
+
 def main(stream: str, messages: int, size: int, port: int, kind: str) -> None:
-    way = publish_entries if kind == "sub" else publish
+    way = {"sub": publish_entries, "each": publish_each}.get(kind, publish)
     say(messages / asyncio.run(way(stream, messages, size, port)), messages)
 
 
