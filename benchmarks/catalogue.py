@@ -26,7 +26,8 @@ class Benchmark:
 _PLACES: list[tuple[str, dict[str, str]]] = [
     ("publishing:small", {
         "publish-vs-rstream": "100 B to two RabbitMQ sites, against rstream to one stream",
-        "publish-vs-pika": "the same against pipelined pika to one site",
+        "publish-vs-rstream-send": "the same with a call for each message on both sides",
+        "publish-vs-pika": "100 B to two RabbitMQ sites, against pipelined pika to one site",
     }),
     ("publishing:mosquitto", {
         "publish-mosquitto": "100 B to two Mosquitto sites, against paho QoS 1 to one",
@@ -41,6 +42,7 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
         "zstd": "bodies that are JSON, compressed with zstd, against as they are",
     }),
     ("flows:end_to_end", {
+        "end-to-end-vs-send": "the same against what rstream publishes with a call for each message",
         "end-to-end": "published, confirmed, merged, in order, acknowledged, against what rstream publishes",
     }),
     ("flows:catch_up", {

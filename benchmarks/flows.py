@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from reliamsg.lab import RabbitNode
 __all__ = ["catch_up", "consumer", "end_to_end", "producer"]
 
 SIZE = 100
-END_TO_END, RSTREAM, VS_RSTREAM = 1_000_000, 1_000_000, 1.5
+END_TO_END, RSTREAM, RSTREAM_SEND, VS_RSTREAM = 1_000_000, 1_000_000, 100_000, 1.5
 HELD, PEAK, LIVE_RATE, VS_PEAK = 300_000, 600_000, 10_000, 0.7
 
 
@@ -71,18 +71,27 @@ def one_end_to_end(nodes: list[RabbitNode], topic: str, count: int) -> Run:
 
 
 def end_to_end(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    count, peer = options.scaled(END_TO_END), options.scaled(RSTREAM)
+    """One run of ours for both ways in which rstream publishes."""
+    count = options.scaled(END_TO_END)
     with rabbits(streams=True) as nodes:
-        port = nodes[0].stream_port
-        runs = alternate(
-            options.pairs,
-            {
-                "ours": lambda turn: one_end_to_end(nodes, f"flow-{turn}", count),
-                "rstream": lambda turn: run_peer("publish_rstream", f"stream-{turn}", peer, SIZE, port),
-            },
-            options.note,
-        )
-    yield verdict("end-to-end", runs["ours"], runs["rstream"], VS_RSTREAM, unit="messages/s")
+
+        def rstream(turn: int, messages: int, kind: str) -> Run:
+            stream = f"stream{kind}-{turn}"
+            return run_peer(
+                "publish_rstream", stream, options.scaled(messages), SIZE, nodes[0].stream_port, kind
+            )
+
+        sides: dict[str, Callable[[int], Run]] = {
+            "ours": lambda turn: one_end_to_end(nodes, f"flow-{turn}", count)
+        }
+        if "end-to-end" in names:
+            sides["rstream"] = lambda turn: rstream(turn, RSTREAM, "")
+        if "end-to-end-vs-send" in names:
+            sides["send"] = lambda turn: rstream(turn, RSTREAM_SEND, "each")
+        runs = alternate(options.pairs, sides, options.note)
+    for name, peer in (("end-to-end", "rstream"), ("end-to-end-vs-send", "send")):
+        if peer in runs:
+            yield verdict(name, runs["ours"], runs[peer], VS_RSTREAM, unit="messages/s")
 
 
 @contextlib.contextmanager

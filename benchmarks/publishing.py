@@ -21,7 +21,7 @@ PLAIN_VS_PIKA = 0.8
 LARGE_VS_PIKA = 0.75
 
 OURS, OURS_PLAIN, OURS_LARGE = 1_000_000, 50_000, 3_000
-RSTREAM, PIKA, PAHO, PIKA_TWO, PIKA_LARGE = 1_000_000, 60_000, 60_000, 40_000, 3_000
+RSTREAM, RSTREAM_SEND, PIKA, PAHO, PIKA_TWO, PIKA_LARGE = 1_000_000, 100_000, 60_000, 60_000, 40_000, 3_000
 """Messages in a run: one to three seconds each."""
 
 
@@ -37,7 +37,8 @@ def at_rabbits(nodes: list[RabbitNode], run: Callable[[str], Run], what: str) ->
 
 
 def small(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
-    """One run of ours for both peers: `publish_many`, and `publish_nowait` beside it."""
+    """One run of ours for all peers: `publish_many`, and `publish_nowait` beside it, which is what rstream's `send()`
+    for each message is compared with."""
     with rabbits(streams=True) as nodes:
         urls, count = [node.url for node in nodes], options.scaled
         sides: dict[str, Callable[[int], Run]] = {
@@ -49,9 +50,12 @@ def small(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
             ),
         }
         if "publish-vs-rstream" in names:
-            port = nodes[0].stream_port
             sides["rstream"] = lambda turn: run_peer(
-                "publish_rstream", f"stream-{turn}", count(RSTREAM), SMALL, port
+                "publish_rstream", f"stream-{turn}", count(RSTREAM), SMALL, nodes[0].stream_port
+            )
+        if "publish-vs-rstream-send" in names:
+            sides["send"] = lambda turn: run_peer(
+                "publish_rstream", f"each-{turn}", count(RSTREAM_SEND), SMALL, nodes[0].stream_port, "each"
             )
         if "publish-vs-pika" in names:
             sides["pika"] = at_rabbits(
@@ -66,6 +70,9 @@ def small(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
                 f"publish-vs-{peer}", runs["many"], runs[peer], target, unit="messages/s",
                 publish_nowait={key: nowait[key] for key in kept},
             )  # fmt: skip
+
+    if "send" in runs:
+        yield verdict("publish-vs-rstream-send", runs["nowait"], runs["send"], VS_RSTREAM, unit="messages/s")
 
 
 def mosquitto(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
