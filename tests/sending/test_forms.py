@@ -1,0 +1,108 @@
+"""Batches as broker messages, and pages of the outbox: made, or read, once for sites that go side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from reliamsg.message import Stream
+from reliamsg.sending import feed, forms
+from reliamsg.sending.feed import Shelf
+from reliamsg.sending.forms import Forms
+from reliamsg.store.rows import Row
+from reliamsg.wire.data import Records, encode
+
+STREAM = Stream("p", "t")
+
+
+def row(number: int, count: int = 3, epoch: int = 5) -> Row:
+    bodies = [b"%d" % n for n in range(count)]
+    frame = encode(STREAM, epoch, 7, 1, None, (1, 1), Records(bodies))
+    return Row(number, 1, STREAM, epoch, 7, 1, count, len(frame), 1, frame)
+
+
+def test_a_plain_batch_is_encoded_once_for_all_sites() -> None:
+    made = Forms(True, None)
+    first = made.of(row(1), 1_000_000)
+    assert [message.body for message in first] == [b"0", b"1", b"2"]
+    assert [message.parts_left for message in first] == [2, 1, 0]
+    assert made.of(row(1), 1_000_000) is first
+
+
+def test_a_batch_that_changed_is_encoded_anew() -> None:
+    made = Forms(True, None)
+    made.of(row(1), 1_000_000)
+    again = made.of(row(1, epoch=6), 1_000_000)
+    assert again[0].headers is not None
+    assert again[0].headers["rm-epoch"] == "6"
+    assert len(made.of(row(1, count=2), 1_000_000)) == 2
+
+
+def test_few_plain_messages_are_kept() -> None:
+    made = Forms(True, None)
+    for number in range(1, 20):
+        made.of(row(number, forms.PLAIN_MESSAGES), 1_000_000)
+    assert sum(len(found) for _, found in made._made.values()) <= forms.KEPT_MESSAGES
+    assert 19 in made._made
+    made.of(row(20, 2 * forms.KEPT_MESSAGES), 1_000_000)
+    assert list(made._made) == [20], "the latest is kept whatever its size"
+
+
+def test_what_is_no_plain_batch_is_one_message_or_its_parts() -> None:
+    whole = row(1, 100)
+    (message,) = Forms(False, None).of(whole, 1_000_000)
+    assert message.body == whole.frame
+    parts = Forms(False, None).of(whole, len(whole.frame) // 2)
+    assert len(parts) > 1
+    assert [part.parts_left for part in parts] == list(range(len(parts) - 1, -1, -1))
+
+
+class Outbox:
+    """Rows of one stream, and what was asked for."""
+
+    def __init__(self, numbers: range) -> None:
+        self.rows = [replace(row(1), id=number) for number in numbers]
+        self.asked: list[tuple[int, int | None]] = []
+
+    def page(self, first: int, stream_id: int | None, max_bytes: int) -> list[Row]:
+        self.asked.append((first, stream_id))
+        found = [each for each in self.rows if each.id >= first]
+        return found[: max(1, max_bytes // (feed.PAGE_BYTES // 4))]
+
+
+def ids(rows: list[Row]) -> list[int]:
+    return [each.id for each in rows]
+
+
+def test_a_page_that_one_site_has_read_serves_the_others() -> None:
+    outbox = Outbox(range(1, 100))
+    shelf = Shelf(outbox.page)
+    assert ids(shelf.page(1, None)) == [1, 2, 3, 4]
+    assert ids(shelf.page(5, None)) == [5, 6, 7, 8]
+    assert ids(shelf.page(1, None)) == [1, 2, 3, 4]
+    assert ids(shelf.page(7, None)) == [7, 8], "from where it is"
+    assert outbox.asked == [(1, None), (5, None)]
+
+
+def test_pages_over_a_hole_and_of_one_stream() -> None:
+    outbox = Outbox(range(1, 100))
+    del outbox.rows[1]
+    shelf = Shelf(outbox.page)
+    shelf.page(1, None)
+    assert ids(shelf.page(2, None)) == [3, 4, 5]
+    shelf.page(1, 1)
+    shelf.page(1, 1)
+    assert outbox.asked == [(1, None), (1, 1), (1, 1)], "a stream's own pages are not shared"
+
+
+def test_pages_are_read_again_once_rows_have_changed_and_only_the_latest_are_kept() -> None:
+    outbox = Outbox(range(1, 100))
+    shelf = Shelf(outbox.page)
+    shelf.page(1, None)
+    shelf.clear()
+    shelf.page(1, None)
+    assert len(outbox.asked) == 2
+    for first in range(5, 5 + 4 * feed.SHELF_PAGES, 4):
+        shelf.page(first, None)
+    shelf.page(1, None)
+    assert outbox.asked[-1] == (1, None)
+    assert shelf.page(1_000, None) == []
