@@ -11,7 +11,7 @@ from reliamsg.transport.network import acknowledge_segments
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the kernel does not offer it")
 def test_what_was_read_is_acknowledged_at_once() -> None:
-    """A sender with Nagle's algorithm, as a broker is: its second small message leaves when the first is acknowledged."""
+    """With Nagle's algorithm a broker's second small message leaves when the first is acknowledged."""
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as client,
