@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from reliamsg import forks
@@ -331,6 +332,9 @@ class Engine:
             )
         self.intake.made_room()
         group.finish(error)
+        time.sleep(
+            0
+        )  # lets go of the interpreter, so that who waits in publish() goes on before sites are woken
         for link in self.links.values() if rows else ():
             link.transport.wake()
 
