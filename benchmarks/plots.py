@@ -34,7 +34,7 @@ def draw(lines: Iterable[Line]) -> dict[str, str]:
     """The pictures by file name, of what these results have."""
     by_name = {line["name"]: line for line in lines if "error" not in line}
     found = {}
-    if ratios := [line for line in by_name.values() if "ratio" in line]:
+    if ratios := [line for line in by_name.values() if "ratio" in line and "target" in line]:
         found["benchmark-ratios.svg"] = _ratios(ratios)
     if "latency" in by_name:
         found["benchmark-latency.svg"] = _latency(by_name["latency"])
@@ -66,7 +66,7 @@ def _box(x: float, y: float, width: float, height: float, kind: str) -> str:
 
 def _ratios(lines: Sequence[Line]) -> str:
     """One bar each, from the target (1) to the ratio in units of it, on a logarithmic scale; the spread as a line."""
-    left, right, step = 170, WIDTH - 150, 30
+    left, right, step = 190, WIDTH - 150, 30
     worth = {
         line["name"]: [_of_target(line, ratio) for ratio in (line["ratio"], *line["spread"])]
         for line in lines

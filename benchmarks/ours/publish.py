@@ -23,7 +23,7 @@ from reliamsg.errors import OutboxFull
 from reliamsg.store.outbox_view import inspect_outbox
 
 MANY, MANY_BYTES, THREADS = 10_000, 4 << 20, 2
-KINDS = 1_000
+KINDS = MANY
 """Different bodies that are JSON."""
 
 
