@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import resource
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Run", "say", "usage"]
+__all__ = ["WORK", "Run", "say", "usage"]
+
+WORK = Path(__file__).resolve().parent.parent / "build" / "bench"
+"""Where files are: beside the sources, and not in /tmp, which may be a RAM disk without fsync."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
+from benchmarks.measured import WORK
 from reliamsg import Site
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.transport.base import Binding
@@ -23,8 +24,9 @@ GROUP = "bench"
 
 @contextlib.contextmanager
 def work_directory() -> Iterator[Path]:
-    """A directory beside the working directory, not in /tmp, which may be a RAM disk without fsync."""
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as name:
+    """A directory of its own, which is removed at the end."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=WORK) as name:
         yield Path(name)
 
 

@@ -12,14 +12,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.measured import say
+from benchmarks.measured import WORK, say
 
 PAUSE_S = 0.005
 
 
 def main(count: int) -> None:
     took = []
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=Path.cwd()) as place:
+    WORK.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=WORK) as place:
         database = sqlite3.connect(Path(place) / "bare.db", isolation_level=None)
         for pragma in ("journal_mode = WAL", "synchronous = FULL", "wal_autocheckpoint = 0"):
             database.execute(f"PRAGMA {pragma}")
