@@ -97,7 +97,9 @@ def test_sigkill_keeps_durable_messages_and_leaves_no_process(make_rabbit: Calla
 
 def test_mqtt_plugin_tls_and_pause(make_rabbit: Callable[..., RabbitNode], tmp_path: Path) -> None:
     files = write_certificates(tmp_path)
-    node = make_rabbit(plugins=["rabbitmq_mqtt"], tls=files, config=["heartbeat = 7"])
+    node = make_rabbit(plugins=["rabbitmq_mqtt", "rabbitmq_stream"], tls=files, config=["heartbeat = 7"])
+    with socket.create_connection(("127.0.0.1", node.stream_port), timeout=5):
+        pass  # somebody listens for streams as well
     with client(node.mqtt_url) as subscriber, client(node.mqtt_url) as publisher:
         subscriber.subscribe("t")
         publisher.publish("t", [b"over MQTT"])
@@ -127,6 +129,8 @@ def test_two_nodes_of_one_name_side_by_side(
         _ = other.tls_url
     with pytest.raises(LabError, match="rabbitmq_mqtt"):
         _ = other.mqtt_url
+    with pytest.raises(LabError, match="rabbitmq_stream"):
+        _ = other.stream_port
     # A node listens a moment before it takes commands. Here the moment is as long as it takes to start all of it.
     other.ctl("stop_app")
     starting = threading.Thread(target=other.ctl, args=("start_app",))
