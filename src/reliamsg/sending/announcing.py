@@ -108,7 +108,8 @@ class Announcing:
             for link in links:
                 link.transport.tell(to, frame)
         self._told.update(dict.fromkeys(streams, now))
-        for member in (engine.membership.table.find(stream, group) for stream in streams):
+        for stream in streams if group else ():
+            member = engine.membership.table.find(stream, group)
             if member is not None:
                 member.answered = now
 

@@ -78,11 +78,11 @@ def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage
         "rm-topic": envelope.topic,
         "rm-part": str(envelope.partition),
     }
+    # What all messages have in common is encoded once, in the order in which the checksum covers it.
+    crc, prev = zlib.crc32(_packed(_canonical(common, {}))), b""
     if envelope.prev is not None:
         common["rm-prev"] = ":".join(map(str, envelope.prev))
-    # What all messages have in common is encoded once, in the order in which the checksum covers it.
-    crc = zlib.crc32(_packed(_canonical({n: v for n, v in common.items() if n != "rm-prev"}, {})))
-    prev = _packed(("rm-prev", common["rm-prev"])) if envelope.prev is not None else b""
+        prev = _packed(("rm-prev", common["rm-prev"]))
     named = MessageId(envelope.producer, envelope.epoch, envelope.topic, envelope.partition, 0)
     prefix = str(named).removesuffix("0")
     messages = []
