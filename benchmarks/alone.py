@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.environment import ROOT
 from benchmarks.measured import Run
 from benchmarks.options import Options
-from benchmarks.pairs import alternate, rounded, run_ours, run_peer, verdict
+from benchmarks.pairs import absolute, alternate, rounded, run_ours, run_peer, verdict
 from benchmarks.sites import mosquittos, session
 
 __all__ = ["core", "imported", "publish_latency", "publish_threads"]
@@ -85,20 +85,10 @@ def core(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
     )["core"]
     counts = [100, 10_000]
     sizes = run_ours("core", "memory", options.scaled(200), json.dumps(counts)).more["bytes_per_stream"]
-    rates = [run.rate for run in runs]
     grown = sizes[str(counts[1])] / sizes[str(counts[0])]
-    yield {
-        "name": "core",
-        "ours": rounded(statistics.median(rates)),
-        "unit": "messages/s",
-        "target": CORE_RATE,
-        "direction": "least",
-        "met": statistics.median(rates) >= CORE_RATE and grown <= CORE_GROWTH,
-        "spread": [rounded(min(rates)), rounded(max(rates))],
-        "pairs": len(rates),
-        "batch": CORE_BATCH,
-        "bytes_per_stream_after": sizes,
-    }
+    yield absolute(
+        "core", runs, CORE_RATE, holds=grown <= CORE_GROWTH, batch=CORE_BATCH, bytes_per_stream_after=sizes
+    )
 
 
 def publish_latency(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:

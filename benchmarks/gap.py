@@ -17,7 +17,7 @@ import pika
 from benchmarks.flows import checked, consumer
 from benchmarks.measured import Run
 from benchmarks.options import Options
-from benchmarks.pairs import alternate, rounded
+from benchmarks.pairs import absolute, alternate, rounded
 from benchmarks.sites import queue, rabbits, work_directory
 from reliamsg.lab import RabbitNode
 from reliamsg.message import Stream
@@ -90,21 +90,11 @@ def gap(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
         runs = alternate(
             min(options.pairs, 3), {"gap": lambda turn: one(nodes, f"gap-{turn}", count)}, options.note, 0
         )["gap"]
-    rates = [run.rate for run in runs]
     grown = max(run.more["grown_mb"] for run in runs)
-    yield {
-        "name": "gap",
-        "ours": rounded(statistics.median(rates)),
-        "unit": "messages/s",
-        "target": LEAST_RATE,
-        "direction": "least",
-        "met": statistics.median(rates) >= LEAST_RATE and grown <= MOST_MB,
-        "spread": [rounded(min(rates)), rounded(max(rates))],
-        "pairs": len(runs),
-        "behind": count,
-        "grown_mb": rounded(grown),
-        "grown_target_mb": MOST_MB,
-        "grown_while_held_mb": rounded(max(run.more["grown_while_held_mb"] for run in runs)),
-        "ours_rss_mb": rounded(max(run.rss_mb for run in runs)),
-        "ours_cpu_s": rounded(statistics.median(run.cpu_seconds for run in runs)),
-    }
+    yield absolute(
+        "gap", runs, LEAST_RATE, holds=grown <= MOST_MB, behind=count,
+        grown_mb=rounded(grown), grown_target_mb=MOST_MB,
+        grown_while_held_mb=rounded(max(run.more["grown_while_held_mb"] for run in runs)),
+        ours_rss_mb=rounded(max(run.rss_mb for run in runs)),
+        ours_cpu_s=rounded(statistics.median(run.cpu_seconds for run in runs)),
+    )  # fmt: skip

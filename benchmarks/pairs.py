@@ -15,6 +15,7 @@ from benchmarks.measured import Run
 
 __all__ = [
     "Direction",
+    "absolute",
     "alternate",
     "command_of",
     "costs",
@@ -81,6 +82,22 @@ def alternate(
                 runs[name].append(run)
         note("   ".join(figures) + ("   (warm-up)" if turn < warm_up else ""))
     return runs
+
+
+def absolute(name: str, runs: Sequence[Run], target: float, *, holds: bool, **more: Any) -> dict[str, Any]:
+    """The line of a benchmark without a peer: a rate that must be at least `target`; `holds`: what else must be so."""
+    rates = [run.rate for run in runs]
+    return {
+        "name": name,
+        "ours": rounded(statistics.median(rates)),
+        "unit": "messages/s",
+        "target": target,
+        "direction": "least",
+        "met": statistics.median(rates) >= target and holds,
+        "spread": [rounded(min(rates)), rounded(max(rates))],
+        "pairs": len(rates),
+        **more,
+    }
 
 
 def verdict(

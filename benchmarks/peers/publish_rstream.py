@@ -40,54 +40,41 @@ class Confirms:
             await self.changed.wait()
 
 
-async def publish(stream: str, messages: int, size: int, port: int) -> float:
+async def lists(producer: Producer, stream: str, messages: int, body: bytes, confirms: Confirms) -> None:
+    for first in range(0, messages, BATCH):
+        batch = [body] * min(BATCH, messages - first)
+        confirms.sent += len(batch)
+        await producer.send_batch(stream, batch, on_publish_confirm=confirms.confirm)
+        await confirms.room(WINDOW)
+
+
+async def entries(producer: Producer, stream: str, messages: int, body: bytes, confirms: Confirms) -> None:
+    """One publishing id and one confirm for each. They leave every half second."""
+    for first in range(0, messages, BATCH):
+        confirms.sent += 1
+        batch = [body] * min(BATCH, messages - first)
+        await producer.send_sub_entry(stream, batch, on_publish_confirm=confirms.confirm)
+
+
+async def each(producer: Producer, stream: str, messages: int, body: bytes, confirms: Confirms) -> None:
+    for number in range(messages):
+        confirms.sent += 1
+        await producer.send(stream, body, on_publish_confirm=confirms.confirm)
+        if number % BATCH == 0:
+            await confirms.room(WINDOW)
+
+
+WAYS = {"": lists, "sub": entries, "each": each}
+
+
+async def publish(stream: str, messages: int, size: int, port: int, kind: str) -> float:
     """Seconds that it took."""
     body, confirms = bytes(size), Confirms()
     async with Producer("127.0.0.1", port, username="guest", password="guest") as producer:
         await producer.create_stream(stream)
         await producer.send_wait(stream, body)  # connected
         start = time.perf_counter()
-        for first in range(0, messages, BATCH):
-            batch = [body] * min(BATCH, messages - first)
-            confirms.sent += len(batch)
-            await producer.send_batch(stream, batch, on_publish_confirm=confirms.confirm)
-            await confirms.room(WINDOW)
-        await confirms.room(0)
-        seconds = time.perf_counter() - start
-        await producer.delete_stream(stream)
-    return seconds
-
-
-async def publish_entries(stream: str, messages: int, size: int, port: int) -> float:
-    """The same with sub-entries: one publishing id and one confirm for each. They leave every half second."""
-    body, confirms = bytes(size), Confirms()
-    async with Producer("127.0.0.1", port, username="guest", password="guest") as producer:
-        await producer.create_stream(stream)
-        await producer.send_wait(stream, body)
-        start = time.perf_counter()
-        for first in range(0, messages, BATCH):
-            confirms.sent += 1
-            await producer.send_sub_entry(
-                stream, [body] * min(BATCH, messages - first), on_publish_confirm=confirms.confirm
-            )
-        await confirms.room(0)
-        seconds = time.perf_counter() - start
-        await producer.delete_stream(stream)
-    return seconds
-
-
-async def publish_each(stream: str, messages: int, size: int, port: int) -> float:
-    """The same with a call for each message."""
-    body, confirms = bytes(size), Confirms()
-    async with Producer("127.0.0.1", port, username="guest", password="guest") as producer:
-        await producer.create_stream(stream)
-        await producer.send_wait(stream, body)
-        start = time.perf_counter()
-        for number in range(messages):
-            confirms.sent += 1
-            await producer.send(stream, body, on_publish_confirm=confirms.confirm)
-            if number % BATCH == 0:
-                await confirms.room(WINDOW)
+        await WAYS[kind](producer, stream, messages, body, confirms)
         await confirms.room(0)
         seconds = time.perf_counter() - start
         await producer.delete_stream(stream)
@@ -95,8 +82,7 @@ async def publish_each(stream: str, messages: int, size: int, port: int) -> floa
 
 
 def main(stream: str, messages: int, size: int, port: int, kind: str) -> None:
-    way = {"sub": publish_entries, "each": publish_each}.get(kind, publish)
-    say(messages / asyncio.run(way(stream, messages, size, port)), messages)
+    say(messages / asyncio.run(publish(stream, messages, size, port, kind)), messages)
 
 
 if __name__ == "__main__":
