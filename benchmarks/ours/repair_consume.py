@@ -7,15 +7,12 @@ started (a count of 0: at once): what was handed out, when, and what was used an
 
 from __future__ import annotations
 
-import json
-import resource
-import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
+from benchmarks.child import answer, orders
 from benchmarks.ours.counted import CountedTransports
 from reliamsg import Consumer, Message, Site
 
@@ -51,7 +48,9 @@ class Reader:
         self._thread.join(30)
 
 
-def main(config: dict[str, Any]) -> None:
+def main() -> None:
+    lines = orders()
+    config = next(lines)
     counts = CountedTransports()
     sites = [Site(name, url) for name, url in config["sites"]]
     with Consumer(
@@ -66,28 +65,23 @@ def main(config: dict[str, Any]) -> None:
         while any(site.state != "connected" for site in consumer.status().sites.values()):
             time.sleep(0.05)
         say(reader, counts, "", True)
-        for line in sys.stdin:
-            order = json.loads(line)
+        for order in lines:
             done = reader.wait(order["topic"], order["count"], order["timeout"])
             say(reader, counts, order["topic"], done)
         reader.stop()
 
 
 def say(reader: Reader, counts: CountedTransports, topic: str, done: bool) -> None:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    answer = {
-        "done": done,
-        "at": time.time(),
-        "first": reader.first.get(topic),
-        "handed_out": dict(reader.handed_out) if len(reader.handed_out) < 100 else {},
-        "total": reader.handed_out.total(),
-        "cpu": usage.ru_utime + usage.ru_stime,
-        "rss_mb": usage.ru_maxrss / 1024,
-        "control": counts.control_bytes,
-        "frames": counts.control_frames,
-    }
-    print(json.dumps(answer), flush=True)
+    answer(
+        done=done,
+        at=time.time(),
+        first=reader.first.get(topic),
+        handed_out=dict(reader.handed_out) if len(reader.handed_out) < 100 else {},
+        total=reader.handed_out.total(),
+        control=counts.control_bytes,
+        frames=counts.control_frames,
+    )
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.stdin.readline()))
+    main()

@@ -8,19 +8,18 @@ since the one before.
 
 from __future__ import annotations
 
-import json
-import resource
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
+from benchmarks.child import answer, orders
 from benchmarks.ours.counted import CountedTransports
 from reliamsg import Producer, Site
 from reliamsg.errors import OutboxFull
 
 
-def main(config: dict[str, Any]) -> None:
+def main() -> None:
+    lines = orders()
+    config = next(lines)
     counts = CountedTransports()
     sites = [Site(name, url) for name, url in config["sites"]]
     with Producer(
@@ -33,8 +32,7 @@ def main(config: dict[str, Any]) -> None:
         transports=counts,
     ) as producer:
         say(counts, 0.0)
-        for line in sys.stdin:
-            order = json.loads(line)
+        for order in lines:
             start = time.perf_counter()
             if order["do"] == "publish":
                 publish(producer, order["topics"], order["count"], order["size"], order["rate"])
@@ -58,18 +56,14 @@ def publish(producer: Producer, topics: list[str], count: int, size: int, rate: 
 
 
 def say(counts: CountedTransports, seconds: float) -> None:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    answer = {
-        "seconds": seconds,
-        "cpu": usage.ru_utime + usage.ru_stime,
-        "rss_mb": usage.ru_maxrss / 1024,
-        "data": counts.data_bytes,
-        "control": counts.control_bytes,
-        "frames": counts.control_frames,
-        "repairs": counts.repair_bytes,
-    }
-    print(json.dumps(answer), flush=True)
+    answer(
+        seconds=seconds,
+        data=counts.data_bytes,
+        control=counts.control_bytes,
+        frames=counts.control_frames,
+        repairs=counts.repair_bytes,
+    )
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.stdin.readline()))
+    main()
