@@ -125,6 +125,16 @@ def test_a_gap_is_journalled_after_everything_before_it(tmp_path: Path) -> None:
         assert 5.0 <= row.detail["elapsed"] < 6.0
 
 
+def test_a_consumer_is_in_its_journal_before_it_does_anything(tmp_path: Path) -> None:
+    class Killed(Bench):
+        def settle(self, seconds: float = 0.02) -> None:
+            """As where the process dies before its thread ran for the first time."""
+
+    bench = Killed(tmp_path / "inbox.db")
+    bench.crash()
+    assert len(rows(bench.path, "opened")) == 1
+
+
 def test_the_journal_says_how_gaps_are_treated(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, skip_gaps=True)
     send(bench.network["dc1"], 1, 10)

@@ -159,7 +159,9 @@ class ReceivingEngine:
             shared.after_core()
 
     def start(self) -> None:
-        """Let the sites connect."""
+        """Have it in the inbox that it is open, so that a process that is killed right away leaves that; then let the
+        sites connect. Before the first :meth:`step`."""
+        self.flush(self.shared.clock())
         with self.shared.lock:
             self.succession.begin(self.shared.clock(), self.settings.standby and not self.settings.successor)
 

@@ -35,8 +35,8 @@ class Runner:
         engine.shared.wake = self._waker.wake
 
     def start(self) -> None:
-        self._thread.start()
         self.engine.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Have everybody who waits for messages look up. Takes no lock: safe in a signal handler."""
