@@ -45,6 +45,9 @@ _PLACES: list[tuple[str, dict[str, str]]] = [
         "end-to-end-vs-send": "the same against what rstream publishes with a call for each message",
         "end-to-end": "published, confirmed, merged, in order, acknowledged, against what rstream publishes",
     }),
+    ("flows:drain", {
+        "drain": "a consumer alone with 2,000,000 messages at both sites, against how they were published",
+    }),
     ("flows:catch_up", {
         "catch-up": "300,000 messages after both sites were away, live ones beside them, against the peak",
     }),

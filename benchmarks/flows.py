@@ -1,4 +1,5 @@
-"""Producer and consumer together: end to end, and catching up after both sites were away."""
+"""Producer and consumer together: end to end, working off what waits at both sites, and catching up after both were
+away."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from benchmarks.pairs import alternate, run_peer, verdict
 from benchmarks.sites import queue, rabbits, work_directory
 from reliamsg.lab import RabbitNode
 
-__all__ = ["catch_up", "consumer", "end_to_end", "producer"]
+__all__ = ["catch_up", "consumer", "drain", "end_to_end", "producer"]
 
 SIZE = 100
+DRAINED = 2_000_000
 END_TO_END, RSTREAM, RSTREAM_SEND, VS_RSTREAM = 1_000_000, 1_000_000, 100_000, 1.5
 HELD, PEAK, LIVE_RATE, VS_PEAK = 300_000, 600_000, 10_000, 0.7
 
@@ -92,6 +94,29 @@ def end_to_end(names: frozenset[str], options: Options) -> Iterator[dict[str, An
     for name, peer in (("end-to-end", "rstream"), ("end-to-end-vs-send", "send")):
         if peer in runs:
             yield verdict(name, runs["ours"], runs[peer], VS_RSTREAM, unit="messages/s")
+
+
+def one_drain(nodes: list[RabbitNode], topic: str, count: int) -> tuple[Run, Run]:
+    """From the first message that is handed out until both sites have let go of all; and how they were published."""
+    with queue(nodes, topic), work_directory() as directory:
+        with producer(nodes, directory, topic) as sending:
+            sent = sending.ask(do="publish", count=count, rate=0, numbered=False)
+        with consumer(nodes, directory, topic) as reading:
+            got = checked(reading.ask(do="wait", count=count + 1, timeout=120, settled=True), count)
+    drained = run_of(count / (got["at"] - got["first_at"]), count, got)
+    return drained, run_of(count / sent["seconds"], count, sent)
+
+
+def drain(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
+    with rabbits() as nodes:
+        found: dict[int, Run] = {}
+
+        def drained(turn: int) -> Run:
+            run, found[turn] = one_drain(nodes, f"stored-{turn}", options.scaled(DRAINED))
+            return run
+
+        runs = alternate(options.pairs, {"drain": drained, "publish": lambda turn: found[turn]}, options.note)
+    yield verdict("drain", runs["drain"], runs["publish"], None, unit="messages/s")
 
 
 @contextlib.contextmanager

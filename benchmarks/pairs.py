@@ -104,24 +104,26 @@ def verdict(
     name: str,
     ours: Sequence[Run],
     peer: Sequence[Run],
-    target: float,
+    target: float | None,
     *,
     unit: str,
     direction: Direction = "least",
     **more: Any,
 ) -> dict[str, Any]:
-    """The line of a benchmark: medians, the ratio pair by pair, and whether the target was met."""
+    """The line of a benchmark: medians, the ratio pair by pair, and whether the target was met, if there is one."""
     ratios = [a.rate / b.rate for a, b in zip(ours, peer, strict=True)]
     ratio = statistics.median(ratios)
+    aim: dict[str, Any] = {"met": True}
+    if target is not None:
+        met = ratio >= target if direction == "least" else ratio <= target
+        aim = {"target": target, "direction": direction, "met": met}
     return {
         "name": name,
         "ours": rounded(statistics.median(run.rate for run in ours)),
         "peer": rounded(statistics.median(run.rate for run in peer)),
         "unit": unit,
         "ratio": round(ratio, 3),
-        "target": target,
-        "direction": direction,
-        "met": ratio >= target if direction == "least" else ratio <= target,
+        **aim,
         "spread": [round(min(ratios), 3), round(max(ratios), 3)],
         "pairs": len(ratios),
         **costs("ours", ours),

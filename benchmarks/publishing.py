@@ -102,11 +102,10 @@ def zstd(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
         sides = {how: side(how) for how in ("zstd", "json")}
         runs = alternate(options.pairs, sides, options.note)
     size = {how: found[0].more["held_bytes_per_message"] for how, found in runs.items()}
-    line = verdict("zstd", runs["zstd"], runs["json"], 0.0, unit="messages/s")
-    yield {
-        **{key: value for key, value in line.items() if key not in ("target", "direction")},
-        "bytes_per_message": {how: round(found, 1) for how, found in size.items()},
-    }
+    yield verdict(
+        "zstd", runs["zstd"], runs["json"], None, unit="messages/s",
+        bytes_per_message={how: round(found, 1) for how, found in size.items()},
+    )  # fmt: skip
 
 
 def plain(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:

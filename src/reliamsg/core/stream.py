@@ -73,6 +73,21 @@ class Waiting:
     released: bool = False
 
 
+@dataclass(slots=True)
+class Pace:
+    """How a stream lets go of deliveries that wait."""
+
+    since: float = 0.0
+    moved: int = 0
+    """Messages of those that it let go of since then."""
+    stalled_at: float | None = None
+    """When some were overdue, of which a part may still be persisted."""
+
+    def start(self, now: float) -> None:
+        """Begin to count."""
+        self.since, self.moved, self.stalled_at = now, 0, None
+
+
 @dataclass(frozen=True, slots=True)
 class Adopted:
     """Where another inbox of the group stopped, as it said last."""
@@ -139,8 +154,8 @@ class StreamState:
     __slots__ = (
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
         "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing", "gap", "halted",
-        "handed_out", "heard", "history", "history_changed", "joined", "live", "look_at", "reported", "reserve",
-        "reserved_at", "retry_at", "stream", "unheard", "waiting",
+        "handed_out", "heard", "history", "history_changed", "joined", "live", "look_at", "pace", "reported",
+        "reserve", "reserved_at", "retry_at", "stream", "unheard", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -157,7 +172,7 @@ class StreamState:
         self.history_changed = False
         self.joined: tuple[int, int] | None = None
         """(epoch, number) at which the group joined."""
-        self.clock = GapClock()
+        self.clock, self.pace = GapClock(), Pace()
         self.gap: Gap | None = None
         """Expired, and to be decided by the application."""
         self.accepted = RangeSet()

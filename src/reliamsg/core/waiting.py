@@ -2,7 +2,8 @@
 
 A delivery leaves when all of its numbers are settled or persisted and that is committed. One that waits too long
 is *overdue*: its bytes are to be persisted ahead of their turn, so that no gap and no slow handler uses up a
-site's prefetch window.
+site's prefetch window. Where a stream's handler is fast, and what waits is only what the broker had in store, the
+window turns over by itself, and to write all of it would only take the disk's time.
 """
 
 from __future__ import annotations
@@ -27,15 +28,23 @@ SPILL_AFTER_S = 0.1
 """A delivery that is not safe at this age is overdue."""
 SPILL_CROWDED_S = 0.02
 """The same at a site of which half the prefetch window is used."""
+MOVING_S, MOVING_MESSAGES, MOVING_DELIVERY = 0.1, 10_000, 300
+"""A stream moves if within so many seconds it lets go of so many messages, or begins to wait; a delivery counts as so
+many at least. That is as fast as persisting is, so that nobody behind it would come sooner if it were persisted."""
+SPILL_MOVING_S = 5.0
+"""A delivery of a stream that moves is overdue at this age. Once any was overdue, and as long as anything of the stream
+is persisted, it has no more time than others."""
 
 
 class _Site:
-    __slots__ = ("ahead", "bytes", "connected", "grace", "pending", "prefetch")
+    __slots__ = ("ahead", "bytes", "connected", "grace", "pending", "prefetch", "turns_over")
 
     def __init__(self, prefetch: float, grace: float = SPILL_AFTER_S) -> None:
         self.prefetch = prefetch
         self.grace = grace
         """Seconds after which a delivery is overdue."""
+        self.turns_over = prefetch < float("inf")
+        """Whether its window bounds what is in memory, so that deliveries of streams that move may stay there."""
         self.connected = False
         self.pending: dict[int, Waiting] = {}
         """Oldest first."""
@@ -101,6 +110,8 @@ class WaitingRoom:
         """A delivery is to wait. `ahead`: it came out of order, and is overdue at once. `size`: its bytes, where they
         count."""
         self._entered += 1
+        if not state.waiting and state.pace.stalled_at is None:
+            state.pace.start(now)
         waiting = Waiting(self._entered, site, token, state, known, *span, now, ahead, size)
         state.waiting.append(waiting)
         self._sites[site].pending[waiting.number] = waiting
@@ -121,6 +132,7 @@ class WaitingRoom:
                 kept.append(waiting)
                 continue
             waiting.released = True
+            state.pace.moved += max(MOVING_DELIVERY, waiting.last - waiting.first + 1)
             site = self._sites[waiting.site]
             del site.pending[waiting.number]
             site.bytes -= waiting.size
@@ -142,12 +154,16 @@ class WaitingRoom:
             for waiting in site.pending.values():
                 if waiting.spilling or waiting.ahead or waiting.known is None:
                     continue
-                if waiting.at + grace <= now:
+                at = waiting.at + grace
+                young = at > now
+                if not young and site.turns_over:
+                    at = _stalls_at(waiting, waiting.known, now)
+                if at <= now:
                     due.append(waiting)
                     continue
-                # Those behind it are younger still.
-                later = waiting.at + grace if later is None else min(later, waiting.at + grace)
-                break
+                later = at if later is None else min(later, at)
+                if young:  # and those behind it are younger still
+                    break
         return due, later
 
     def spilling(self, waiting: Waiting, doing: bool) -> None:
@@ -159,3 +175,18 @@ class WaitingRoom:
                 ahead.pop(waiting.number, None)
             else:
                 ahead[waiting.number] = waiting
+
+
+def _stalls_at(waiting: Waiting, known: Reorder, now: float) -> float:
+    """When a delivery that waited for some time already is overdue, given how its stream moves."""
+    pace = waiting.state.pace
+    if pace.stalled_at is not None:
+        if pace.stalled_at == now or not known.persisted.empty:
+            return now
+        pace.start(now)
+    if pace.moved >= MOVING_MESSAGES:
+        pace.start(now)
+    at = min(waiting.at + SPILL_MOVING_S, pace.since + MOVING_S)
+    if at <= now:
+        pace.stalled_at = now
+    return at
