@@ -48,6 +48,11 @@ CLOSING_EXPORT_S = 0.5
 """A target gets so long for the last segment, also where closing has no time left."""
 
 
+def _give_way() -> None:
+    """Let go of the interpreter."""
+    time.sleep(0)
+
+
 class Engine:
     """One producer. See the module's text for who calls what."""
 
@@ -63,6 +68,7 @@ class Engine:
         probe: Callable[[str], None] | None,
         on_wake: Callable[[], None],
         journal: JournalExport | None = None,
+        give_way: Callable[[], None] = _give_way,
     ) -> None:
         self.exporter = None if journal is None else Exporter(
             journal, "producer", outbox.producer, outbox.path, outbox.exported,
@@ -82,6 +88,7 @@ class Engine:
         self.wall_us = wall_us
         self.probe: Callable[[str], None] = probe or _nothing
         self.wake = on_wake
+        self._give_way = give_way
         self.notes = Notes()
         self.confirmed_rows = 0
         """Rows confirmed since cursors were stored last."""
@@ -332,9 +339,7 @@ class Engine:
             )
         self.intake.made_room()
         group.finish(error)
-        time.sleep(
-            0
-        )  # lets go of the interpreter, so that who waits in publish() goes on before sites are woken
+        self._give_way()  # so that who waits in publish() goes on before sites are woken
         for link in self.links.values() if rows else ():
             link.transport.wake()
 

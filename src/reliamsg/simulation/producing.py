@@ -71,7 +71,7 @@ class ProducerProcess(Process):
             )  # fmt: skip
             self.engine = Engine(
                 self._outbox, world.sites, world.scenario.named_groups, world.producer_settings(), self.transports,
-                lambda: self.scheduler.now, world.wall_us, self.probe, self.wake,
+                lambda: self.scheduler.now, world.wall_us, self.probe, self.wake, give_way=_nobody_waits,
             )  # fmt: skip
         except ReliamsgError as error:
             self._cannot_go_on(error)
@@ -166,8 +166,10 @@ class ProducerProcess(Process):
         """What is not published takes room, of which there is only so much."""
         limit = self.world.scenario.max_bytes
         if limit < JUDGED_BYTES:
-            open_ = (each[0] for each in (*self._waiting, *self._unconfirmed) if not each[1].done)
-            taken = sum(len(operation.body) for operation in open_)
+            held = (*self._waiting, *self._unconfirmed)
+            if sum(len(operation.body) for operation, _ in held) <= limit:
+                return  # however much of it is done
+            taken = sum(len(operation.body) for operation, receipt in held if not receipt.done)
             if taken > limit:
                 self.world.oracle.unbounded(self.name, taken, limit)
 
@@ -227,3 +229,7 @@ class ProducerProcess(Process):
         self.engine = self._outbox = None
         self.end()
         self.ended()
+
+
+def _nobody_waits() -> None:
+    """There are no threads to give way to."""
