@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.process import Process
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.simulation.words import Words
-from reliamsg.store.database import open_readonly
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import read_journal
@@ -184,7 +182,7 @@ class ConsumerProcess(Process):
     def looked_at(self) -> None:
         """See :class:`Process`: ask for messages when there are any, and for what is durable."""
         engine = self.engine
-        runs = self.alive and not self.paused and bool(self.transports.connections)
+        runs = self.alive and not self.paused and self.transports.connected
         self._watch.look(self.scheduler.now, runs)
         if engine is None:
             return
@@ -250,7 +248,8 @@ class ConsumerProcess(Process):
         oracle, chance = self.world.oracle, self._application
         self._words.handed_out(message, self.scheduler.now)
         oracle.delivered(self.group, self.name, message)
-        self.note(f"is given {message.id}" + (" again" if message.redelivered else ""))
+        if self.world.history.keeps:
+            self.note(f"is given {message.id}" + (" again" if message.redelivered else ""))
         if self.faults.bites("handler_failed"):
             self.faults.strikes("handler_failed")
             fail(message, RuntimeError("as simulated"))
@@ -300,7 +299,7 @@ class ConsumerProcess(Process):
         """Tell the judge what applications are not told: what came before the group joined, what was skipped or
         came in an epoch that was over, and what had become durable of what its consumers did before they ended."""
         skips = self.world.scenario.on_gap == "skip"
-        with contextlib.closing(open_readonly(self.drive.path)) as connection:
+        with self.drive.reading() as connection:
             rows = list(read_journal(connection, self._told_lsn))
         for row in rows:
             self._told_lsn = row.lsn

@@ -11,11 +11,11 @@ import contextlib
 import random
 import sqlite3
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from reliamsg.store.database import Database, Kind
+from reliamsg.store.database import Database, Kind, open_readonly
 
 __all__ = ["Crash", "Drive", "Image", "Mishap"]
 
@@ -52,6 +52,11 @@ class _Connection(sqlite3.Connection):
         if sql == "COMMIT" and self.drive is not None:
             return self.drive.commit(super().execute)
         return _execute(self, sql, parameters)
+
+    def close(self) -> None:
+        if self.drive is not None:
+            self.drive.closed()
+        super().close()
 
 
 class Drive:
@@ -105,6 +110,21 @@ class Drive:
         self._connection, self._opened, self._synced = connection, before, None
         self._looked = False
         return connection
+
+    def closed(self) -> None:
+        """The connection is about to be closed cleanly."""
+        self._connection = None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """For a look at what is committed: over the process's own connection where it has one, since opening another
+        takes longer than most looks. Nothing may be going on in the process."""
+        if self._connection is not None:
+            assert not self._connection.in_transaction
+            yield self._connection
+        else:
+            with contextlib.closing(open_readonly(self.path)) as connection:
+                yield connection
 
     def format(self) -> None:
         """Make a new file, where there is none."""

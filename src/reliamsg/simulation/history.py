@@ -40,12 +40,13 @@ class History:
         """The same of control frames, with their addresses."""
         self._scheduler = scheduler
         self._witness = witness
-        self._keep = keep
+        self.keeps = keep
+        """Whether lines are recorded. What happens all the time need not be put into words where they are not."""
         self._known: dict[tuple[bytes, tuple[object, ...]], tuple[list[MessageId], Frame] | None] = {}
 
     def note(self, kind: str, who: str, what: str) -> None:
         """Record a line."""
-        if self._keep:
+        if self.keeps:
             self.lines.append(f"{self._scheduler.now:10.4f}  {kind:9} {who:10} {what}")
 
     # -- what passes brokers --------------------------------------------------------------------------------
@@ -58,7 +59,8 @@ class History:
         if found is None:
             return
         messages, frame = found
-        self.note("network", site, f"gets {message.message_id} ({frame.envelope.count})")
+        if self.keeps:
+            self.note("network", site, f"gets {message.message_id} ({frame.envelope.count})")
         for identity, body in zip(messages, frame.records().bodies, strict=False):
             self._witness.seen(identity, body)
 

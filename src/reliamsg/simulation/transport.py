@@ -66,6 +66,7 @@ class _Transport:
         self.connection: Connection | None = None
         """The one that is used; it may be dead at the other end."""
         self._host = host
+        self._call = host.call
         self._events = events
         self._session: Session | None = None
         self._trying: Connection | None = None
@@ -166,9 +167,6 @@ class _Transport:
 
     def _entered(self, session: Session) -> None:
         """At the site, after the client was told that it is connected."""
-
-    def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        self._host.call(function, *arguments)
 
     def _up(self, connection: Connection, session: Session, existed: bool, attempt: int) -> None:
         if self._closed or attempt != self._attempts or self.connection is not None:
@@ -406,3 +404,12 @@ class SimulatedTransports:
     def connections(self) -> list[Connection]:
         """Those that there are."""
         return [t.connection for t in self._open if t.connection is not None]
+
+    @property
+    def connected(self) -> bool:
+        """Whether there are any."""
+        # A loop written out: any() takes longer, and this is asked after everything that happens.
+        for transport in self._open:  # noqa: SIM110
+            if transport.connection is not None:
+                return True
+        return False
