@@ -6,9 +6,11 @@ of violation means is in :data:`~reliamsg.simulation.verdicts.KINDS`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Literal
 
 from reliamsg.core.joining import JOINED_LATE
@@ -35,6 +37,9 @@ class Operation:
     gone: bool = False
     """It was lost with the disk that it was on, which nothing can help."""
     confirmed: set[str] = field(default_factory=set)
+
+
+_number = attrgetter("number")
 
 
 @dataclass(slots=True)
@@ -185,7 +190,9 @@ class Oracle:
 
     def lacks(self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]) -> None:
         """A consumer says that it lacks these: (epoch, first, last)."""
-        if len(self.inboxes[group]) > 1 or any(each.gone for each in self.operations.values()):
+        # Only what was lost with an outbox that was replaced is gone: without one there is no need to look.
+        gone = self._replaced and any(each.gone for each in self.operations.values())
+        if gone or len(self.inboxes[group]) > 1:
             return  # another inbox may have taken them, or there are two histories
         for epoch, first, last in spans:
             for message in self._let_go[group]:
@@ -267,8 +274,12 @@ class Oracle:
         if (identity.epoch, identity.seq) <= given.latest or overtaken:
             self.violate("out_of_order", f"{identity} at {consumer}, after {given.latest}")
             return
-        for other in self._streams[operation.stream]:
-            if given.number < other.number < operation.number and other.outcome == "ok":
+        published = self._streams[operation.stream]
+        for at in range(bisect_right(published, given.number, key=_number), len(published)):
+            other = published[at]
+            if other.number >= operation.number:
+                break
+            if other.outcome == "ok":
                 self._check_passed(group, other, identity)
 
     def _check_passed(self, group: str, other: Operation, by: MessageId) -> None:

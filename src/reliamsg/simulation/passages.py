@@ -106,7 +106,8 @@ def names(gap: Gap, message: MessageId) -> bool:
 def covers(gap: Gap, message: MessageId) -> bool:
     """Whether a message lies in a gap. One whose end is not known may reach over epochs of which nothing is known
     either."""
-    if gap.stream != stream_of(message):
+    # Compared without making a stream for it: what is handed out is held against all gaps.
+    if gap.stream != (message.producer, message.topic, message.partition):
         return False
     if gap.last is None:
         return (message.epoch, message.seq) >= (gap.epoch, gap.first)
