@@ -17,8 +17,6 @@ class Scheduler:
 
     def __init__(self, now: float) -> None:
         self.now = now
-        self.events = 0
-        """How many calls were made."""
         self._queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -32,6 +30,5 @@ class Scheduler:
         queue = self._queue
         while queue and queue[0][0] <= until:
             self.now, _, call, arguments = heapq.heappop(queue)
-            self.events += 1
             call(*arguments)
         self.now = max(self.now, until)

@@ -73,6 +73,18 @@ ON_THEIR_OWN: dict[str, float] = {"torn_checkpoint": 0.1, "restored_inbox": 0.06
 """Faults that a seed draws each by dice of its own, with this chance: so they came without changing the others'."""
 
 
+class _Dice:
+    """One fault's."""
+
+    __slots__ = ("first", "random", "rate", "roll")
+
+    def __init__(self, first: float, chance: random.Random) -> None:
+        self.first = self.rate = first
+        """Its chance at the first opportunity, and at the next."""
+        self.random = chance
+        self.roll = chance.random
+
+
 class Faults:
     """Which faults there are in one run, and their dice: each has its own, so that leaving one out changes no other's.
 
@@ -84,25 +96,27 @@ class Faults:
         self.struck: dict[str, int] = {}
         self.over = False
         """From now on nothing fails any more."""
-        self._rates = {name: FAULTS[name][0] for name in sorted(self.enabled)}
-        self._random = {name: random.Random(f"{seed}/{name}") for name in sorted(self.enabled)}
+        self._dice = {name: _Dice(FAULTS[name][0], random.Random(f"{seed}/{name}")) for name in self.enabled}
 
     def bites(self, name: str, times: float = 1.0) -> bool:
         """Whether a fault happens at this opportunity, which counts as much as `times` ones."""
-        rate = self._rates.get(name)
-        if rate is None or self.over:
+        dice = self._dice.get(name)
+        if dice is None or self.over:
             return False
-        first = FAULTS[name][0]
-        if self._random[name].random() < min(MOST, rate * times):
-            self._rates[name] = first
+        rate = dice.rate
+        chance = rate * times
+        if dice.roll() < (
+            chance if chance < MOST else MOST
+        ):  # nothing is asked more often: min() takes longer
+            dice.rate = dice.first
             return True
         if rate < MOST:
-            self._rates[name] = min(MOST, rate * (1 + GROWTH * times * first))
+            dice.rate = min(MOST, rate * (1 + GROWTH * times * dice.first))
         return False
 
     def random(self, name: str) -> random.Random:
         """The fault's own dice, for its details."""
-        return self._random[name]
+        return self._dice[name].random
 
     def strikes(self, name: str) -> None:
         """It changed something."""

@@ -17,7 +17,8 @@ from reliamsg.simulation.clock import Scheduler
 __all__ = ["Connection", "End", "Path"]
 
 Call = Callable[..., object]
-LATENCY_S = (0.0005, 0.02)
+LEAST_LATENCY_S = 0.0005
+MOST_LATENCY_S = 0.02
 HEARTBEAT_S = (3.0, 9.0)
 """An end that hears nothing for a time between these gives its connection up."""
 
@@ -35,7 +36,8 @@ class Path:
         self.connections: dict[Connection, None] = {}
 
     def latency(self) -> float:
-        return self.random.uniform(*LATENCY_S) + self.delay
+        # uniform(), written out: everything that is sent asks for it.
+        return LEAST_LATENCY_S + (MOST_LATENCY_S - LEAST_LATENCY_S) * self.random.random() + self.delay
 
     @property
     def passes(self) -> bool:
@@ -78,9 +80,10 @@ class End:
     def _carry(self) -> None:
         """One more of what was sent comes, unless nothing does by then."""
         path = self.connection.path
-        at = max(self._latest, path.scheduler.now + path.latency())
+        now = path.scheduler.now
+        at = max(self._latest, now + path.latency())
         self._latest = at
-        path.scheduler.after(at - path.scheduler.now, self._arrive)
+        path.scheduler.after(at - now, self._arrive)
 
     def _arrive(self) -> None:
         if not self.alive:
