@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import msgspec
 
 from reliamsg.message import Stream
 from reliamsg.sending import feed, forms
@@ -60,7 +60,7 @@ class Outbox:
     """Rows of one stream, and what was asked for."""
 
     def __init__(self, numbers: range) -> None:
-        self.rows = [replace(row(1), id=number) for number in numbers]
+        self.rows = [msgspec.structs.replace(row(1), id=number) for number in numbers]
         self.asked: list[tuple[int, int | None]] = []
 
     def page(self, first: int, stream_id: int | None, max_bytes: int) -> list[Row]:

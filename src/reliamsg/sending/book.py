@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+
+import msgspec
 
 from reliamsg.core.ranges import RangeSet
 from reliamsg.message import Stream
@@ -39,7 +40,9 @@ class Page:
 
     def renumber(self, epochs: Mapping[int, int]) -> None:
         """Epochs have other numbers."""
-        self.chain = [replace(link, epoch=epochs.get(link.epoch, link.epoch)) for link in self.chain]
+        self.chain = [
+            msgspec.structs.replace(link, epoch=epochs.get(link.epoch, link.epoch)) for link in self.chain
+        ]
         self.removed = {epochs.get(epoch, epoch): ranges for epoch, ranges in self.removed.items()}
 
     def between(self, start: Position, end: Position) -> list[tuple[ChainRow, int, int]]:

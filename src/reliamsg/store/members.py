@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 __all__ = ["ChainRow", "Member", "Position", "RemovedRange"]
 
 Position = tuple[int, int]
@@ -24,8 +26,7 @@ class Member:
     """It has settled what comes before."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChainRow:
+class ChainRow(msgspec.Struct, frozen=True):
     """A non-empty epoch of a stream."""
 
     epoch: int

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry
@@ -128,7 +130,7 @@ def take_out(
             continue
         for number, (low, high) in enumerate(parts):
             frame = cut(row, low, high)
-            after = replace(row, seq=low, count=high - low + 1, size=len(frame), frame=frame)
+            after = msgspec.structs.replace(row, seq=low, count=high - low + 1, size=len(frame), frame=frame)
             if number == 0:
                 db.execute(
                     "UPDATE batch SET seq = ?, count = ?, size = ?, frame = ? WHERE id = ?",
@@ -136,7 +138,7 @@ def take_out(
                 )
                 changed.append((row, after))
             else:
-                added.append(replace(after, id=_insert(db, after)))
+                added.append(msgspec.structs.replace(after, id=_insert(db, after)))
     return Taken(tuple(gone), tuple(changed), tuple(added), tuple(spans))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from reliamsg.message import Prev, Stream
 
 __all__ = ["COLUMNS", "Cursors", "NewBatch", "Parked", "Row", "StreamRow"]
@@ -13,8 +15,7 @@ COLUMNS = "id, stream_id, epoch, incarnation, seq, count, size, wall_us"
 """Of a batch, all but its frame, in the order of a :class:`Row`'s fields."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """A batch as the outbox holds it."""
 
     id: int
@@ -45,8 +46,7 @@ class StreamRow:
     next_seq: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class NewBatch:
+class NewBatch(msgspec.Struct, frozen=True):
     """A batch to store."""
 
     stream: StreamRow

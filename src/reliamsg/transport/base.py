@@ -15,9 +15,11 @@ transport may be called from any thread, events included, and do not block eithe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
+
+import msgspec
 
 from reliamsg.config import Site
 
@@ -42,8 +44,7 @@ class Outcome(Enum):
     ``Site.max_frame_bytes``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(msgspec.Struct, frozen=True):
     """One broker message to publish."""
 
     token: int
@@ -76,8 +77,7 @@ Token = object
 """Names one delivery to the transport that made it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """One broker message that arrived."""
 
     token: Token
@@ -86,7 +86,7 @@ class Delivery:
     """AMQP: the routing key; MQTT: the topic. As received: not checked."""
     body: bytes
     content_type: str | None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """AMQP headers or MQTT 5 user properties whose values are strings; others are left out."""
     redelivered: bool = False
     """The broker's own flag (AMQP ``redelivered``, MQTT DUP)."""

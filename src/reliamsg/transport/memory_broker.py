@@ -15,8 +15,10 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from reliamsg.transport.base import Binding, Delivery, Outcome, Outgoing
 from reliamsg.transport.memory_control import MemoryControl
@@ -368,7 +370,7 @@ class MemoryBroker:
                     del ready[at]
                     self._numbers += 1
                     connection.unacknowledged[self._numbers] = _Held(queue, message)
-                    found.append(replace(message, token=(connection, self._numbers)))
+                    found.append(msgspec.structs.replace(message, token=(connection, self._numbers)))
             if found:
                 connection.seen_empty = False
             return found
@@ -449,7 +451,7 @@ class MemoryBroker:
             body = bytearray(message.body)
             bit = self._random.randrange(len(body) * 8)
             body[bit // 8] ^= 1 << bit % 8
-            message = replace(message, body=bytes(body))
+            message = msgspec.structs.replace(message, body=bytes(body))
         times = 1
         if self._duplicate:
             self._duplicate -= 1
@@ -480,7 +482,7 @@ class MemoryBroker:
         self._connections.remove(connection)
         self.control.leave(connection)
         for held in reversed(connection.unacknowledged.values()):
-            self._queues[held.queue].appendleft(replace(held.message, redelivered=True))
+            self._queues[held.queue].appendleft(msgspec.structs.replace(held.message, redelivered=True))
         connection.unacknowledged.clear()
         for queue in connection.queues:
             if self._owners.get(queue) is connection:

@@ -22,7 +22,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -128,8 +127,7 @@ _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
 _decode_records = msgspec.msgpack.Decoder(Records).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """An envelope that was verified, and the bytes it came in."""
 
     envelope: Envelope
