@@ -28,7 +28,8 @@ class RangeSet:
 
     def add(self, first: int, last: int) -> None:
         """Put `first` to `last` into the set."""
-        _check(first, last)
+        if first > last:
+            raise _reversed(first, last)
         lasts = self._lasts
         if not lasts or first > lasts[-1] + 1:  # the usual case: beyond all that is there
             self._firsts.append(first)
@@ -45,7 +46,8 @@ class RangeSet:
 
     def remove(self, first: int, last: int) -> None:
         """Take `first` to `last` out of the set; what is not in it does not matter."""
-        _check(first, last)
+        if first > last:
+            raise _reversed(first, last)
         low = bisect_left(self._lasts, first)
         high = bisect_right(self._firsts, last)
         if low >= high:
@@ -66,40 +68,47 @@ class RangeSet:
     def missing(self, first: int, last: int, most: int | None = None) -> list[Span]:
         """What of `first` to `last` is not in the set, in order; only the lowest `most` intervals, where that is
         given."""
-        _check(first, last)
+        if first > last:
+            raise _reversed(first, last)
+        firsts, lasts = self._firsts, self._lasts
         found: list[Span] = []
-        for i in range(bisect_left(self._lasts, first), len(self._firsts)):
-            if self._firsts[i] > last:
+        for i in range(bisect_left(lasts, first), len(firsts)):
+            if firsts[i] > last:
                 break
             if most is not None and len(found) >= most:
                 return found
-            if self._firsts[i] > first:
-                found.append((first, self._firsts[i] - 1))
-            first = self._lasts[i] + 1
+            if firsts[i] > first:
+                found.append((first, firsts[i] - 1))
+            first = lasts[i] + 1
         if first <= last and (most is None or len(found) < most):
             found.append((first, last))
         return found
 
     def overlap(self, first: int, last: int, limit: int | None = None) -> list[Span]:
         """What of `first` to `last` is in the set, in order; of that the first `limit` intervals."""
-        _check(first, last)
+        if first > last:
+            raise _reversed(first, last)
+        firsts, lasts = self._firsts, self._lasts
         found: list[Span] = []
-        for i in range(bisect_left(self._lasts, first), len(self._firsts)):
-            if self._firsts[i] > last or len(found) == limit:
+        for i in range(bisect_left(lasts, first), len(firsts)):
+            if firsts[i] > last or len(found) == limit:
                 break
-            found.append((max(first, self._firsts[i]), min(last, self._lasts[i])))
+            found.append((max(first, firsts[i]), min(last, lasts[i])))
         return found
 
     def covers(self, first: int, last: int) -> bool:
         """Whether all of `first` to `last` is in the set."""
-        _check(first, last)
-        i = bisect_left(self._lasts, first)
-        return i < len(self._firsts) and self._firsts[i] <= first and self._lasts[i] >= last
+        if first > last:
+            raise _reversed(first, last)
+        lasts = self._lasts
+        i = bisect_left(lasts, first)
+        return i < len(lasts) and self._firsts[i] <= first and lasts[i] >= last
 
     def run_from(self, number: int) -> int | None:
         """The last number of the unbroken run that holds `number`; None if it is not in the set."""
-        i = bisect_left(self._lasts, number)
-        return self._lasts[i] if i < len(self._firsts) and self._firsts[i] <= number else None
+        lasts = self._lasts
+        i = bisect_left(lasts, number)
+        return lasts[i] if i < len(lasts) and self._firsts[i] <= number else None
 
     def next_at(self, number: int) -> int | None:
         """The lowest member at or above `number`."""
@@ -152,6 +161,5 @@ class RangeSet:
         return f"RangeSet({list(self)})"
 
 
-def _check(first: int, last: int) -> None:
-    if first > last:
-        raise ValueError(f"an interval ends at {last}, before it starts at {first}")
+def _reversed(first: int, last: int) -> ValueError:
+    return ValueError(f"an interval ends at {last}, before it starts at {first}")

@@ -37,7 +37,7 @@ is persisted, it has no more time than others."""
 
 
 class _Site:
-    __slots__ = ("ahead", "bytes", "connected", "grace", "pending", "prefetch", "turns_over")
+    __slots__ = ("ahead", "bytes", "grace", "pending", "prefetch", "turns_over")
 
     def __init__(self, prefetch: float, grace: float = SPILL_AFTER_S) -> None:
         self.prefetch = prefetch
@@ -45,7 +45,6 @@ class _Site:
         """Seconds after which a delivery is overdue."""
         self.turns_over = prefetch < float("inf")
         """Whether its window bounds what is in memory, so that deliveries of streams that move may stay there."""
-        self.connected = False
         self.pending: dict[int, Waiting] = {}
         """Oldest first."""
         self.ahead: dict[int, Waiting] = {}
@@ -65,15 +64,16 @@ class WaitingRoom:
         """`sites`: each site's name and how many deliveries it lets wait."""
         self._sites = {name: _Site(prefetch) for name, prefetch in sites.items()}
         self._sites[REPAIRS] = _Site(float("inf"), REPAIRS_AFTER_S)
+        self._connected: set[str] = set()
         self._entered = 0
 
     def connected(self, site: str) -> None:
-        self._sites[site].connected = True
+        self._connected.add(site)
 
     def disconnected(self, site: str) -> None:
         """Every delivery of the connection is void: the broker will deliver again."""
         void = self._sites[site]
-        void.connected = False
+        self._connected.discard(site)
         states = {id(waiting.state): waiting.state for waiting in void.pending.values()}
         for waiting in void.pending.values():
             waiting.released = True
@@ -85,7 +85,7 @@ class WaitingRoom:
 
     @property
     def any_connected(self) -> bool:
-        return any(site.connected for site in self._sites.values())
+        return bool(self._connected)
 
     def pending(self, site: str) -> int:
         """How many deliveries the site's broker must keep."""

@@ -183,6 +183,8 @@ class SiteWindow:
 
     def probe(self, now: float) -> bool:
         """Let parked lanes whose time has come try again; whether there are any."""
+        if not self.lanes:  # the usual case: nothing is parked
+            return False
         due = [
             lane for lane in self.lanes.values() if lane.state is LaneState.PARKED and lane.retry_at <= now
         ]

@@ -250,8 +250,11 @@ class ReceivingEngine:
     def _busy_sites(self) -> list[tuple[float, SiteReceiver]]:
         """The sites at which another consumer reads, and since when, as far as this one must yield to it."""
         may_stay = self.shared.membership.may_stay
-        found = [(site.busy_since, site) for site in self.sites.values()]
-        return [(since, site) for since, site in found if since is not None and not may_stay(site)]
+        return [
+            (since, site)
+            for site in self.sites.values()
+            if (since := site.busy_since) is not None and not may_stay(site)
+        ]
 
     def _report_errors(self) -> None:
         conflicts = self.shared.core.conflicts

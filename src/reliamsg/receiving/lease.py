@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
 from reliamsg.wire.limits import MAX_NONCE_BYTES
 
 __all__ = ["Beacon", "Lease", "Other", "make_nonce", "parse_nonce"]
@@ -30,8 +32,7 @@ _LEAST = b"\xff"
 Role = Literal["active", "standby"]
 
 
-@dataclass(frozen=True, slots=True)
-class Beacon:
+class Beacon(msgspec.Struct, frozen=True):
     """What an inbox says of itself."""
 
     inbox: str
@@ -175,6 +176,8 @@ class Lease:
 
     def rival(self, now: float) -> Other | None:
         """Another inbox that said within `takeover_timeout` that it reads: of several the one that claims most."""
+        if not self.others:
+            return None
         rivals = [each for each in self.others.values() if now - each.active_at < self.takeover_timeout]
         return min(rivals, key=lambda each: each.beacon.rank, default=None)
 

@@ -422,6 +422,8 @@ class SiteReceiver:
 
     def report_rejected(self, now: float, everything: bool = False) -> None:
         """Journal what was rejected since the last commit, and log it, each reason at most once a second."""
+        if not self._unlogged and not self._unreported:
+            return
         for reason, count in self._unreported.items():
             self.shared.note("rejected", site=self.name, reason=reason, detail={"count": count})
             self._unlogged[reason] = self._unlogged.get(reason, 0) + count

@@ -84,7 +84,7 @@ class Outcomes:
     def is_published(self, first: int, last: int) -> bool:
         with self._engine.lock:
             published = self._engine.core.confirms.published.covers(first, last)
-            return published and not self._removed.overlap(first, last)
+            return published and (self._removed.empty or not self._removed.overlap(first, last))
 
     def site_states(self, first: int, last: int) -> dict[str, SiteState]:
         with self._engine.lock:

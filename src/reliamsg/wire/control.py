@@ -434,10 +434,11 @@ def _sound_position(position: Position) -> bool:
 
 
 def _sound_spans(spans: list[Span3]) -> bool:
-    return len(spans) <= MAX_SPANS and all(
-        1 <= epoch <= MAX_SEQ and 1 <= first <= last <= MAX_SEQ for epoch, first, last in spans
+    return not spans or (
+        len(spans) <= MAX_SPANS
+        and all(1 <= epoch <= MAX_SEQ and 1 <= first <= last <= MAX_SEQ for epoch, first, last in spans)
     )
 
 
 def _counts(*numbers: int) -> bool:
-    return all(0 <= number <= MAX_SEQ for number in numbers)
+    return min(numbers) >= 0 and max(numbers) <= MAX_SEQ
