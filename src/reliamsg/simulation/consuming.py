@@ -186,7 +186,8 @@ class ConsumerProcess(Process):
         self._watch.look(self.scheduler.now, runs)
         if engine is None:
             return
-        self._ask_durable(engine)
+        if self._waits is not None:
+            self._ask_durable(engine)
         if not self._busy and (engine.shared.may_hand_out or self._chunk is not None):
             self._busy = True
             self.after(self.random.uniform(0.0, HANDLING_S), self._handle)
@@ -269,8 +270,9 @@ class ConsumerProcess(Process):
 
     def _acknowledge(self, engine: ReceivingEngine, message: Message) -> None:
         message.ack()
-        self.world.oracle.acknowledged(self.group, self.name, message.id)
-        self._acked.append(message.id)
+        identity = message.id
+        self.world.oracle.acknowledged(self.group, self.name, identity)
+        self._acked.append(identity)
         if self._waits is None and self._application.random() < 0.3:
             self._waits = engine.want_durable(), self._acked
             self._acked = []

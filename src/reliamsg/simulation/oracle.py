@@ -196,7 +196,7 @@ class Oracle:
             return  # another inbox may have taken them, or there are two histories
         for epoch, first, last in spans:
             for message in self._let_go[group]:
-                if (stream_of(message), message.epoch) == (stream, epoch) and first <= message.seq <= last:
+                if message.epoch == epoch and first <= message.seq <= last and stream_of(message) == stream:
                     self.violate(
                         "let_go_unsafe", f"{message} is lacking at {consumer}, and its broker let it go"
                     )
@@ -216,13 +216,13 @@ class Oracle:
         self._identify(operation, identity)
         given = self._given.setdefault((group, operation.stream), _Given())
         if identity in self.handed[group]:
-            self._again(group, consumer, message)
+            self._again(group, consumer, message, identity)
         elif not (message.redelivered or message.replayed):
             self._first(group, consumer, operation, identity, given)
         told = (identity.epoch, identity.seq) < self._told_positions.get((consumer, message.stream), (0, 0))
         if not message.replayed and self.passages[group].knows_declared(consumer, identity, told):
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
-        self._check_failed(group, consumer, given, message)
+        self._check_failed(group, consumer, given, message, identity)
         self._buried[group].discard(identity)
         self.handed[group][identity] = consumer
         self._given_at[group][identity] = self._scheduler.now
@@ -235,35 +235,37 @@ class Oracle:
         """The clock of the consumer's next gap begins now."""
         given.moved_at[consumer] = self.watches[consumer].read(self._scheduler.now)
 
-    def _check_failed(self, group: str, consumer: str, given: _Given, message: Message) -> None:
+    def _check_failed(
+        self, group: str, consumer: str, given: _Given, message: Message, identity: MessageId
+    ) -> None:
         """Nothing overtakes a message that has to come again, since handling it raised. It need not come again where
         another inbox had settled it, which this one may hear of any time."""
         failed = given.failed.get(consumer)
         if not failed or message.replayed:
             return
-        failed.discard(message.id)
+        failed.discard(identity)
         elsewhere = self.acked[group] | self.doubted[group] if len(self.inboxes[group]) > 1 else set()
         before = [
             each for each in failed - elsewhere if (each.epoch, each.seq) < (message.epoch, message.seq)
         ]
         if before:
             self.violate(
-                "out_of_order", f"{message.id} at {consumer}, before {before[0]}, which failed, came again"
+                "out_of_order", f"{identity} at {consumer}, before {before[0]}, which failed, came again"
             )
 
-    def _again(self, group: str, consumer: str, message: Message) -> None:
+    def _again(self, group: str, consumer: str, message: Message, identity: MessageId) -> None:
         if message.replayed:
             return
-        before = self.handed[group][message.id]
+        before = self.handed[group][identity]
         told = self._told.get((consumer, message.stream), (0, 0))
         since, until = self.apart.get(consumer, (float("inf"), float("inf")))
-        took_over = consumer in self.standbys and not since <= self._given_at[group][message.id] < until
+        took_over = consumer in self.standbys and not since <= self._given_at[group][identity] < until
         knew = before == consumer or took_over or (message.epoch, message.seq) < told
         if knew and not message.redelivered:
-            self.violate("duplicate", f"{message.id} at {consumer}, before at {before}")
-        by, _ = self.settled[group].get(message.id, ("", 0.0))
+            self.violate("duplicate", f"{identity} at {consumer}, before at {before}")
+        by, _ = self.settled[group].get(identity, ("", 0.0))
         if by == consumer:
-            self.violate("redelivered_after_ack", f"{message.id} at {consumer}")
+            self.violate("redelivered_after_ack", f"{identity} at {consumer}")
 
     def _first(
         self, group: str, consumer: str, operation: Operation, identity: MessageId, given: _Given
