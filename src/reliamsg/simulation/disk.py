@@ -41,6 +41,7 @@ class Crash(BaseException):
 
 
 _execute = sqlite3.Connection.execute
+_CHECKPOINT = "PRAGMA wal_checkpoint"
 
 
 class _Connection(sqlite3.Connection):
@@ -51,6 +52,8 @@ class _Connection(sqlite3.Connection):
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         if sql == "COMMIT" and self.drive is not None:
             return self.drive.commit(super().execute)
+        if sql.startswith(_CHECKPOINT) and self.drive is not None:
+            self.drive.checkpointed = True
         return _execute(self, sql, parameters)
 
     def close(self) -> None:
@@ -66,6 +69,8 @@ class Drive:
         self.path = path
         self.mishap: Callable[[], Mishap] = lambda: ""
         self.commits = 0
+        self.checkpointed = True
+        """The database file may be another than it was at the latest commit: nothing else writes to it."""
         self._kind, self._owner = kind, owner
         self._random = chance
         self._wal = path.with_name(path.name + "-wal")
@@ -109,6 +114,7 @@ class Drive:
         connection.drive = self
         self._connection, self._opened, self._synced = connection, before, None
         self._looked = False
+        self.checkpointed = True
         return connection
 
     def closed(self) -> None:
@@ -154,7 +160,9 @@ class Drive:
             raise Crash
         before = self.image() if mishap == "torn_write" else None
         if self._clock is not None:
-            self._look_at_database()
+            if self.checkpointed:
+                self._look_at_database()
+                self.checkpointed = False
             self._committed_at = self._clock()
         cursor = execute("COMMIT")
         self.commits += 1

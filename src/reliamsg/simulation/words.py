@@ -25,13 +25,19 @@ class Words:
         """Before which it has told producers that everything is settled, whether or not it ended since."""
         self._beacons: dict[int, float] = {}
         """When it sent which."""
+        self._latest: tuple[str, bytes, State] | None = None
+        """The latest frame that it sent, with its address: every site is sent the same."""
         self._proof: float | None = None
         """When it sent the latest of those that came back: nobody else read then."""
 
     def tells(self, address: str, body: bytes, now: float) -> None:
         """It sends a control frame."""
-        state = open_control(body, address, self._keys)
-        assert isinstance(state, State)  # consumers send nothing else
+        latest = self._latest
+        if latest is None or latest[:2] != (address, body):
+            opened = open_control(body, address, self._keys)
+            assert isinstance(opened, State)  # consumers send nothing else
+            latest = self._latest = address, body, opened
+        state = latest[2]
         if not state.producer:
             self._beacons[state.number] = now
             if state.role == "active":
