@@ -115,8 +115,11 @@ def test_queue_deleted_and_unbound(
             print(f"{deleted} batches were in the queue")
             wait_for(lambda n=lost: len(dropped(t)) > n, 20, "the consumer notices that its queue is gone")
             t.flows(300)
-        # As long as nothing is sent there, what a group that looks declares again would never have been missed.
+        # A group that comes back, or that nothing comes to, declares again what is missing, maybe before it is missed.
+        wait_for(lambda: len(connections(t)) > len(dropped(t)), 20, "the consumer is connected again")
         t.catches_up("dc1")
+        received = from_dc1(t)
+        wait_for(lambda: from_dc1(t) > received + 100, 20, "the consumer reads dc1")
         returned = len(t.rows(producer, "returned"))
         connection.channel().queue_unbind(queue, EXCHANGE, unique)
         wait_for(lambda: len(t.rows(producer, "returned")) > returned, 20, "batches are returned")
@@ -128,6 +131,17 @@ def test_queue_deleted_and_unbound(
 def dropped(t: Traffic) -> list[JournalRow]:
     """When the consumer lost its connection to dc1."""
     return [row for row in t.rows(t.consumer, "disconnected") if row.site == "dc1"]
+
+
+def connections(t: Traffic) -> list[JournalRow]:
+    """When the consumer was connected to dc1."""
+    return [row for row in t.rows(t.consumer, "connected") if row.site == "dc1"]
+
+
+def from_dc1(t: Traffic) -> int:
+    """How many messages dc1 delivered, first or second copies."""
+    rows = t.rows(t.consumer, "received", "duplicate")
+    return sum(row.last - row.first + 1 for row in rows if row.site == "dc1")
 
 
 SMALL_BATCHES = {"rate": 2_000, "chunk": 20, "options": {"max_batch_messages": 20}}
