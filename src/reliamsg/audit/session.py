@@ -13,6 +13,12 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # An overflow or a bad cast is a mistake of ours, and must not become a NULL that nobody sees.
     "spark.sql.ansi.enabled": "true",
+    # Spark works out for every step what must be so of its columns, to filter by that elsewhere. Here it filters
+    # nothing away, and with as many conditions as a step has it takes more than half of the time that plans take.
+    "spark.sql.constraintPropagation.enabled": "false",
+    # Segments are small. Reckoned as 4 MB each, as by default, every few dozen make a partition, and that a task in
+    # each step that reads rows.
+    "spark.sql.files.openCostInBytes": "65536",
 }
 _APPLICATION_SETTINGS = {
     # Remembering for each expression which line of Python it came from doubles the time that plans take.
