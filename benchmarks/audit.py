@@ -70,7 +70,7 @@ def measure(messages: int, interval: float, runs: int) -> dict[str, Any]:
         directory = Path(name)
         took = traffic(directory, messages, interval)
         started = time.monotonic()
-        spark = make_session("local[2]")
+        spark = make_session("local[2]", journals=directory / "journals")
         startup = time.monotonic() - started
         seconds = []
         for run in range(runs):

@@ -22,7 +22,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
 
-    spark = make_session(arguments.master)
+    spark = make_session(arguments.master, journals=arguments.journals)
     try:
         verdict = audit(spark, arguments.journals, out=arguments.out)
     finally:

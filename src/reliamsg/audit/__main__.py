@@ -102,21 +102,21 @@ def _command(
         raise FileNotFoundError(f"{journals}: there is no such directory")
     if out is not None:
         Output(out)  # what is wrong with it is said before Spark is started
-    with _session(master) as spark:
+    with _session(master, journals) as spark:
         found = audit(spark, journals, out=out, expect=rules)
     click.echo(json.dumps(found, ensure_ascii=False) if as_json else table(found))
     return status(found)
 
 
 @contextmanager
-def _session(master: str | None) -> Iterator[SparkSession]:
+def _session(master: str | None, journals: str) -> Iterator[SparkSession]:
     """A Spark session whose Java process does not write to this one's output."""
     submitted = os.environ.get("PYSPARK_GATEWAY_PORT") is not None
     if master is None and not submitted:
         master = "local[*]"
     with tempfile.TemporaryFile() as chatter, _redirected(chatter.fileno()):
         try:
-            spark = make_session(master, settings=_QUIET)
+            spark = make_session(master, journals=journals, settings=_QUIET)
         except Exception as error:
             chatter.seek(0)
             said = chatter.read().decode(errors="replace").strip().splitlines() or [str(error)]
