@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+_PLACES = ("tests/audit/", "tests/cli/", "tests/docs/")
+"""Where ``make test`` looks for such tests: to look through all takes as long as some of them."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "spark: works with Spark; all such tests run in one process")
 
@@ -18,6 +22,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
         item.add_marker(pytest.mark.spark)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("spark") and not item.nodeid.startswith(_PLACES):
+            raise pytest.UsageError(
+                f"{item.nodeid}: 'make test' looks for tests with Spark in {_PLACES} only"
+            )
 
 
 @pytest.fixture(scope="session")
