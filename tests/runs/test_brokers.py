@@ -91,10 +91,10 @@ def test_out_of_memory(
         assert_complete(run.check())
 
 
-def test_queue_deleted_and_unbound(
+def test_queue_unbound_and_deleted(
     tmp_path: Path, rabbit: RabbitNode, paths: Paths, unique: str, size: Size[int]
 ) -> None:
-    """Somebody deletes the group's queue with messages in it, and later takes its binding away."""
+    """Somebody takes the group's binding away, and later deletes its queue with messages in it, twice."""
     queue = group_queue(unique, 0, unique)
     with run_in(tmp_path / "run") as run, contextlib.ExitStack() as stack:
         consumer = run.consumer(unique, paths.sites(paths.consumer, prefetch=4), [unique], delay=0.001, batch=20,
@@ -108,22 +108,21 @@ def test_queue_deleted_and_unbound(
         producer.start()
         connection = pika.BlockingConnection(pika.URLParameters(rabbit.url + "?heartbeat=0"))  # mostly idle
         stack.callback(connection.close)
+        # First of all: of a queue that is deleted, and declared again by several at once, RabbitMQ 3.10 may keep a
+        # route that nobody can take away. And while messages come: otherwise the group looks, and declares again what
+        # is missing, maybe before it is missed.
+        wait_for(lambda: from_dc1(t) > 100, 20, "the consumer reads dc1")
+        connection.channel().queue_unbind(queue, EXCHANGE, unique)
+        wait_for(lambda: t.rows(producer, "returned"), 20, "batches are returned")
+        t.flows(300)
         for _ in range(2):
+            t.catches_up("dc1")
             deleted = wait_for(lambda: rabbit.queue_depth(queue), 30, "messages are queued at dc1")
             lost = len(dropped(t))
             connection.channel().queue_delete(queue)
             print(f"{deleted} batches were in the queue")
             wait_for(lambda n=lost: len(dropped(t)) > n, 20, "the consumer notices that its queue is gone")
             t.flows(300)
-        # A group that comes back, or that nothing comes to, declares again what is missing, maybe before it is missed.
-        wait_for(lambda: len(connections(t)) > len(dropped(t)), 20, "the consumer is connected again")
-        t.catches_up("dc1")
-        received = from_dc1(t)
-        wait_for(lambda: from_dc1(t) > received + 100, 20, "the consumer reads dc1")
-        returned = len(t.rows(producer, "returned"))
-        connection.channel().queue_unbind(queue, EXCHANGE, unique)
-        wait_for(lambda: len(t.rows(producer, "returned")) > returned, 20, "batches are returned")
-        t.flows(300)
         producer.stop()
         t.drained()
 
@@ -131,11 +130,6 @@ def test_queue_deleted_and_unbound(
 def dropped(t: Traffic) -> list[JournalRow]:
     """When the consumer lost its connection to dc1."""
     return [row for row in t.rows(t.consumer, "disconnected") if row.site == "dc1"]
-
-
-def connections(t: Traffic) -> list[JournalRow]:
-    """When the consumer was connected to dc1."""
-    return [row for row in t.rows(t.consumer, "connected") if row.site == "dc1"]
 
 
 def from_dc1(t: Traffic) -> int:
