@@ -73,7 +73,9 @@ class Consumer:
     `repair_timeout`: so long, at most, a gap's clock waits for a producer that says that it still holds the
     messages. `takeover_timeout`: another consumer that reads for the group for so long is the
     end of this one (:class:`GroupBusy`), unless this one is a `standby`: it waits, for ever, and takes over when the
-    other was not heard for so long, or was closed. With the same inbox it goes on exactly where that stopped; with
+    other was not heard for so long, or was closed. An AMQP broker takes up to twice ``Site.heartbeat`` to notice that
+    a connection was cut, and keeps its lock meanwhile: with less than that, whoever is started anew after a cut may
+    end because of the one before. With the same inbox it goes on exactly where that stopped; with
     one of its own at the last position that it heard, with what may have been handed out flagged ``redelivered``,
     and it needs producers with ``release="consumed"``, for what the other had taken in. A consumer that can't prove
     for half of `takeover_timeout` that it is the one that reads hands out nothing until it can.
