@@ -296,6 +296,14 @@ def planted_in_several() -> dict[str, tuple[list[Journal], list[tuple[str, int, 
         [("acknowledged_twice", 5, 5), ("duplicate", 5, 5)],
     )
     one, two = pair()
+    cases["passed over after a restart, and set aside by another that took over"] = (
+        [
+            one.add("delivered", 1, 5).add("acknowledged", 1, 3).boot().add("delivered", 6, 7),
+            two.add("took_over", 0).add("redelivered", 4, 5).add("dead_lettered", 5),
+        ],
+        [("not_redelivered", 4, 4)],
+    )
+    one, two = pair()
     cases["a hole that another chain fills"] = (
         [
             one.add("delivered", 1, 2).add("delivered", 6, 7),

@@ -145,7 +145,7 @@ def _given() -> list[Column]:
         _found(
             "not_redelivered",
             _is(*HANDED)
-            & ~F.coalesce("acknowledged_elsewhere", F.lit(False))
+            & ~F.coalesce("dealt_elsewhere", F.lit(False))
             & (
                 _passed(
                     "previous_next_boot", "previous_next_pass", F.col("previous_next_pass") < F.col("lsn")

@@ -153,18 +153,18 @@ def _with_others(pairs: DataFrame) -> DataFrame:
             F.max(settled).over(anywhere).alias("settled"),
             F.max(flagged).over(anywhere).alias("flagged"),
             *(
-                least_or_most(F.when(acknowledged, F.col("rank"))).over(anywhere).alias(name)
-                for name, least_or_most in (("acknowledged_low", F.min), ("acknowledged_high", F.max))
+                least_or_most(F.when(is_so, F.col("rank"))).over(anywhere).alias(f"{name}_{end}")
+                for name, is_so in (("acknowledged", acknowledged), ("dealt", acknowledged | labels["dead"]))
+                for end, least_or_most in (("low", F.min), ("high", F.max))
             ),
         )
         .withColumns(
             {
                 "acknowledged_apart": (F.col("acknowledged_low") < F.col("acknowledged_high")) & ~F.col("flagged"),
-                "acknowledged_elsewhere": (F.col("acknowledged_low") != F.col("rank"))
-                | (F.col("acknowledged_high") != F.col("rank")),
+                "dealt_elsewhere": (F.col("dealt_low") != F.col("rank")) | (F.col("dealt_high") != F.col("rank")),
             }
         )
-        .drop("began", "previous_boot", "previous_pass", "previous_handed", "flagged")
+        .drop("dealt_low", "dealt_high", "began", "previous_boot", "previous_pass", "previous_handed", "flagged")
     )  # fmt: skip
 
 

@@ -338,6 +338,11 @@ class _Reader:
         if (start := self._ahead(row, state, last)) <= last:
             self._advance(row, state, start, last)
 
+    def dead(self, stream: Stream, epoch: int) -> Spans:
+        """What it set aside."""
+        state = self.streams.get(stream)
+        return Spans() if state is None else _at(state.dead, epoch)
+
     def _dead_lettered(self, row: JournalRow, state: _StreamState) -> None:
         _at(state.dead, row.epoch).add(row.first, row.last)
         self.facts.dead.put(key_of(row), row.first, row.last)
@@ -446,6 +451,7 @@ def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:
         for other in readers:
             if other is not reader:
                 spans -= other.acknowledged[stream, epoch]  # noqa: PLW2901
+                spans -= other.dead(stream, epoch)  # noqa: PLW2901
         for first, last in spans:
             reader.findings.append(
                 Finding("not_redelivered", KINDS["not_redelivered"][1], stream, reader.facts.group,
