@@ -179,6 +179,19 @@ def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
     assert group.state.position == (10, 31)
 
 
+def test_what_is_handed_out_and_was_settled_by_the_other_holds_up_no_gaps_clock() -> None:
+    teller, group = told(30, 1, 1), Group(skip_gaps=False)
+    group.slow = 5
+    group.receive(teller, 10, 1, 5)
+    group.receive(teller, 10, 26, 30)
+    teller.reached = (10, 21), (10, 31)
+    teller.release(10, 25)
+    group.hear(teller.status())
+    assert (group.state.unacknowledged, group.state.clock.target) == (0, (10, 21, 25))
+    group.wait(30.0, teller)
+    assert {(gap.first, gap.last) for gap in group.gaps} == {(21, 25)}
+
+
 def test_what_is_handed_out_and_not_acknowledged_yet_does_not_come_again() -> None:
     teller, group = told(30, 1, 1), Group()
     group.slow = 100

@@ -119,6 +119,25 @@ def test_the_time_of_a_gap_begins_when_what_is_before_it_is_acknowledged(judged:
     assert judged.kinds == ["gap_too_early"]
 
 
+@pytest.mark.parametrize("replaced", [True, False])
+def test_what_an_older_copy_of_an_inbox_hears_to_be_settled_holds_up_no_gaps_clock(
+    judged: Judged, replaced: bool
+) -> None:
+    first = judged.publish(1)
+    judged.publish(2)
+    judged.deliver(1)
+    if replaced:
+        judged.acknowledge(first)
+        judged.oracle.inboxes["g1"].add("its own")
+        judged.oracle.inbox_replaced("g1", "g1-1", judged.scheduler.now - 1.0)
+        judged.deliver(1, redelivered=True)
+    judged.later(1.0)
+    judged.acknowledge(first)
+    judged.later(GAP_TIMEOUT - 0.5)
+    judged.expire(2, 2)
+    assert judged.kinds == ([] if replaced else ["gap_too_early"])
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_what_was_given_up_is_among_the_dead_letters(judged: Judged, kept: bool) -> None:
     first = judged.publish(1)

@@ -239,19 +239,27 @@ class Oracle:
         self, group: str, consumer: str, given: _Given, message: Message, identity: MessageId
     ) -> None:
         """Nothing overtakes a message that has to come again, since handling it raised. It need not come again where
-        another inbox had settled it, which this one may hear of any time."""
+        another inbox had settled it."""
         failed = given.failed.get(consumer)
         if not failed or message.replayed:
             return
         failed.discard(identity)
-        elsewhere = self.acked[group] | self.doubted[group] if len(self.inboxes[group]) > 1 else set()
         before = [
-            each for each in failed - elsewhere if (each.epoch, each.seq) < (message.epoch, message.seq)
+            each
+            for each in failed
+            if (each.epoch, each.seq) < (message.epoch, message.seq)
+            and not self._settled_elsewhere(group, each)
         ]
         if before:
             self.violate(
                 "out_of_order", f"{identity} at {consumer}, before {before[0]}, which failed, came again"
             )
+
+    def _settled_elsewhere(self, group: str, message: MessageId) -> bool:
+        """Whether another inbox of the group has settled it, or may have. Any time the one that has handed it out again
+        may hear of that: then it is done with it, whatever its application does."""
+        done = message in self.acked[group] or message in self.doubted[group]
+        return done and len(self.inboxes[group]) > 1
 
     def _again(self, group: str, consumer: str, message: Message, identity: MessageId) -> None:
         if message.replayed:
@@ -291,7 +299,6 @@ class Oracle:
 
     def acknowledged(self, group: str, consumer: str, message: MessageId) -> None:
         """An application acknowledged a message."""
-        self.acked[group].add(message)
         self._settled(group, consumer, message)
 
     def failed(self, group: str, consumer: str, message: MessageId) -> None:
@@ -301,7 +308,9 @@ class Oracle:
 
     def _settled(self, group: str, consumer: str, message: MessageId) -> None:
         given = self._given[group, stream_of(message)]
-        self._moved(consumer, given)
+        if not self._settled_elsewhere(group, message):  # else the clock may have begun before
+            self._moved(consumer, given)
+        self.acked[group].add(message)
         for failed in given.failed.values():
             failed.discard(message)
 
@@ -331,7 +340,6 @@ class Oracle:
         """An application gave a message up."""
         self.dead[group].add(message)
         self._buried[group].add(message)
-        self.acked[group].add(message)
         self._settled(group, consumer, message)
 
     def gap(self, group: str, consumer: str, gap: Gap) -> None:
