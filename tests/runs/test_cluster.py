@@ -162,14 +162,17 @@ def cut(cluster: RabbitCluster, seconds: float, plain: Control | None = None) ->
     if cluster.mode == "ignore":
         cluster.node(3).stop()
         cluster.node(3).start()
-    # Autoheal sometimes waits for ever, and nodes of a busy machine part by themselves: an operator would restart them.
+    # Autoheal sometimes waits for ever, and nodes of a busy machine part by themselves: an operator would restart those
+    # that serve nobody. A node that starts waits for those, whichever it is, so they start together.
     for number in (3, 2):
         try:
             cluster.wait_whole(60)
         except LabError as error:
-            print(f"node {number} is restarted: {error}")
-            cluster.node(number).stop()
-            cluster.node(number).start()
+            idle = [node.number for node in cluster.nodes if not node.serving()] or [number]
+            print(f"restarted are {idle}: {error}")
+            for each in idle:
+                cluster.node(each).stop()
+            cluster.start(*idle)
         else:
             break
     cluster.wait_whole()
