@@ -109,14 +109,21 @@ def one_drain(nodes: list[RabbitNode], topic: str, count: int) -> tuple[Run, Run
 
 def drain(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
     with rabbits() as nodes:
-        found: dict[int, Run] = {}
+        count = options.scaled(DRAINED)
+        drained, published = in_one_run(options, lambda turn: one_drain(nodes, f"stored-{turn}", count))
+    yield verdict("drain", drained, published, None, unit="messages/s")
 
-        def drained(turn: int) -> Run:
-            run, found[turn] = one_drain(nodes, f"stored-{turn}", options.scaled(DRAINED))
-            return run
 
-        runs = alternate(options.pairs, {"drain": drained, "publish": lambda turn: found[turn]}, options.note)
-    yield verdict("drain", runs["drain"], runs["publish"], None, unit="messages/s")
+def in_one_run(options: Options, one: Callable[[int], tuple[Run, Run]]) -> tuple[list[Run], list[Run]]:
+    """Rounds of which each gives both sides of a pair."""
+    found: dict[int, Run] = {}
+
+    def first(turn: int) -> Run:
+        run, found[turn] = one(turn)
+        return run
+
+    runs = alternate(options.pairs, {"ours": first, "compared": lambda turn: found[turn]}, options.note)
+    return runs["ours"], runs["compared"]
 
 
 @contextlib.contextmanager
@@ -153,16 +160,8 @@ def one_catch_up(nodes: list[RabbitNode], topic: str, options: Options) -> tuple
 
 def catch_up(names: frozenset[str], options: Options) -> Iterator[dict[str, Any]]:
     with rabbits() as nodes:
-        found: dict[int, Run] = {}
-
-        def caught_up(turn: int) -> Run:
-            run, found[turn] = one_catch_up(nodes, f"away-{turn}", options)
-            return run
-
-        runs = alternate(
-            options.pairs, {"catch-up": caught_up, "peak": lambda turn: found[turn]}, options.note
-        )
+        caught_up, peak = in_one_run(options, lambda turn: one_catch_up(nodes, f"away-{turn}", options))
     yield verdict(
-        "catch-up", runs["catch-up"], runs["peak"], VS_PEAK, unit="messages/s",
+        "catch-up", caught_up, peak, VS_PEAK, unit="messages/s",
         held=options.scaled(HELD), live_rate=LIVE_RATE,
     )  # fmt: skip
