@@ -33,16 +33,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from reliamsg.audit.session import make_session, suited
 
-    settings = {
-        "spark.ui.showConsoleProgress": "false",
-        # Most audits here are the first ones of their kind: code that is compiled well is not run often enough to
-        # make good for its compiler's work, which takes a third of all.
-        "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1",
-    }
-    session = make_session("local[2]", settings=settings)
+    # Java as for few journals. Most audits here are the first ones of their kind: code that is compiled well is not run
+    # often enough to make good for its compiler's work, which takes a third of all.
+    few = tmp_path_factory.mktemp("journals")
+    session = make_session("local[2]", journals=few, settings={"spark.ui.showConsoleProgress": "false"})
     session.sparkContext.setLogLevel("ERROR")
     # As a small audit sets itself; steps that are tested alone get no session of their own.
     yield suited(session)

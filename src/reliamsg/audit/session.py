@@ -35,6 +35,7 @@ _FOR_LITTLE = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
 }
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL_SETTINGS = {
     # One machine: as many tasks as it can run at once, and no web server that nobody looks at.
     "spark.sql.shuffle.partitions": "4",
@@ -44,13 +45,13 @@ _LOCAL_SETTINGS = {
     # Plans are many small objects for a short time: with one or two processors, Java's default collector takes a
     # fifth of the whole audit. Only seen when Java is started by this session.
     "spark.driver.memory": "2g",
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    _JAVA_OPTIONS: "-XX:+UseParallelGC",
 }
 _FEW_BYTES = 100_000_000
 """What LITTLE rows are in segments, or so."""
 _FOR_FEW = {
     # Half of the processor time of a first, little audit is the work of the compiler for code that runs for long.
-    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:TieredStopAtLevel=1",
+    _JAVA_OPTIONS: f"{_LOCAL_SETTINGS[_JAVA_OPTIONS]} -XX:TieredStopAtLevel=1",
 }
 
 
