@@ -1,6 +1,6 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo chaos test test-full tests-side-by-side tests-with-spark prove mutants lint format types
+.PHONY: help setup demo chaos test test-integrations test-full tests-side-by-side tests-with-spark prove mutants lint format types
 .PHONY: bench bench-audit soak fuzz model clean
 .DEFAULT_GOAL := help
 
@@ -9,8 +9,8 @@ RUNS := $(CURDIR)/build/runs
 export RELIAMSG_RUNS := $(RUNS)
 # Tests start hundreds of processes: with everything compiled once, each begins in half the time. Also where the
 # environment forbids Python to write beside the sources.
-test test-full bench bench-audit soak: export PYTHONDONTWRITEBYTECODE :=
-test test-full bench bench-audit soak: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+test test-integrations test-full bench bench-audit soak: export PYTHONDONTWRITEBYTECODE :=
+test test-integrations test-full bench bench-audit soak: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
 help:  ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -29,15 +29,19 @@ test: setup  ## All tests at small sizes, about 8 minutes on 2 cores
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@$(MAKE) --no-print-directory --keep-going -j 2 tests-side-by-side tests-with-spark
 
-test-full: setup  ## All tests at full sizes, at most an hour
+test-integrations: setup  ## Tests that need real brokers for minutes, at most 20 minutes
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m integrations
+
+test-full: setup  ## All tests at full sizes, at most two hours
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@$(MAKE) --no-print-directory --keep-going SIZE=--full WORKERS=2 tests-side-by-side tests-with-spark
+	@$(BIN)/python -m pytest --full -n 2 --dist worksteal -m integrations
 
 # Most tests wait most of the time, so that there are more workers than processors. The journals of the runs on real
 # brokers are kept for one of Spark's tests, which comes last and waits for the file that says that all are there.
 WORKERS := 4
 tests-side-by-side:
-	@$(BIN)/python -m pytest $(SIZE) -n $(WORKERS) --dist worksteal -m 'not spark'; \
+	@$(BIN)/python -m pytest $(SIZE) -n $(WORKERS) --dist worksteal -m 'not spark and not integrations'; \
 	status=$$?; touch $(RUNS)/complete; exit $$status
 
 # In one process, since each start of Spark takes longer than most of its tests, and with lower priority: it would take
