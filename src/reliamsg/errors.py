@@ -28,6 +28,7 @@
         ├── MessageRemoved        Receipt.wait(): the message was removed; the producer lives on
         ├── GroupBusy             another inbox is reading for this group
         ├── DeadLetterHalt        a message used up its deliveries and the stream is configured to halt
+        ├── QuarantineFull        an inbox's quarantine is full: reading stops, since nothing may be dropped
         ├── ProducerConflict      two histories under one producer id (a restored or cloned outbox)
         └── ProducerFenced        a newer owner of this producer id is alive
 
@@ -64,6 +65,7 @@ __all__ = [
     "OutboxWriteError",
     "ProducerConflict",
     "ProducerFenced",
+    "QuarantineFull",
     "ReliamsgError",
     "StoreCorrupt",
     "StoreError",
@@ -189,6 +191,14 @@ class GroupBusy(FatalError):
 
 class DeadLetterHalt(FatalError):
     """A message used up ``max_deliveries``, and the consumer is configured to halt there."""
+
+
+class QuarantineFull(FatalError):
+    """A message can't be taken in, and the inbox's quarantine has no room for it (``max_quarantine_bytes``).
+
+    Reading stops, since nothing that a broker confirmed may be dropped: brokers keep what was not acknowledged. Replay
+    or discard what is in quarantine (``reliamsg inbox quarantine``), or raise the limit, and open the consumer again.
+    """
 
 
 class ProducerConflict(FatalError):

@@ -14,7 +14,7 @@ import paho.mqtt.client as mqtt
 from reliamsg import Producer
 from reliamsg.lab import Mosquitto
 from reliamsg.message import Stream
-from reliamsg.receiving.quarantine import MAX_QUARANTINE_BYTES
+from reliamsg.receiving.samples import MAX_SAMPLE_BYTES
 from reliamsg.wire.address import (
     call_address,
     group_address,
@@ -129,5 +129,5 @@ def test_genuine_messages_and_repairs_go_on(
     assert forger.sent > 9_000
     assert rss() - before < MOST_GROWTH
     assert len(consumer._engine.shared.core.streams) <= MOST_STREAMS
-    assert sum(path.stat().st_size for path in tmp_path.glob("billing.inbox.db*")) < 8 * MAX_QUARANTINE_BYTES
+    assert sum(path.stat().st_size for path in tmp_path.glob("billing.inbox.db*")) < 8 * MAX_SAMPLE_BYTES
     world.close()

@@ -13,7 +13,7 @@ from reliamsg.errors import ProducerConflict, TooManyStreams
 from reliamsg.message import Prev
 from reliamsg.receiving.aside import LateItem
 from reliamsg.receiving.engine import GapItem
-from reliamsg.receiving.quarantine import MAX_QUARANTINE_BYTES
+from reliamsg.receiving.samples import MAX_SAMPLE_BYTES
 from tests.receiving.test_journals import rows
 from tests.receiving.tools import Bench, body_of, send, seqs
 
@@ -49,7 +49,7 @@ def test_made_up_producers_cost_neither_memory_nor_disk(tmp_path: Path) -> None:
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown < 1_000_000
-    assert inbox_bytes(bench) - on_disk < MAX_QUARANTINE_BYTES + 4_000_000
+    assert inbox_bytes(bench) - on_disk < MAX_SAMPLE_BYTES + 4_000_000
     assert dc1.queued() == 0
     assert len(bench.engine.shared.core.streams) == 50
     assert bench.engine.sites["dc1"].rejected == {"too-many-streams": 20_000 - 49}

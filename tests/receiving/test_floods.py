@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.receiving.lease import MAX_OTHERS, Beacon, Lease
-from reliamsg.receiving.quarantine import MAX_QUARANTINE_BYTES, Quarantine
+from reliamsg.receiving.samples import MAX_SAMPLE_BYTES, Samples
 from reliamsg.store.inbox import MAX_QUARANTINED_FRAME
 from reliamsg.wire.address import status_address
 from tests.badinput.tools import quarantined
@@ -45,14 +45,14 @@ def test_a_flood_at_one_address_pushes_out_no_evidence_from_elsewhere(tmp_path: 
 
 
 def test_addresses_that_are_not_read_count_as_one() -> None:
-    quarantine = Quarantine(frozenset({"orders"}), {("dc1", "made-up"): (10, 100)})
+    quarantine = Samples(frozenset({"orders"}), {("dc1", "made-up"): (10, 100)})
     for number in range(10_000):
         quarantine.admit("dc1", f"made-up-{number}", "malformed", b"x" * 1_000)
     assert quarantine.admit("dc1", "made-up", "malformed", b"x" * 1_000) is None
     kept = quarantine.admit("dc1", "orders", "malformed", b"x" * 2 * MAX_QUARANTINED_FRAME)
     assert kept is not None
     assert len(kept.frame) == MAX_QUARANTINED_FRAME + 1
-    assert quarantine._room.total <= MAX_QUARANTINE_BYTES
+    assert quarantine._room.total <= MAX_SAMPLE_BYTES
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -10,7 +10,7 @@ import pytest
 from reliamsg import Consumer, KeyRing
 from reliamsg.errors import ConfigError
 from reliamsg.message import Prev, Stream
-from reliamsg.receiving.quarantine import MAX_QUARANTINE_BYTES
+from reliamsg.receiving.samples import MAX_SAMPLE_BYTES
 from reliamsg.store.inbox_view import inspect_inbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.address import group_address, producer_address, status_address
@@ -209,7 +209,7 @@ def test_a_flood_of_forgeries_costs_within_bounds_and_loses_nothing(bench: Bench
     assert bench.queued()["dc1"] == 0
     assert len(bench.engine.shared.core.streams) == 1
     assert bench.engine.control.producers == {}
-    assert bench.path.stat().st_size < 4 * MAX_QUARANTINE_BYTES
+    assert bench.path.stat().st_size < 4 * MAX_SAMPLE_BYTES
     found = rows(bench, "rejected")
     assert sum((row.detail or {})["count"] for row in found) == 4_000
     assert len(found) <= 3

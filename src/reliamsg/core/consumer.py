@@ -33,7 +33,7 @@ from reliamsg.core.report import Report
 from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
 from reliamsg.core.stream import Doubt, Note, Snapshot, StreamState
 from reliamsg.core.ticking import tick_stream
-from reliamsg.core.waiting import REPAIRS, WaitingRoom
+from reliamsg.core.waiting import QUARANTINE, REPAIRS, WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
 
 __all__ = [
@@ -111,13 +111,16 @@ class ConsumerCore:
         now: float,
         repair: bool = False,
         size: int = 0,
+        replayed: bool = False,
     ) -> Arrival:
         """A verified envelope arrived: numbers `first` to `last` of `stream` in `epoch`.
 
         A delivery that is `deferred` is to be given again when ``moves`` has risen; one that is `refused` has
         left no trace here. A `repair` came at the group's own address: no broker waits for its acknowledgement,
         `token` is not used, and one that is deferred or refused may be dropped, since it is asked for again. Nothing
-        but its `size` in bytes bounds how much of what was repaired is in memory.
+        but its `size` in bytes bounds how much of what was repaired is in memory. One that is `replayed` comes from the
+        quarantine, which keeps it as a broker would: :meth:`committed` returns its token with the site
+        :data:`~reliamsg.core.waiting.QUARANTINE`.
         """
         state = self.streams.get(stream)
         if state is None:
@@ -130,7 +133,7 @@ class ConsumerCore:
             state.flag_entered()
         if not (arrival.release or arrival.deferred):
             held = known if not arrival.quarantine else None
-            at, token = (REPAIRS, None) if repair else (site, token)
+            at, token = (REPAIRS, None) if repair else (QUARANTINE if replayed else site, token)
             self._wait(state, held, at, token, first, last, now, bool(arrival.late or held is None), size)
         return arrival
 
@@ -187,7 +190,7 @@ class ConsumerCore:
             if waiting.site == site:
                 waiting.known = None
                 waiting.after = self._number + 1
-            elif waiting.site != REPAIRS:  # what was repaired is asked for again
+            elif waiting.site not in (REPAIRS, QUARANTINE):  # what was repaired is asked for again
                 sites.add(waiting.site)
         self._mark(state, urgent=True)
         follow(self, state, now)

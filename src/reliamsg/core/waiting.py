@@ -14,11 +14,14 @@ from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import StreamState, Waiting
 
-__all__ = ["REPAIRS", "SPILL_AFTER_S", "WaitingRoom"]
+__all__ = ["QUARANTINE", "REPAIRS", "SPILL_AFTER_S", "WaitingRoom"]
 
 REPAIRS = ""
 """In place of a site: what came as a repair, which no broker keeps. It is persisted like anything else; a crash before
 that costs another request."""
+QUARANTINE = "#"
+"""In place of a site, too: what is taken in again from the quarantine, which keeps it until it is safe elsewhere. No
+site has this name."""
 REPAIRS_CROWDED_BYTES = 4 * 1024 * 1024
 """With so many bytes of repairs in memory they are persisted as soon as deliveries of a crowded site."""
 REPAIRS_AFTER_S = 1.0
@@ -64,6 +67,7 @@ class WaitingRoom:
         """`sites`: each site's name and how many deliveries it lets wait."""
         self._sites = {name: _Site(prefetch) for name, prefetch in sites.items()}
         self._sites[REPAIRS] = _Site(float("inf"), REPAIRS_AFTER_S)
+        self._sites[QUARANTINE] = _Site(float("inf"), REPAIRS_AFTER_S)
         self._connected: set[str] = set()
         self._entered = 0
 
@@ -95,6 +99,11 @@ class WaitingRoom:
     def repair_bytes(self) -> int:
         """Bytes of repairs that are neither settled nor persisted."""
         return self._sites[REPAIRS].bytes
+
+    @property
+    def replayed_bytes(self) -> int:
+        """The same of what was taken in from the quarantine."""
+        return self._sites[QUARANTINE].bytes
 
     def enter(
         self,

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.stream import Snapshot, StreamChange, Waiting
+from reliamsg.core.waiting import QUARANTINE
 from reliamsg.errors import FatalError, InboxWriteError, StoreCorrupt
 from reliamsg.message import Stream
 from reliamsg.receiving.lane import Holding, Lane
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Pending, Shared, log
+from reliamsg.store.inbox import Left
 from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import open_frame
@@ -100,6 +102,8 @@ class Committer:
             shared.core.waiting.spilling(waiting, True)
             snapshot.also.add(waiting.state.stream)
         pending, shared.pending = shared.pending, Pending()
+        if now < self._spill_at:  # there was no room on the disk: what is smaller goes first
+            shared.pending.quarantined, pending.quarantined = pending.quarantined, []
         entries = shared.ledger.take()
         sync = shared.sync_wanted
         self._fill(batch, snapshot, pending, entries)
@@ -178,6 +182,8 @@ class Committer:
         batch.dead, batch.revived = pending.dead, pending.revived
         batch.late, batch.seen_late = pending.late, pending.seen_late
         batch.quarantine, batch.discarded = pending.quarantine, pending.discarded
+        batch.quarantined = [one.delivery for one in pending.quarantined]
+        batch.unquarantined = pending.unquarantined
         batch.entries = entries + [
             Entry("buffered", f.stream, f.epoch, 0, f.first, f.last, f.site, self._shared.group)
             for f in batch.held
@@ -190,7 +196,7 @@ class Committer:
         shared = self._shared
         spills = bool(plan.spilled)
         try:
-            shared.inbox.commit(
+            left = shared.inbox.commit(
                 plan.batch,
                 shared.wall_us(),
                 int(now * 1e6),
@@ -206,7 +212,7 @@ class Committer:
         if spills:
             self._probe("spilled")
         self._probe("position" if plan.batch.epochs else "noted")
-        self._apply(plan)
+        self._apply(plan, left)
         return True
 
     def _failed(self, plan: _Plan, error: InboxWriteError) -> None:
@@ -218,7 +224,7 @@ class Committer:
             shared.pending.put_back(plan.pending)
             shared.ledger.put_back(plan.entries)
             again = shared.clock() + RETRY_WRITE_S
-            if plan.spilled:
+            if plan.spilled or plan.pending.quarantined:
                 self._spill_at = again
                 self._spill_limit = max(MIN_SPILL_BYTES, self._spill_limit // 4)
                 shared.spill_error = error
@@ -231,7 +237,7 @@ class Committer:
             shared.write_error = error
             shared.changed.notify_all()
 
-    def _apply(self, plan: _Plan) -> None:
+    def _apply(self, plan: _Plan, left: Left) -> None:
         shared = self._shared
         released: defaultdict[str, list[object]] = defaultdict(list)
         with shared.lock:
@@ -245,9 +251,14 @@ class Committer:
                 shared.prune(shared.lane(stream), holding.epoch)
             for site, token in (*shared.core.committed(plan.snapshot), *plan.pending.tokens):
                 released[site].append(token)
+            shared.pending.unquarantined += map(int, map(str, released.pop(QUARANTINE, ())))
+            shared.quarantine.committed([one.delivery for one in plan.pending.quarantined], left)
+            for one in plan.pending.quarantined:
+                if one.token is not None:
+                    released[one.site].append(one.token)
             if shared.cached_bytes > MAX_CACHED_BYTES:
                 self._shed()
-            if plan.spilled or shared.clock() >= self._spill_at + RETRY_WRITE_S:
+            if plan.spilled or plan.pending.quarantined or shared.clock() >= self._spill_at + RETRY_WRITE_S:
                 self._reported = False
                 shared.spill_error = None
             if shared.write_error is not None:

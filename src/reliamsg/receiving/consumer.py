@@ -69,7 +69,9 @@ class Consumer:
     `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:
     what is held back or not acknowledged; when it is used up, brokers keep the rest. `max_streams`: producers
     times topics that the group ever meets; messages of any further stream are refused, which is counted,
-    journalled and reported. `nak_delay`: what is missing for so long is asked for from its producer.
+    journalled and reported. `max_quarantine_bytes`: sound messages that can't be taken in
+    are kept whole in the inbox's quarantine, until it is full: then :class:`QuarantineFull` ends the consumer.
+    `nak_delay`: what is missing for so long is asked for from its producer.
     `repair_timeout`: so long, at most, a gap's clock waits for a producer that says that it still holds the
     messages. `takeover_timeout`: another consumer that reads for the group for so long is the
     end of this one (:class:`GroupBusy`), unless this one is a `standby`: it waits, for ever, and takes over when the
@@ -116,6 +118,7 @@ class Consumer:
         max_unacknowledged: int = 1_000,
         max_inbox_bytes: int = 256 * 1024 * 1024,
         max_streams: int = 10_000,
+        max_quarantine_bytes: int = 64 * 1024 * 1024,
         nak_delay: float = 0.5,
         repair_timeout: float = 300.0,
         standby: bool = False,
@@ -137,6 +140,7 @@ class Consumer:
             max_unacknowledged=max_unacknowledged,
             max_inbox_bytes=max_inbox_bytes,
             max_streams=max_streams,
+            max_quarantine_bytes=max_quarantine_bytes,
             nak_delay=nak_delay,
             repair_timeout=repair_timeout,
             takeover_timeout=takeover_timeout,
@@ -165,6 +169,7 @@ class Consumer:
         settings = EngineSettings(
             group, names, on_late is not None, unsequenced == "deliver", max_inbox_bytes, takeover_timeout,
             on_gap if isinstance(on_gap, str) else "callable", standby, keys=keys,
+            max_quarantine_bytes=max_quarantine_bytes,
         )  # fmt: skip
         export = journal_export(journal)
 

@@ -35,8 +35,9 @@ from reliamsg.receiving.control import Control
 from reliamsg.receiving.lane import Chunk, Holding, Lane
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.links import Links
-from reliamsg.receiving.quarantine import Quarantine
+from reliamsg.receiving.replaying import Replayer
 from reliamsg.receiving.restore import restored
+from reliamsg.receiving.samples import Samples
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
 from reliamsg.receiving.succession import Succession
@@ -77,6 +78,7 @@ class EngineSettings:
     successor: bool = False
     """The one that had the same inbox open is gone: there is no need to wait for its silence."""
     keys: KeyRing | None = None
+    max_quarantine_bytes: int = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,14 @@ class ReceivingEngine:
         clock = elapsed_clock() if clock is None else clock
         core = ConsumerCore(rules, {site.name: site.prefetch for site in sites})
         lease = Lease(inbox.id, inbox.random_bytes(8), settings.takeover_timeout)
-        self.shared = Shared(core, inbox, settings.group, self, clock, wall_us, lease)
+        self.shared = Shared(
+            core, inbox, settings.group, self, clock, wall_us, lease, settings.max_quarantine_bytes
+        )
         self.sites: dict[str, SiteReceiver] = {}
         self._open_sites(sites, transports)
         self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, probe)
         self.aside = Aside(self.shared)
+        self._replayer = Replayer(self.shared, self.sites)
         self.exporter = None if journal is None else Exporter(
             journal, "group", settings.group, inbox.path, inbox.exported,
             wake=lambda: self.shared.wake(),  # noqa: PLW0108  (it is set later)
@@ -128,7 +133,7 @@ class ReceivingEngine:
         topics = {(binding.topic, binding.partition) for binding in bindings}
         self.control = Control(shared, self.sites, topics, settings.keys)
         read = frozenset((*(topic_address(*topic) for topic in topics), *self.control.addresses))
-        shared.quarantine = Quarantine(read, shared.inbox.quarantined())
+        shared.samples = Samples(read, shared.inbox.quarantined())
         listener = f"{settings.group}.{shared.inbox.id}"
         for site in sites:
             receiver = SiteReceiver(
@@ -189,6 +194,7 @@ class ReceivingEngine:
         if plan is not None:
             self._committer.commit(plan, now)
         self._committer.page_in(PAGE_BYTES)
+        more = self._replayer.step(now)
         if self.settings.keep_late:
             self.aside.load_late()
         exporting = self._export(now)
@@ -200,7 +206,11 @@ class ReceivingEngine:
                 self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
                 self.succession.deadline(now), self.control.deadline(),
             ]  # fmt: skip
-            if shared.pages or (shared.sync_wanted > self._committer.synced and shared.write_error is None):
+            if (
+                more
+                or shared.pages
+                or (shared.sync_wanted > self._committer.synced and shared.write_error is None)
+            ):
                 timers.append(now)
             shared.after_core()
             known = [at for at in timers if at is not None]

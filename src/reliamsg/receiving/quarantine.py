@@ -1,43 +1,90 @@
-"""Unusable deliveries, kept within a bound to be looked at."""
+"""The quarantine: whole deliveries that are sound, can't be taken in now, and are safe in the inbox meanwhile.
+
+A delivery is *admitted* within `max_quarantine_bytes`, committed, and then acknowledged to its broker. It is *replayed*
+by taking it in as if it arrived again, with the inbox in the broker's place: its row is deleted when all of its
+messages are safe elsewhere. :mod:`~reliamsg.receiving.samples` is something else: bytes of unusable deliveries, to be
+looked at, and for nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable
 
 from reliamsg.core.shares import Shares
-from reliamsg.store.inbox import MAX_QUARANTINED_FRAME
-from reliamsg.store.inbox_rows import Quarantined
+from reliamsg.message import Stream
+from reliamsg.store.inbox import Left
+from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
+from reliamsg.wire.data import Frame
 
-__all__ = ["MAX_QUARANTINE_BYTES", "Quarantine"]
+__all__ = ["Quarantine"]
 
-MAX_QUARANTINE_BYTES = 4 * 1024 * 1024
-"""Bytes of unusable messages that are kept; what comes after is only counted."""
-ROW_BYTES = 256
-"""What a row takes besides the bytes of the message."""
+ROW_BYTES = 512
+"""What a row takes besides the frame."""
 
 
 class Quarantine:
-    """What may be kept. A flood at one address of one site leaves room for what comes from elsewhere, and the first
-    that came is kept rather than the last: it shows how it began. Under the consumer's lock."""
+    """What may be admitted, and what is to be replayed. Under the consumer's lock."""
 
-    def __init__(self, addresses: frozenset[str], kept: Mapping[tuple[str, str], tuple[int, int]]) -> None:
-        """`addresses`: those that the group reads or listens to. `kept`: by site and address, rows and bytes that
-        there are already."""
-        self._addresses = addresses
-        held: dict[str, int] = {}
-        for (site, address), (rows, size) in kept.items():
-            source = self._source(site, address)
-            held[source] = held.get(source, 0) + size + rows * ROW_BYTES
-        self._room = Shares(MAX_QUARANTINE_BYTES, held)
+    def __init__(self, rows: QuarantineRows, limit: int) -> None:
+        self.limit = limit
+        self._rows = rows
+        self._room = Shares(
+            limit,
+            {
+                f"{reason} {site}": size + count * ROW_BYTES
+                for (reason, site), (count, size) in rows.sources.items()
+            },
+        )
+        self._admitting: dict[Stream, int] = {}
+        """Deliveries that are admitted and not committed."""
+        self.replaying: set[int] = set()
+        """Ids of deliveries that are being taken in."""
+        self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
+        """What is to be replayed, or (False) not any more. The first has the table looked at once."""
 
-    def _source(self, site: str, address: str) -> str:
-        """Other addresses than those that are read may be made up, and count as one."""
-        return f"{site} {address if address in self._addresses else ''}"
+    @property
+    def total(self) -> int:
+        """Bytes in use, with what rows take."""
+        return self._room.total
 
-    def admit(self, site: str, address: str, reason: str, data: bytes) -> Quarantined | None:
-        """What is to be kept of a delivery; None if it is only counted."""
-        size = min(len(data), MAX_QUARANTINED_FRAME) + ROW_BYTES
-        if not self._room.take(self._source(site, address), size):
+    def admit(
+        self, reason: str, site: str, stream: Stream, frame: Frame, received_us: int
+    ) -> QuarantinedDelivery | None:
+        """What is to be committed; None where there is no room. One reason at one site leaves as much as it takes."""
+        if not self._room.take(f"{reason} {site}", len(frame.data) + ROW_BYTES):
             return None
-        # One byte more tells the inbox that there was more.
-        return Quarantined(site, address, reason, data[: MAX_QUARANTINED_FRAME + 1])
+        envelope = frame.envelope
+        self._admitting[stream] = self._admitting.get(stream, 0) + 1
+        return QuarantinedDelivery(
+            reason, site, stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
+            len(frame.data), received_us, frame.data,
+        )  # fmt: skip
+
+    def holds(self, stream: Stream, reason: str) -> bool:
+        """Whether anything of the stream is there for this reason."""
+        return (stream, reason) in self._rows.streams or stream in self._admitting
+
+    def committed(self, added: Iterable[QuarantinedDelivery], left: Left) -> None:
+        """A commit stored what was admitted, and deleted what was replayed."""
+        for one in added:
+            count = self._admitting.pop(one.stream) - 1
+            if count:
+                self._admitting[one.stream] = count
+        self.freed(left.known)
+        self.freed(left.removed)
+
+    def freed(self, gone: Iterable[QuarantinedDelivery]) -> None:
+        """These take up no room any more."""
+        for one in gone:
+            self.replaying.discard(one.id)
+            self._room.give_back(f"{one.reason} {one.site}", one.size + ROW_BYTES)
+
+    def replay(self, which: Selection) -> None:
+        """Have deliveries taken in again, in the order of their streams."""
+        self.marks.append((which, True))
+
+    def leave(self, which: Selection) -> None:
+        """There is no room for these yet: they stay where they are."""
+        self.replaying.difference_update(which.ids or ())
+        self.marks.append((which, False))

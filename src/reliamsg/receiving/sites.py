@@ -16,6 +16,7 @@ from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_re
 from reliamsg.receiving.lane import Holding
 from reliamsg.receiving.state import Shared
 from reliamsg.store.inbox_rows import HeldFrame
+from reliamsg.store.quarantine import QuarantinedDelivery
 from reliamsg.transport.base import Delivery, ReceiverTransport
 from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
@@ -151,6 +152,8 @@ class SiteReceiver:
             self.shared.core.waiting.disconnected(self.name)
             pending = self.shared.pending
             pending.tokens = [(site, token) for site, token in pending.tokens if site != self.name]
+            for one in pending.quarantined:
+                one.token = None if one.site == self.name else one.token
             self.shared.note("disconnected", site=self.name, reason=reason)
             level = logging.INFO if self.closing else logging.WARNING
             log.log(level, "site %s: disconnected: %s", self.name, reason)
@@ -345,6 +348,34 @@ class SiteReceiver:
             self.duplicate_messages += envelope.count
         return arrival.release
 
+    def quarantine(self, delivery: Delivery, frame: Frame, reason: str, stream: Stream | None = None) -> bool:
+        """Have a sound delivery kept in the inbox, so that its broker may forget it; where there is no room for it
+        reading stops, and False is returned."""
+        stream = stream or frame.envelope.stream
+        if self.shared.put_in_quarantine(reason, self.name, stream, frame, delivery.token):
+            return True
+        self.shared.quarantine_is_full(reason, stream)
+        return False
+
+    def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
+        """Take in what was in quarantine, as if it arrived again; False if there is still no room for it."""
+        shared, envelope = self.shared, frame.envelope
+        arrival = shared.core.receive(
+            row.site, row.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
+            row.id, now, size=len(frame.data), replayed=True,
+        )  # fmt: skip
+        if arrival.refused or arrival.deferred:
+            return False
+        for first, last in arrival.new:
+            shared.lane(row.stream).add(Holding(frame, first, last, row.site, now, wall))
+        if arrival.release:
+            shared.pending.unquarantined.append(row.id)
+        if arrival.quarantine:
+            self.set_aside("", frame.data, "conflict")
+        elif arrival.late:
+            self._late(row.stream, frame, arrival.late, wall)
+        return True
+
     def _refuse(self, delivery: Delivery, reason: str) -> None:
         """There is no room for another stream. Were it left with the broker it would hold up all others."""
         shared = self.shared
@@ -416,7 +447,7 @@ class SiteReceiver:
         """Keep bytes that can't be used, within bounds, and count them."""
         self.rejected[reason] = self.rejected.get(reason, 0) + 1
         self._unreported[reason] = self._unreported.get(reason, 0) + 1
-        kept = self.shared.quarantine.admit(self.name, address, reason, data)
+        kept = self.shared.samples.admit(self.name, address, reason, data)
         if kept is not None:
             self.shared.pending.quarantine.append(kept)
 

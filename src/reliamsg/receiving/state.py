@@ -13,19 +13,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reliamsg.core.consumer import ConsumerCore, Note
-from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError
+from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
 from reliamsg.message import Stream
 from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
 from reliamsg.receiving.quarantine import Quarantine
+from reliamsg.receiving.samples import Samples
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
 from reliamsg.store.journal import Entry
+from reliamsg.store.quarantine import QuarantinedDelivery
 from reliamsg.wire.data import Frame
 
-__all__ = ["Pending", "Shared"]
+__all__ = ["Pending", "Quarantining", "Shared"]
 
 log = logging.getLogger("reliamsg.receiving")
 
@@ -33,6 +35,16 @@ MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
 MAX_ERRORS_WAITING = 1_000
 """Errors between two looks at them; of any more the oldest are only logged."""
+
+
+@dataclass(slots=True)
+class Quarantining:
+    """A delivery that goes into quarantine, and what its broker is told when that is committed."""
+
+    delivery: QuarantinedDelivery
+    site: str
+    token: object
+    """None where nobody waits (any more)."""
 
 
 @dataclass
@@ -45,6 +57,10 @@ class Pending:
     late_bytes: int = 0
     seen_late: list[int] = field(default_factory=list)
     quarantine: list[Quarantined] = field(default_factory=list)
+    """Samples of unusable deliveries."""
+    quarantined: list[Quarantining] = field(default_factory=list)
+    unquarantined: list[int] = field(default_factory=list)
+    """Ids of deliveries that are safe outside the quarantine."""
     discarded: list[tuple[Stream, int, int, int]] = field(default_factory=list)
     tokens: list[tuple[str, object]] = field(default_factory=list)
     """(site, token) of deliveries that may be forgotten once this is committed."""
@@ -57,6 +73,8 @@ class Pending:
             or self.late
             or self.seen_late
             or self.quarantine
+            or self.quarantined
+            or self.unquarantined
             or self.discarded
             or self.tokens
         )
@@ -69,6 +87,8 @@ class Pending:
         self.late_bytes += earlier.late_bytes
         self.seen_late[:0] = earlier.seen_late
         self.quarantine[:0] = earlier.quarantine
+        self.quarantined[:0] = earlier.quarantined
+        self.unquarantined[:0] = earlier.unquarantined
         self.discarded[:0] = earlier.discarded
         self.tokens[:0] = earlier.tokens
 
@@ -85,6 +105,7 @@ class Shared:
         clock: Callable[[], float],
         wall_us: Callable[[], int],
         lease: Lease,
+        max_quarantine_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
@@ -101,8 +122,9 @@ class Shared:
         """When ``step()`` will be called next in any case; it is being called, or about to be, where negative."""
         self.membership = Membership()
         self.lease = lease
-        self.quarantine = Quarantine(frozenset(), {})
-        """What of unusable deliveries may be kept. Set by the engine, when it is known what is read."""
+        self.samples = Samples(frozenset(), {})
+        """What samples of unusable deliveries may be kept. Set by the engine, when it is known what is read."""
+        self.quarantine = Quarantine(inbox.quarantine, max_quarantine_bytes)
         self.standing = inbox.standing
         """To be kept by the next commit."""
         self.standing_by = True
@@ -152,6 +174,35 @@ class Shared:
     def note(self, kind: str, **fields: Any) -> None:
         """Journal something that is about no stream."""
         self.ledger.add(Entry(kind, group=self.group, **fields))
+
+    def put_in_quarantine(
+        self, reason: str, site: str, stream: Stream, frame: Frame, token: object = None
+    ) -> bool:
+        """Keep a sound delivery that can't be taken in now. Its broker, if a `token` is given, may forget it when that
+        is committed. False where the quarantine has no room left for this reason and site: then nothing was done."""
+        delivery = self.quarantine.admit(reason, site, stream, frame, self.wall_us())
+        if delivery is None:
+            return False
+        self.pending.quarantined.append(Quarantining(delivery, site, token))
+        envelope = frame.envelope
+        self.ledger.add(
+            Entry(
+                "quarantined", stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last, site,
+                self.group, reason,
+            )
+        )  # fmt: skip
+        return True
+
+    def quarantine_is_full(self, reason: str, stream: Stream) -> None:
+        """A delivery finds no room there. Nothing may be dropped, so that is the end of reading."""
+        self.fail(
+            QuarantineFull(
+                f"{self.inbox.path}: a message of stream {stream} can't be taken in ({reason}), and the quarantine is"
+                f" full: {self.quarantine.total:,} of {self.quarantine.limit:,} bytes are in use, and one reason at one"
+                " site gets half. See `reliamsg inbox quarantine list`, then replay or discard, or raise"
+                " max_quarantine_bytes"
+            )
+        )
 
     def move_notes(self) -> None:
         """Take what the core wants journalled over, in order."""
@@ -282,7 +333,7 @@ class Shared:
     @property
     def may_write(self) -> bool:
         """Whether the inbox can be relied on: what ended the consumer, if anything did, was not about it."""
-        return self.fatal is None or isinstance(self.fatal, (GroupBusy, DeadLetterHalt))
+        return self.fatal is None or isinstance(self.fatal, (GroupBusy, DeadLetterHalt, QuarantineFull))
 
     def end(self) -> None:
         """Nobody may wait for a commit any more."""

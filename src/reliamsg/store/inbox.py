@@ -10,7 +10,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from typing import cast, get_args
+from typing import NamedTuple, cast, get_args
 
 import msgspec
 
@@ -20,13 +20,22 @@ from reliamsg.store.database import PAGE_BYTES, Connect, Database, put_meta
 from reliamsg.store.exported import Exported
 from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, SavedStream, Span, Standing
 from reliamsg.store.journal import Journal
+from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows
 
-__all__ = ["MAX_QUARANTINED_FRAME", "Inbox"]
+__all__ = ["MAX_QUARANTINED_FRAME", "Inbox", "Left"]
 
 MAX_QUARANTINED_FRAME = 256 * 1024
 """Longest part of an unusable message that is kept."""
 STATES_RESERVED = 2**36
 """States that an opening may number: thousands a second for months, and 2^27 openings before numbers run out."""
+
+
+class Left(NamedTuple):
+    """What a commit did not store in the quarantine, or deleted from it."""
+
+    known: list[QuarantinedDelivery]
+    """It is there already, from another site or an earlier connection."""
+    removed: list[QuarantinedDelivery]
 
 
 class Inbox:
@@ -59,6 +68,7 @@ class Inbox:
                 )
                 self.id = str(self._scalar("SELECT value FROM meta WHERE name = 'inbox_id'"))
             self.standing: Standing = self._saved_standing()
+            self.quarantine = QuarantineRows(self._database)
             self.held_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM held"))
             self.dead_letter_count = int(self._scalar("SELECT count(*) FROM dead_letter"))
             self._has_attempts = bool(self._scalar("SELECT EXISTS (SELECT 1 FROM attempt)"))
@@ -100,8 +110,8 @@ class Inbox:
 
     def commit(
         self, batch: Batch, wall_us: int, mono_us: int, before_commit: Callable[[], None] | None = None
-    ) -> None:
-        """Write all of `batch`, durably, or nothing of it.
+    ) -> Left:
+        """Write all of `batch`, durably, or nothing of it. Returns what takes up no room in the quarantine (any more).
 
         Raises :class:`InboxWriteError` (nothing was written; may work later), :class:`InboxIndeterminate` or
         :class:`StoreCorrupt`.
@@ -109,7 +119,10 @@ class Inbox:
         self._new_ids = {}
         freed = added = revived = late = 0
         done = False
+        known: list[QuarantinedDelivery] = []
+        gone: list[QuarantinedDelivery] = []
         adding = sum(len(held.frame) + PAGE_BYTES for held in batch.held)
+        adding += sum(len(one.frame) + PAGE_BYTES for one in batch.quarantined)
         try:
             with self._database.transaction(adding) as connection:
                 if batch.standing not in (None, self.standing):
@@ -119,6 +132,8 @@ class Inbox:
                 added = self._write_frames(connection, batch)
                 late = self._write_late(connection, batch)
                 revived = self._write_aside(connection, batch, wall_us)
+                if batch.quarantined or batch.unquarantined:
+                    known, gone = self.quarantine.write(connection, batch.quarantined, batch.unquarantined)
                 self._journal.write(connection, batch.entries, wall_us, mono_us)
                 self._mark_journalled(connection, batch)
                 if before_commit is not None:
@@ -132,6 +147,8 @@ class Inbox:
         self.late_bytes += late
         self.dead_letter_count += len(batch.dead) - revived
         self.late_count += len(batch.late) - len(batch.seen_late)
+        self.quarantine.written(batch.quarantined, known, gone)
+        return Left(known, gone)
 
     def _id(self, connection: sqlite3.Connection, stream: Stream) -> int:
         found = self._ids.get(stream) or self._new_ids.get(stream)
@@ -289,7 +306,7 @@ class Inbox:
     # -- reading ------------------------------------------------------------------------------------------
 
     def quarantined(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Unusable messages that are kept: by site and address, how many, and their bytes."""
+        """Samples of unusable messages: by site and address, how many, and their bytes."""
         with self._database.translated():
             rows = self._database.connection.execute(
                 "SELECT site, address, count(*), sum(length(frame)) FROM quarantine GROUP BY site, address"

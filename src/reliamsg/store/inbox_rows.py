@@ -9,6 +9,7 @@ import msgspec
 
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry
+from reliamsg.store.quarantine import QuarantinedDelivery
 
 __all__ = [
     "Batch", "DeadLetter", "EpochRow", "GapRow", "HeldFrame", "History", "Quarantined", "SavedStream", "Standing",
@@ -105,6 +106,8 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Quarantined:
+    """A sample of an unusable delivery."""
+
     site: str
     address: str
     reason: str
@@ -133,6 +136,11 @@ class Batch:
     revived: list[int] = field(default_factory=list)
     """Ids of dead letters that were replayed with success."""
     quarantine: list[Quarantined] = field(default_factory=list)
+    """Samples of unusable deliveries."""
+    quarantined: list[QuarantinedDelivery] = field(default_factory=list)
+    """Whole deliveries to keep in quarantine."""
+    unquarantined: list[int] = field(default_factory=list)
+    """Ids of those that leave it."""
     entries: list[Entry] = field(default_factory=list)
     standing: Standing | None = None
     """None: as it is."""
