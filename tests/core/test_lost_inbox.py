@@ -164,6 +164,21 @@ def test_so_are_epochs_that_the_other_went_through() -> None:
     assert (group.gaps, group.told("declared")) == ([], [])
 
 
+def test_so_is_the_beginning_of_an_epoch_though_an_earlier_one_is_held() -> None:
+    teller, group = told(10, 1, 1), Group(skip_gaps=False)
+    group.receive(teller, 10, 1, 5)
+    teller.open(20)
+    teller.publish(10)
+    teller.reached = (20, 8), (20, 9)
+    teller.release(20, 5)  # of epoch 10 all is held
+    for _ in range(10):
+        group.hear(teller.status())
+        group.wait(2.0, teller)
+    assert group.got == [*((10, n) for n in range(1, 11)), *((20, n) for n in range(6, 11))]
+    assert group.flagged == {*((10, n) for n in range(6, 11)), *((20, n) for n in (6, 7, 8))}
+    assert (group.gaps, group.told("declared")) == ([], [])
+
+
 def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
     teller, group = told(30, 1, 1), Group()
     group.slow = 10

@@ -159,7 +159,11 @@ def _past(
         forgotten = done is None or state.closed.may_have_forgotten(epoch, first)
         reason = "late_or_duplicate" if forgotten else reason
         core.note(Note("duplicate", state.stream, epoch, incarnation, first, last, site, reason))
-        return Arrival(release=True)
+        if state.history_is_safe:
+            return Arrival(release=True)
+        # A crash before the next commit would bring the epoch back, without what its broker had let go.
+        core.mark(state)
+        return Arrival()
     elif state.joined is not None and epoch < state.joined[0]:
         core.note(Note("before_join", state.stream, epoch, incarnation, first, last, site, "begin"))
     else:

@@ -205,10 +205,14 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
     if state.current is None or state.draining or state.handed_out is None:
         return False  # with epochs that are left and not settled, a later status finds it done
     position = state.handed_out.position
-    held = ((epoch, first) for epoch, _, first, last in announced.chain if first <= last)
+    handed_out_to = state.current.epoch, state.current.cursor
+    held = (
+        max((epoch, first), handed_out_to)
+        for epoch, _, first, last in announced.chain
+        if first <= last and handed_out_to <= (epoch, last)
+    )
     position = min(position, next(held, position))
     incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
-    handed_out_to = state.current.epoch, state.current.cursor
     if position <= handed_out_to or incarnation is None:
         return False  # what this inbox has handed out itself it settles itself
     return adopt(core, state, (position[0], incarnation), position, 0)

@@ -48,13 +48,14 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
     state.finishing.clear()
     state.arming.clear()
     state.declaring.clear()
-    state.history_changed = False
+    state.saving_history, state.history_changed = state.history_changed, False
     return change
 
 
 def is_committed(change: StreamChange) -> bool:
     """The change is on disk. Returns whether what is told to producers differs from before."""
     state = change.state
+    state.saving_history = False
     for epoch in change.epochs:
         epoch.known.committed(epoch.position, epoch.settled)
         epoch.known.high_water = epoch.high_water
@@ -90,6 +91,7 @@ def was_not_committed(change: StreamChange) -> None:
     state.declaring[:0] = change.declared
     state.arming.update({k: n for k, n in change.arming.items() if k not in state.arming})
     state.history_changed |= change.history
+    state.saving_history = False
 
 
 def _arm(change: StreamChange) -> None:

@@ -155,7 +155,7 @@ class StreamState:
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
         "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing", "gap", "halted",
         "handed_out", "heard", "history", "history_changed", "joined", "live", "look_at", "pace", "reported",
-        "reserve", "reserved_at", "retry_at", "stream", "unheard", "waiting",
+        "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -169,7 +169,8 @@ class StreamState:
         self.finishing: list[Reorder] = []
         """Settled completely since the last commit."""
         self.history, self.closed = History(), ClosedGaps()
-        self.history_changed = False
+        # Saving history: a commit that is being written holds a change of it.
+        self.history_changed = self.saving_history = False
         self.joined: tuple[int, int] | None = None
         """(epoch, number) at which the group joined."""
         self.clock, self.pace = GapClock(), Pace()
@@ -229,6 +230,11 @@ class StreamState:
         for other in (self.adopted, self.handed_out, self.doubt):
             if other is not None:
                 other.flag(known)
+
+    @property
+    def history_is_safe(self) -> bool:
+        """Whether all that is known of epochs behind the stream is on disk."""
+        return not (self.history_changed or self.saving_history)
 
     def flag_entered(self) -> None:
         """The same for all epochs that are entered."""

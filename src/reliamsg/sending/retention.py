@@ -2,7 +2,7 @@
 
 A published batch that every site has leaves at the first of `retain_seconds` and `retain_bytes`, and earlier
 when its room is needed. One that a site has not confirmed yet stays until the outbox is full. What is not
-published never leaves.
+published never leaves. The batches of a stream leave in order: what is held of it is its end, as its status says.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.message import Stream
 from reliamsg.sending.notes import Notes
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox, Row
@@ -92,6 +93,7 @@ class Retention:
         cutoff = wall_us - int(self._retain_seconds * 1e6)
         wanted = max(need.retained, need.room)
         notes = Notes()
+        fronts = _Fronts(outbox)
         ids: list[int] = []
         size = 0
         for row in _rows(outbox, everywhere):
@@ -100,6 +102,8 @@ class Retention:
             if len(ids) >= ROWS:
                 self._again = True
                 break
+            if not fronts.pass_by(row):
+                continue
             ids.append(row.id)
             size += row.size
             notes.extend(_entry("released", row))
@@ -109,18 +113,45 @@ class Retention:
             for row in _rows(outbox, partly):
                 if size >= need.room or len(early) >= ROWS:
                     break
+                if not fronts.pass_by(row):
+                    continue
                 early.append(row.id)
                 size += row.size
                 for site in lacking(row.id):
                     unsent[site] += 1
                     notes.extend(_entry("released_unsent", row, site))
         if ids or early:
+            # Behind those that leave there may be others that can.
+            self._again |= fronts.kept_back and size < wanted
             outbox.remove([*ids, *early], notes.take(), wall_us, mono_us)
             for number in early:
                 self._unsent.add(number, number)
             self.stored_bytes -= size
             self.released_to = max(self.released_to, outbox.bounds()[0] - 1)
         return [*ids, *early], unsent
+
+
+class _Fronts:
+    """Which batch of each stream comes first, of those that stay. Nothing is deleted meanwhile."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._fronts: dict[Stream, Iterator[int]] = {}
+        self._next: dict[Stream, int | None] = {}
+        self.kept_back = False
+        """A batch may not leave, since an earlier one of its stream stays."""
+
+    def pass_by(self, row: Row) -> bool:
+        """Whether a batch is the first of its stream; then the one behind it is the first from now on."""
+        stream = row.stream
+        if stream not in self._fronts:
+            self._fronts[stream] = self._outbox.in_order(row.stream_id)
+            self._next[stream] = next(self._fronts[stream], None)
+        if self._next[stream] != row.id:
+            self.kept_back = True
+            return False
+        self._next[stream] = next(self._fronts[stream], None)
+        return True
 
 
 def _rows(outbox: Outbox, spans: Sequence[Span]) -> Iterator[Row]:

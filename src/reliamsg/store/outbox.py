@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
@@ -47,6 +47,10 @@ __all__ = [
 EPOCH_STEP = 2**16
 """Where the clock does not tell epochs apart, one is up to so much above the other, at random (in milliseconds: a
 minute): copies of one file that go on side by side do not meet in one number."""
+
+
+IN_ORDER_ROWS = 64
+"""So many ids are read at a time where a stream is walked through."""
 
 
 class Outbox:
@@ -378,6 +382,21 @@ class Outbox:
                 "SELECT epoch, seq FROM batch WHERE stream_id = ? ORDER BY epoch, seq LIMIT 1", (stream_id,)
             ).fetchone()
             return None if found is None else (int(found[0]), int(found[1]))
+
+    def in_order(self, stream_id: int) -> Iterator[int]:
+        """The ids of a stream's batches in the order of their epochs and numbers, read by and by."""
+        at = (0, 0)
+        while True:
+            with self._db.translated():
+                found = self._db.connection.execute(
+                    "SELECT id, epoch, seq FROM batch WHERE stream_id = ? AND (epoch, seq) > (?, ?)"
+                    " ORDER BY epoch, seq LIMIT ?",
+                    (stream_id, *at, IN_ORDER_ROWS),
+                ).fetchall()
+            yield from (number for number, _, _ in found)
+            if len(found) < IN_ORDER_ROWS:
+                return
+            at = found[-1][1:]
 
     def numbered(self, stream_id: int, epoch: int, first: int, last: int, max_bytes: int) -> list[Row]:
         """The batches that hold any of the numbers `first` to `last` of an epoch, by number, up to `max_bytes` (at
