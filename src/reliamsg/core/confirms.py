@@ -55,6 +55,12 @@ class Confirms:
             rows += self.decide(range(first, last + 1))
         return rows
 
+    def inherit(self, row: int, new: int) -> None:
+        """`new` holds what was a part of `row`: if that is published, it is as well."""
+        if row in self.published and new not in self.published:
+            self.published.add(new, new)
+            self._remember(new, self.counted(row))
+
     def candidates(self) -> list[Span]:
         """Rows that some site has confirmed and that are not published."""
         found = RangeSet()

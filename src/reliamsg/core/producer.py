@@ -90,6 +90,13 @@ class ProducerCore:
         for window in self.sites.values():
             window.change(row)
 
+    def split(self, row: int, new: int, now: float) -> None:
+        """What row `row` ended with is row `new` from now on. Whoever has confirmed the one has the other."""
+        for window in self.sites.values():
+            if row in window.confirmed:
+                window.skip(new, now)
+        self.confirms.inherit(row, new)
+
     # -- time ---------------------------------------------------------------------------------------------
 
     def overdue(self, now: float) -> tuple[list[str], list[int]]:

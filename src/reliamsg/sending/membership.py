@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.config import check_name
 from reliamsg.core.groups import GroupTable
-from reliamsg.core.ranges import RangeSet
+from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.errors import ConfigError
 from reliamsg.message import Stream
 from reliamsg.sending.book import Book, Page
@@ -269,6 +269,15 @@ class Membership:
             for member in self.table.members(stream)
             if member.named and member.position <= (epoch, last) and member.since <= (epoch, last)
         ]
+
+    def unsettled(self, stream: Stream, epoch: int, spans: Iterable[Span]) -> list[Span]:
+        """Those numbers of an epoch that some named group has not settled."""
+        slowest = self.table.slowest(stream)
+        if slowest is None:
+            return []
+        position = slowest.position
+        low = position[1] if position[0] == epoch else 1 if position[0] < epoch else None
+        return [] if low is None else [(max(low, first), last) for first, last in spans if last >= low]
 
     # -- the writer's share ---------------------------------------------------------------------------------------
 

@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from reliamsg.core.ranges import RangeSet
+from reliamsg.core.ranges import Span
 from reliamsg.core.window import Flight, LaneState
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
+from reliamsg.sending.remains import Messages, Remains
+from reliamsg.store.rewriting import Taken
 from reliamsg.store.rows import Row
 
 if TYPE_CHECKING:
@@ -29,8 +31,7 @@ class Outcomes:
         self._changed = threading.Condition(engine.lock)
         self._waiting = 0
         self._watched: dict[int, list[Watch]] = {}
-        self._removed = RangeSet()
-        """Rows that were removed before they were published."""
+        self._remains = Remains()
         self._renumbered: dict[int, int] = {}
 
     # -- what the application asks ----------------------------------------------------------------------------
@@ -43,16 +44,14 @@ class Outcomes:
 
     def wait_published(self, receipt: Receipt, timeout: float | None) -> None:
         engine = self._engine
-        published = engine.core.confirms.published
-        first, last = receipt._first_row, receipt._last_row
         with engine.lock:
-            self._wait(lambda: published.covers(first, last) or self._ended, timeout)
-            if published.covers(first, last):
-                if self._removed.overlap(first, last):
-                    raise MessageRemoved("removed from the outbox before it was confirmed")
+            self._wait(lambda: not self._unpublished(receipt) or self._ended, timeout)
+            if not self._unpublished(receipt):
+                if removed := self._remains.unconfirmed(self._messages(receipt)):
+                    raise MessageRemoved(f"removed from the outbox before confirmed: {_numbers(removed)}")
                 return
             self._raise_ended("confirmed")
-            states = ", ".join(f"{name}: {state}" for name, state in self._states(first, last).items())
+            states = ", ".join(f"{name}: {state}" for name, state in self._states(receipt).items())
         raise ConfirmTimeout(f"not confirmed within {timeout:.3g} s ({states}); it stays in the outbox")
 
     def wait_consumed(self, receipt: Receipt, timeout: float | None) -> None:
@@ -61,51 +60,77 @@ class Outcomes:
         if engine.settings.release != "consumed":
             raise ConfigError("until='consumed' needs Producer(..., release='consumed')")
         with engine.lock:
-            members = engine.membership
-            if not members.table.named(stream):
+            if not engine.membership.table.named(stream):
                 raise ConfigError(f"until='consumed': no group is named for topic {receipt._topic!r}")
-            self._wait(lambda: not members.behind(stream, *self._end(receipt)) or self._ended, timeout)
-            lagging = members.behind(stream, *self._end(receipt))
+            self._wait(lambda: not self._behind(stream, receipt) or self._ended, timeout)
+            lagging = self._behind(stream, receipt)
             if not lagging:
+                if removed := self._remains.unconsumed(self._messages(receipt)):
+                    raise MessageRemoved(f"removed from the outbox before consumed: {_numbers(removed)}")
                 return
             self._raise_ended("consumed")
         raise ConfirmTimeout(
             f"not consumed within {timeout:.3g} s by {', '.join(lagging)}; it stays in the outbox"
         )
 
-    def _end(self, receipt: Receipt) -> tuple[int, int]:
-        """Epoch and number of a receipt's last message."""
-        return self.epoch(receipt._epoch), receipt._seq + receipt._count - 1
+    def _messages(self, receipt: Receipt) -> Messages:
+        """Which messages a receipt stands for."""
+        return Messages(
+            receipt._topic, self.epoch(receipt._epoch), receipt._seq, receipt._seq + receipt._count - 1,
+            receipt._first_row, receipt._last_row,
+        )  # fmt: skip
+
+    def _unpublished(self, receipt: Receipt) -> list[Span]:
+        """The first rows of what is left of a receipt's messages that are not published; none where all are."""
+        published = self._engine.core.confirms.published
+        for span in self._remains.rows(self._messages(receipt)):
+            if missing := published.missing(*span, 1):
+                return missing
+        return []
+
+    def _behind(self, stream: Stream, receipt: Receipt) -> list[str]:
+        """The named groups that have not settled what is left of a receipt's messages."""
+        messages = self._messages(receipt)
+        last = messages.last
+        for first, end in reversed(self._remains.unconsumed(messages)):
+            if end == last:
+                last = first - 1
+        return [] if last < messages.first else self._engine.membership.behind(stream, messages.epoch, last)
 
     def epoch(self, epoch: int) -> int:
         """What became of an epoch: messages that were never offered may have been given another one."""
         return self._renumbered.get(epoch, epoch)
 
-    def is_published(self, first: int, last: int) -> bool:
+    def is_published(self, receipt: Receipt) -> bool:
         with self._engine.lock:
-            published = self._engine.core.confirms.published.covers(first, last)
-            return published and (self._removed.empty or not self._removed.overlap(first, last))
+            if self._unpublished(receipt):
+                return False
+            messages = self._messages(receipt)
+            return self._remains.unconfirmed(messages) != [(messages.first, messages.last)]
 
-    def site_states(self, first: int, last: int) -> dict[str, SiteState]:
+    def site_states(self, receipt: Receipt) -> dict[str, SiteState]:
         with self._engine.lock:
-            return self._states(first, last)
+            return self._states(receipt)
 
-    def counted(self, row: int) -> tuple[str, ...]:
+    def counted(self, receipt: Receipt) -> tuple[str, ...]:
         with self._engine.lock:
-            return self._engine.core.confirms.counted(row)
+            rows = self._remains.rows(self._messages(receipt))
+            return self._engine.core.confirms.counted(rows[-1][1] if rows else receipt._last_row)
 
     def identity(self, topic: str, epoch: int, seq: int) -> MessageId:
         return MessageId(self._engine.producer_id, self.epoch(epoch), topic, 0, seq)
 
-    def _states(self, first: int, last: int) -> dict[str, SiteState]:
-        return {name: self._state(name, first, last) for name in self._engine.links}
+    def _states(self, receipt: Receipt) -> dict[str, SiteState]:
+        messages = self._messages(receipt)
+        rows = self._remains.rows(messages)
+        return {name: self._state(name, messages, rows) for name in self._engine.links}
 
-    def _state(self, name: str, first: int, last: int) -> SiteState:
+    def _state(self, name: str, messages: Messages, rows: Sequence[Span]) -> SiteState:
         engine = self._engine
         window = engine.core.sites[name]
-        missing = window.confirmed.missing(first, last)
+        missing = next((found for span in rows if (found := window.confirmed.missing(*span, 1))), None)
         if not missing:
-            return "removed" if self._removed.overlap(first, last) else "confirmed"
+            return "removed" if self._remains.unsent(messages, name) else "confirmed"
         row = missing[0][0]
         if engine.retention.released_unsent(row):
             return "released"
@@ -131,8 +156,16 @@ class Outcomes:
         with engine.lock:
             target = engine.core.top
             confirms = engine.core.confirms
-            self._wait(lambda: confirms.cursor > target or self._ended, left)
-            if confirms.cursor > target:
+
+            def done() -> bool:
+                """What was stored up to then may have been moved behind it."""
+                published = confirms.published
+                return confirms.cursor > target and all(
+                    row in published for row in self._remains.moved(target)
+                )
+
+            self._wait(lambda: done() or self._ended, left)
+            if done():
                 return
             self._raise_ended("confirmed")
             sites = "; ".join(
@@ -145,7 +178,7 @@ class Outcomes:
     def watch(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> bool:
         """Have the callback put back when more of the receipt is published; False if all of it is."""
         with self._engine.lock:
-            missing = self._engine.core.confirms.published.missing(receipt._first_row, receipt._last_row)
+            missing = self._unpublished(receipt)
             if missing:
                 self._watched.setdefault(missing[0][0], []).append((receipt, callback))
             return bool(missing)
@@ -191,10 +224,18 @@ class Outcomes:
         self.changed()
         engine.intake.made_room()
 
-    def removed(self, row: int) -> None:
-        """A row that was not published exists no longer."""
-        self._removed.add(row, row)
-        self._call_back(row)
+    def removed(self, topic: str, epoch: int, taken: Taken) -> None:
+        """Messages were removed. To be called before the core and the groups are told."""
+        core = self._engine.core
+        self._remains.removed(
+            topic, epoch, taken,
+            lambda row: [name for name, window in core.sites.items() if row not in window.confirmed],
+            lambda row: row not in core.confirms.published,
+            self._engine.membership.unsettled(Stream(self._engine.producer_id, topic, 0), epoch, taken.spans),
+        )  # fmt: skip
+        for row in (*taken.gone, *(row for row, _ in taken.cut)):
+            self._call_back(row.id)
+        self._remains.prune(lambda row: all(row in window.confirmed for window in core.sites.values()))
 
     def _call_back(self, row: int) -> None:
         if self._watched:
@@ -209,4 +250,11 @@ class Outcomes:
     def renumbered(self, epochs: dict[int, int]) -> None:
         """Epochs whose messages were never offered were given other numbers."""
         self._renumbered = {old: epochs.get(new, new) for old, new in self._renumbered.items()} | epochs
+        self._remains.renumbered(epochs)
         self.changed()
+
+
+def _numbers(spans: Sequence[Span]) -> str:
+    """Sequence numbers, for people."""
+    shown = ", ".join(str(first) if first == last else f"{first} to {last}" for first, last in spans[:5])
+    return shown + (f" and {len(spans) - 5} more ranges" if len(spans) > 5 else "")

@@ -277,9 +277,12 @@ class Producer:
 
         They are not sent any more, to any site or as a repair, and groups that lack them are told not to wait: they
         declare them with the reason ``removed``. What sites have already may be delivered all the same. Returns how
-        many were held. Journalled and durable when this returns. A receipt that is not done never will be: its
-        ``wait()`` raises :class:`MessageRemoved`. Raises :class:`ConfigError` for anything that is no such range, and
-        :class:`OutboxWriteError`.
+        many were held. Journalled and durable when this returns.
+
+        Receipts go on to stand for what is left: ``done`` is True once that is confirmed, and never where nothing is
+        left. ``wait()`` waits for the same and then raises :class:`MessageRemoved`, which names the removed numbers.
+
+        Raises :class:`ConfigError` for anything that is no such range, and :class:`OutboxWriteError`.
         """
         self._check()
         return self._engine.orders.give(lambda: self._engine.remove(first, first if last is None else last))

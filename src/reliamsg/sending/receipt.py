@@ -89,21 +89,23 @@ class Receipt:
 
     @property
     def done(self) -> bool:
-        """Whether the confirm policy is met for all messages. Once True it stays True."""
-        return self.durable and self._engine.outcomes.is_published(self._first_row, self._last_row)
+        """Whether the confirm policy is met for all messages, except those that were removed before it was
+        (:meth:`Producer.remove`). False if all of them were. Once True it stays True."""
+        return self.durable and self._engine.outcomes.is_published(self)
 
     @property
     def sites(self) -> dict[str, SiteState]:
-        """What each site says; of several messages, of the first that is not confirmed. See
+        """What each site says; of several messages, of the first that is not confirmed among those that were not
+        removed. ``removed``: some were removed before the site had confirmed them, and it has all others. See
         :data:`SiteState`."""
         if not self.durable:
             return dict.fromkeys(self._engine.site_names, "pending")
-        return self._engine.outcomes.site_states(self._first_row, self._last_row)
+        return self._engine.outcomes.site_states(self)
 
     @property
     def counted(self) -> tuple[str, ...]:
         """The sites that had confirmed when the policy was met; empty before."""
-        return self._engine.outcomes.counted(self._last_row) if self.done else ()
+        return self._engine.outcomes.counted(self) if self.done else ()
 
     def wait(
         self, timeout: float | None = None, until: Literal["durable", "confirmed", "consumed"] = "confirmed"
@@ -116,6 +118,10 @@ class Receipt:
         ``consumed``: every group that was named for the topic when they were published has acknowledged them
         durably, or declared them missing. Raises :class:`ConfirmTimeout` with the groups that are behind, and
         :class:`ConfigError` where no group is named, or without ``release="consumed"``.
+
+        Messages that were removed with :meth:`Producer.remove` are not waited for. Once all others are that far,
+        :class:`MessageRemoved` is raised, with the numbers of those that were removed before they were; if all were
+        removed, at once. What was removed only after it was confirmed (or consumed) counts as that.
 
         Raises also what stopped the producer, :class:`ClosedError` when it is closed meanwhile, and
         :class:`ForkedError` in a child process.
@@ -132,7 +138,7 @@ class Receipt:
 
     def add_done_callback(self, callback: Callable[[Receipt], object]) -> None:
         """Call ``callback(receipt)`` once the confirm policy is met, or when the messages could not be
-        stored.
+        stored. Messages that are removed are not waited for; look at :attr:`done`.
 
         Callbacks run one at a time on a thread of the producer's own; one that raises is logged and reported
         to ``on_error``. Callbacks of messages that are not confirmed when the producer is closed are not

@@ -39,7 +39,7 @@ def remove(engine: Engine, outbox: Outbox, first: MessageId, last: MessageId) ->
     engine.probe("removed")
     with engine.lock:
         page.removed[epoch] = gone
-        _forget(engine, taken)
+        _forget(engine, stream.topic, epoch, taken)
     engine.control.removed(stream, epoch, first.seq, last.seq)
     return sum(b - a + 1 for a, b in taken.spans)
 
@@ -56,16 +56,20 @@ def _find(engine: Engine, first: MessageId, last: MessageId) -> tuple[Page, int,
     return page, epoch, link.incarnation
 
 
-def _forget(engine: Engine, taken: Taken) -> None:
+def _forget(engine: Engine, topic: str, epoch: int, taken: Taken) -> None:
     """Let sites, groups and receipts know. With the lock held."""
-    published, now = engine.core.confirms.published, engine.clock()
+    now = engine.clock()
+    engine.outcomes.removed(topic, epoch, taken)
     for row in taken.gone:
-        if row.id not in published:
-            engine.outcomes.removed(row.id)
         engine.core.gone(row.id, now)
         engine.membership.left([row.id])
-    for _, after in taken.cut:
+    for before, after in taken.cut:
         engine.core.changed(after)
+        for added in taken.added:
+            if added.last == before.last:
+                engine.core.split(before.id, added.id, now)
+                if before.id in engine.housekeeping.published:
+                    engine.housekeeping.published.add(added.id, added.id)
     if taken.added:
         engine.core.top = taken.added[-1].id
         engine.membership.stored(taken.added)
