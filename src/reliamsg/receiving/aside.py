@@ -79,7 +79,7 @@ class Aside:
         messages: list[Message] = []
         try:
             frame = open_frame(row.frame)
-            records = frame.records()
+            records = frame.records(trusted=not row.stream.producer)
         except FrameError as error:
             log.warning("late messages %d to %d of %s: %s", row.first, row.last, row.stream, error)
             return LateItem(row.id, messages)

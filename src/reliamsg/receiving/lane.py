@@ -47,10 +47,10 @@ class Holding:
     def size(self) -> int:
         return len(self.frame.data)
 
-    def records(self) -> Records:
-        """The frame's messages, decoded once. Raises FrameError."""
+    def records(self, *, trusted: bool = False) -> Records:
+        """The frame's messages, decoded once. Raises FrameError. `trusted`: see :meth:`Frame.records`."""
         if self._records is None:
-            self._records = self.frame.records()
+            self._records = self.frame.records(trusted=trusted)
         return self._records
 
 

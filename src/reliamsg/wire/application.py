@@ -7,11 +7,15 @@ text is what both AMQP short strings and MQTT 5 user properties carry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_MESSAGE_BYTES, unsafe_characters
 from reliamsg.errors import ConfigError, MessageTooLarge
 
-__all__ = ["RESERVED_PREFIX", "Bytes", "check_bodies", "check_body", "check_headers", "check_key"]
+__all__ = [
+    "RESERVED_PREFIX", "Bytes", "check_bodies", "check_body", "check_header_column", "check_headers", "check_key",
+    "check_key_column",
+]  # fmt: skip
 
 Bytes = bytes | bytearray | memoryview
 
@@ -73,6 +77,35 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
             raise ConfigError(f"header {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
         _check_text(f"header {name!r}", value, MAX_HEADER_BYTES)
     return dict(headers) or None
+
+
+_MAX_SEEN_NAMES = 2_000
+_seen_names: set[str] = set()
+"""Names of headers that were found sound: most messages have the same few."""
+
+
+def check_key_column(keys: Iterable[str | None]) -> None:
+    """:func:`check_key` of each key of a batch that was decoded, of which none has more than 255 characters."""
+    found = "".join(filter(None, keys))
+    if not (found.isascii() and found.isprintable()):
+        for key in keys:
+            check_key(key)
+
+
+def check_header_column(column: Iterable[dict[str, str] | None]) -> None:
+    """:func:`check_headers` of each message of a batch that was decoded, of which none has more headers or
+    characters in a name or value than is possible."""
+    present = list(filter(None, column))
+    names = set(chain.from_iterable(present))
+    values = "".join(chain.from_iterable(map(dict.values, present)))
+    if values.isascii() and values.isprintable() and names <= _seen_names:
+        return  # the usual case, at the speed of C
+    for headers in present:
+        check_headers(headers)
+    if len(_seen_names) + len(names) > _MAX_SEEN_NAMES:
+        _seen_names.clear()
+    if len(names) <= _MAX_SEEN_NAMES:
+        _seen_names.update(names)
 
 
 def _check_text(what: str, text: str, limit: int) -> None:

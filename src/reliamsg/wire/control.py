@@ -22,7 +22,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
@@ -83,6 +83,10 @@ Span3 = tuple[int, int, int]
 Role = Literal["active", "standby", "call"]
 
 
+# msgspec compares these lengths with the header of an array, before it builds the array.
+_Spans = Annotated[list[Span3], msgspec.Meta(max_length=MAX_SPANS)]
+
+
 class ChainEpoch(msgspec.Struct, array_like=True, frozen=True):
     """One epoch of a stream, as its producer tells it."""
 
@@ -99,11 +103,11 @@ class StreamStatus(msgspec.Struct, array_like=True, frozen=True):
 
     topic: str
     partition: int
-    chain: list[ChainEpoch]
+    chain: Annotated[list[ChainEpoch], msgspec.Meta(max_length=MAX_CHAIN)]
     """Oldest first: all epochs of which anything is held, one before, and back to the slowest named group."""
-    removed: list[Span3] = []
+    removed: _Spans = []
     """Ranges that were removed on purpose and will never come."""
-    since: dict[str, Position] = {}
+    since: Annotated[dict[str, Position], msgspec.Meta(max_length=MAX_NAMED_GROUPS)] = {}
     """For each named group, from which position on the producer counts it."""
     reached: tuple[Position, Position] | None = None
     """In an answer to one group: the position that it told, and the one before which it may have handed out everything.
@@ -129,7 +133,7 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     """Whether messages are kept until every named group has acknowledged them."""
     to: str
     """The address that it is sent to."""
-    streams: list[StreamStatus] = []
+    streams: Annotated[list[StreamStatus], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
     heard: tuple[str, int] | None = None
     """In an answer to one group: the inbox of which the latest state or call was heard before, and its number."""
 
@@ -145,11 +149,11 @@ class StreamState(msgspec.Struct, array_like=True, frozen=True):
     """The highest epoch entered, and its incarnation; (0, 0) for none."""
     high_water: int
     """Numbers of the entered epoch below this may have been handed out."""
-    missing: list[Span3] = []
+    missing: _Spans = []
     """Ranges that are known to exist and have not arrived, lowest first."""
-    wanted: list[Span3] = []
+    wanted: _Spans = []
     """Which of them are to be sent again now."""
-    declared: list[Span3] = []
+    declared: _Spans = []
     """Ranges that were passed without having arrived, latest last."""
 
 
@@ -168,9 +172,9 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     producer: str
     """Whom it is for; "" in calls and beacons."""
     role: Role
-    nonce: bytes
+    nonce: Annotated[bytes, msgspec.Meta(max_length=MAX_NONCE_BYTES)]
     """Random, another in each state: a request that was recorded can be told from a new one."""
-    streams: list[StreamState] = []
+    streams: Annotated[list[StreamState], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -22,14 +22,16 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 
-from reliamsg.config import check_name
-from reliamsg.errors import ConfigError
+from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_MESSAGE_BYTES, check_name
+from reliamsg.errors import ConfigError, MessageTooLarge
 from reliamsg.keys import MAX_KEY_ID_BYTES, KeyRing
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import is_group, topic_address
+from reliamsg.wire.application import check_header_column, check_key_column
 from reliamsg.wire.limits import (
     MAX_BATCH_MESSAGES,
     MAX_ENVELOPE_BYTES,
@@ -37,6 +39,7 @@ from reliamsg.wire.limits import (
     MAX_INCARNATION,
     MAX_PARTITION,
     MAX_SEQ,
+    MAX_STORED_HEADERS,
 )
 
 __all__ = [
@@ -120,11 +123,38 @@ class Records(msgspec.Struct, array_like=True, frozen=True):
     headers: list[dict[str, str] | None] | None = None
 
 
+class _Columns(msgspec.Struct, array_like=True, frozen=True):
+    """The columns of :class:`Records` before anything of them is built."""
+
+    bodies: msgspec.Raw
+    keys: msgspec.Raw = msgspec.Raw(b"\xc0")
+    headers: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+# msgspec compares the lengths of arrays, maps and byte strings with their heads, before it builds them. A text is built
+# first: it takes at most four times the bytes that it came in. Its length is in characters; bytes are compared later.
+_HeaderText = Annotated[str, msgspec.Meta(max_length=MAX_HEADER_BYTES)]
+_Headers = Annotated[dict[_HeaderText, _HeaderText], msgspec.Meta(max_length=MAX_HEADERS)]
+_Key = Annotated[str, msgspec.Meta(max_length=MAX_KEY_BYTES)]
+_Body = Annotated[bytes, msgspec.Meta(max_length=MAX_MESSAGE_BYTES)]
+_StoredHeaders = Annotated[dict[str, str], msgspec.Meta(max_length=MAX_STORED_HEADERS)]
+
+MAX_RECORD_BYTES = MAX_MESSAGE_BYTES + MAX_KEY_BYTES + MAX_HEADERS * (2 * MAX_HEADER_BYTES + 6) + 64
+"""Most that one message with its key and headers takes in a body."""
+
 _SIGNED_FIELDS = Envelope.__struct_fields__.index("key_id")
 """The fields before the key id and the signature. One that is added behind them is not signed, and must not matter."""
 _encode_msgpack = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
-_decode_records = msgspec.msgpack.Decoder(Records).decode
+_decode_columns = msgspec.msgpack.Decoder(_Columns).decode
+_decode_bodies = msgspec.msgpack.Decoder(list[_Body]).decode
+_decode_keys = msgspec.msgpack.Decoder(list[_Key | None]).decode
+_decode_headers = msgspec.msgpack.Decoder(list[_Headers | None]).decode
+_decode_stored_bodies = msgspec.msgpack.Decoder(list[bytes]).decode
+_decode_stored_headers = msgspec.msgpack.Decoder(list[_StoredHeaders | None]).decode
+_NIL = b"\xc0"
+_ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
+"""Every decoder of zstd must take windows of this size (RFC 8878, section 3.1.1.1.2)."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -138,28 +168,83 @@ class Frame(msgspec.Struct, frozen=True):
         body = self._body()
         return len(body) == self.envelope.body_size and zlib.crc32(body) == self.envelope.body_crc
 
-    def records(self) -> Records:
-        """The messages, or :class:`FrameError` (``undecodable``)."""
+    def records(self, *, trusted: bool = False) -> Records:
+        """The messages, or :class:`FrameError` (``undecodable``).
+
+        Nothing is built before its size was compared with `count` and the limits of one message. What came from a
+        network must also be what ``publish`` would have accepted. `trusted`: the frame was made here or was delivered
+        before, perhaps under other limits: then only memory is bounded.
+        """
         envelope = self.envelope
         if envelope.version != BODY_VERSION or envelope.flags & ~_KNOWN_FLAGS:
             raise FrameError("undecodable", f"body version {envelope.version}, flags {envelope.flags}")
         if not self.intact():
             raise FrameError("undecodable", "the body's checksum does not match")
         body: bytes | memoryview = self._body()
-        if envelope.flags & FLAG_ZSTD:
+        compressed = envelope.flags & FLAG_ZSTD
+        if not trusted and max(len(body), envelope.raw_size) > envelope.count * MAX_RECORD_BYTES:
+            raise FrameError("undecodable", f"larger than {envelope.count} messages can be")
+        if compressed:
             body = _decompress(bytes(body), envelope.raw_size)
         try:
-            records = _decode_records(body)
+            return _stored(body, envelope.count) if trusted else _published(body, envelope.count)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise FrameError("undecodable", str(error)) from None
-        columns = (records.bodies, records.keys, records.headers)
-        if any(column is not None and len(column) != envelope.count for column in columns):
-            raise FrameError("undecodable", "the body does not hold as many messages as the envelope says")
-        return records
 
     def _body(self) -> memoryview:
         _, size, _ = _HEAD.unpack_from(self.data)
         return memoryview(self.data)[_HEAD.size + size :]
+
+
+def _published(body: bytes | memoryview, count: int) -> Records:
+    """The messages of a body, which ``publish`` would have accepted."""
+    bodies, keys, headers = _columns(body, count)
+    records = Records(
+        _decode_bodies(bodies),
+        None if keys is None else _decode_keys(keys),
+        None if headers is None else _decode_headers(headers),
+    )
+    try:
+        if records.keys is not None:
+            check_key_column(records.keys)
+        if records.headers is not None:
+            check_header_column(records.headers)
+    except (ConfigError, MessageTooLarge) as error:
+        raise FrameError("undecodable", str(error)) from None
+    return records
+
+
+def _stored(body: bytes | memoryview, count: int) -> Records:
+    """The messages of a body, whatever a message may hold."""
+    bodies, keys, headers = _columns(body, count)
+    return Records(
+        _decode_stored_bodies(bodies),
+        None if keys is None else _decode_keys(keys),
+        None if headers is None else _decode_stored_headers(headers),
+    )
+
+
+def _columns(
+    body: bytes | memoryview, count: int
+) -> tuple[msgspec.Raw, msgspec.Raw | None, msgspec.Raw | None]:
+    """The columns of a body, each of which says that it holds `count` items."""
+    found = _decode_columns(body)
+    bodies, keys, headers = found.bodies, found.keys, found.headers
+    own_keys = None if len(keys) == 1 and bytes(keys) == _NIL else keys
+    own_headers = None if len(headers) == 1 and bytes(headers) == _NIL else headers
+    if any(column is not None and _items(column) != count for column in (bodies, own_keys, own_headers)):
+        raise FrameError("undecodable", "the body does not hold as many messages as the envelope says")
+    return bodies, own_keys, own_headers
+
+
+def _items(column: msgspec.Raw) -> int:
+    """How many items an array of msgpack says that it has; -1 where it is none."""
+    head = memoryview(column)[:5]
+    if head[0] & 0xF0 == 0x90:
+        return head[0] & 0x0F
+    if head[0] == 0xDC:
+        return int.from_bytes(head[1:3], "big")
+    return int.from_bytes(head[1:5], "big") if head[0] == 0xDD else -1
 
 
 def encode(
@@ -214,7 +299,13 @@ def frames_of(data: bytes, limit: int, ring: KeyRing | None = None) -> list[byte
         frame = open_frame(data)
         if frame.envelope.key_id is None:
             data = _seal(frame.envelope, frame._body(), ring)
-    return [data] if len(data) <= limit else split(open_frame(data), limit, ring)
+    frame = open_frame(data)
+    return [data] if _fits(frame, limit) else split(frame, limit, ring)
+
+
+def _fits(frame: Frame, limit: int) -> bool:
+    """Whether a frame may go to a site. Its limit holds before compression too: see :func:`check_envelope`."""
+    return len(frame.data) <= limit and frame.envelope.raw_size <= limit
 
 
 def verify(frame: Frame, address: str, ring: KeyRing) -> None:
@@ -278,7 +369,8 @@ def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
         and 0 <= envelope.ts_first <= MAX_SEQ
         and 0 <= envelope.ts_last <= MAX_SEQ
         and 0 <= envelope.body_size <= limit
-        and 0 <= envelope.raw_size <= limit
+        # What is compressed is bounded as it was before. One message may take as much as any may.
+        and 0 <= envelope.raw_size <= max(limit, MAX_RECORD_BYTES)
     )
     if envelope.key_id is not None:
         within = within and len(envelope.key_id) <= MAX_KEY_ID_BYTES
@@ -289,13 +381,14 @@ def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
 
 
 def split(frame: Frame, limit: int, ring: KeyRing | None = None) -> list[bytes]:
-    """The same messages as several frames of at most `limit` bytes, cut between messages and signed if a ring is given.
+    """The same messages as several frames of at most `limit` bytes, before compression as well, cut between messages
+    and signed if a ring is given.
 
     A single message over the limit stays a frame of its own, over the limit; the site will refuse it.
     """
-    if len(frame.data) <= limit or frame.envelope.count == 1:
+    if _fits(frame, limit) or frame.envelope.count == 1:
         return [frame.data]
-    records, envelope = frame.records(), frame.envelope
+    records, envelope = frame.records(trusted=True), frame.envelope
     half = envelope.count // 2
     parts = []
     for start, stop in ((0, half), (half, envelope.count)):
@@ -347,7 +440,8 @@ def _decompress(packed: bytes, raw_size: int) -> bytes:
         announced = zstandard.get_frame_parameters(packed).content_size
         if announced not in (raw_size, zstandard.CONTENTSIZE_UNKNOWN):
             raise FrameError("undecodable", "not as large as the envelope says")
-        raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=raw_size)
+        window = max(_ZSTD_WINDOW_BYTES, 1 << raw_size.bit_length())
+        raw = zstandard.ZstdDecompressor(max_window_size=window).decompress(packed, max_output_size=raw_size)
     except zstandard.ZstdError as error:
         raise FrameError("undecodable", str(error)) from None
     if len(raw) != raw_size:

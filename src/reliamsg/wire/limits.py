@@ -18,6 +18,13 @@ MAX_ENVELOPE_BYTES = 2048
 MAX_BATCH_MESSAGES = 65_536
 """Most messages in one batch."""
 
+MAX_PLAIN_HEADERS = 256
+"""Most headers of a message in the plain form, with those that brokers add on the way."""
+
+MAX_STORED_HEADERS = 1_024
+"""Most headers of one message that is read from a file of our own. Messages of ordinary clients keep what headers
+they came with, within the limits of the transports, which are lower."""
+
 MAX_CONTROL_BYTES = 64 * 1024
 """Largest control frame. One stream at all of the limits below still fits into one."""
 

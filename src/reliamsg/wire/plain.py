@@ -30,14 +30,14 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, check_name
-from reliamsg.errors import ConfigError
+from reliamsg.config import MAX_MESSAGE_BYTES, check_name
+from reliamsg.errors import ConfigError, MessageTooLarge
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId, Prev, Stream
 from reliamsg.wire.address import topic_address
-from reliamsg.wire.application import RESERVED_PREFIX
+from reliamsg.wire.application import RESERVED_PREFIX, check_headers, check_key
 from reliamsg.wire.data import Frame, FrameError, encode, make_records, open_frame
-from reliamsg.wire.limits import MAX_FRAME_BYTES, MAX_INCARNATION
+from reliamsg.wire.limits import MAX_FRAME_BYTES, MAX_INCARNATION, MAX_PLAIN_HEADERS
 
 __all__ = ["PlainMessage", "decode_plain", "encode_plain", "is_plain"]
 
@@ -69,7 +69,7 @@ def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage
     A batch knows when its first and its last message were published; all but the first carry the latter time.
     Raises :class:`FrameError` (``undecodable``) if the batch can't be read.
     """
-    envelope, records = frame.envelope, frame.records()
+    envelope, records = frame.envelope, frame.records(trusted=True)
     common = {
         "rm-v": VERSION,
         "rm-producer": envelope.producer,
@@ -119,17 +119,21 @@ def decode_plain(
     known here are ignored. So are those that begin with ``x-`` and are not covered by the checksum: brokers add them
     on the way.
     """
-    if len(body) > limit:
-        raise FrameError("oversized", f"{len(body)} bytes, limit {limit}")
+    if len(body) > min(limit, MAX_MESSAGE_BYTES):
+        raise FrameError("oversized", f"{len(body)} bytes, limit {min(limit, MAX_MESSAGE_BYTES)}")
     if headers.get("rm-v") != VERSION:
         found = "unknown-version" if is_plain(headers) else "malformed"
         raise FrameError(found, "not in version 1 of the plain form")
+    if len(headers) > MAX_PLAIN_HEADERS:
+        raise FrameError("malformed", f"{len(headers)} headers, at most {MAX_PLAIN_HEADERS} are read")
     application = _verified_headers(body, headers)
     if ring is not None:
         _authenticate(body, headers, application, ring)
     key = headers.get("rm-key")
-    if key is not None and len(key.encode()) > MAX_KEY_BYTES:
-        raise FrameError("malformed", "the key is over its limit")
+    try:
+        check_key(key)
+    except (ConfigError, MessageTooLarge) as error:
+        raise FrameError("malformed", str(error)) from None
     previous = headers.get("rm-prev")
     timestamp_us = _number(headers, "rm-ts")
     data = encode(
@@ -152,10 +156,10 @@ def _verified_headers(body: bytes, headers: Mapping[str, str]) -> dict[str, str]
         application = {name: value for name, value in application.items() if not name.startswith("x-")}
         if checksum != _checksum(headers, application, body):
             raise FrameError("corrupt", "the checksum does not match")
-    if len(application) > MAX_HEADERS or any(
-        len(text.encode()) > MAX_HEADER_BYTES for item in application.items() for text in item
-    ):
-        raise FrameError("malformed", "headers over their limits")
+    try:
+        check_headers(application)
+    except (ConfigError, MessageTooLarge) as error:
+        raise FrameError("malformed", str(error)) from None
     return application
 
 
