@@ -47,8 +47,13 @@ class Peer:
             assert first >> 4 == 12, f"packet of kind {first >> 4} instead of {kind}"
 
     def send(self, first: int, body: bytes) -> None:
-        assert len(body) < 128
-        self.sock.sendall(bytes([first, len(body)]) + body)
+        size, length = len(body), bytearray()
+        while True:
+            size, byte = size >> 7, size & 0x7F
+            length.append(byte | 0x80 if size else byte)
+            if not size:
+                break
+        self.sock.sendall(bytes([first]) + length + body)
 
     def accept(self, properties: bytes = b"") -> None:
         """Take the CONNECT and accept it, in the version that it asks for."""

@@ -43,6 +43,9 @@ class Node:
         self.connects.append((name, bool(body[7] & 2)))
         session = b"\1" if name == SESSION else b"\0"
         peer.send(0x20, session + b"\0" + (b"\0" if body[6] == 5 else b""))
+        if name.endswith(":ctl"):
+            self.take_control_frames(peer)
+            return
         body = peer.expect(8)
         if self.refuse_all or name in self.refused or (name == SESSION and not self.back.is_set()):
             return
@@ -63,6 +66,14 @@ class Node:
                     self.deliver(name, 99, b"on its way")
                 peer.send(0xB0, body[:2] + (b"\0\0" if v5 else b""))
             elif first >> 4 == 12:
+                peer.send(0xD0, b"")
+            elif first >> 4 == 14:
+                return
+
+    def take_control_frames(self, peer: Peer) -> None:
+        while True:
+            first, _ = peer.packet()
+            if first >> 4 == 12:
                 peer.send(0xD0, b"")
             elif first >> 4 == 14:
                 return

@@ -38,6 +38,8 @@ class SiteStatus:
     """Unusable deliveries, by reason."""
     repaired: int = 0
     """Messages that a producer sent again here, since they were missing."""
+    refused_addresses: tuple[str, ...] = ()
+    """Control addresses that the site does not let us send to or listen at, as far as it lets us know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +180,7 @@ def _site(engine: ReceivingEngine, site: SiteReceiver) -> SiteStatus:
         site.duplicate_messages,
         dict(site.rejected),
         site.repaired_messages,
+        tuple(sorted({address for link in site.links.all for address in link.refused_addresses()})),
     )
 
 

@@ -163,7 +163,15 @@ class SiteLink:
             if lane.state is not LaneState.FLOWING and lane.stream_id is not None:
                 stream = self._engine.stream_of(lane.stream_id)
                 parked.append(ParkedStream(stream.topic, stream.partition, lane.reason, lane.attempts))
-        return SenderSite(self.state, self.endpoint, self.error, behind, len(window.flights), tuple(parked))
+        return SenderSite(
+            self.state,
+            self.endpoint,
+            self.error,
+            behind,
+            len(window.flights),
+            tuple(parked),
+            tuple(self.transport.refused_addresses()),
+        )
 
     def _note(self, kind: str, row: object, reason: str = "", latency: dict[int, int] | None = None) -> None:
         assert isinstance(row, Row)  # the core carries what it was given

@@ -34,6 +34,8 @@ class SenderSite:
     in_flight: int
     """Batches that are sent and unanswered."""
     parked: tuple[ParkedStream, ...]
+    refused_addresses: tuple[str, ...] = ()
+    """Control addresses that the site does not let us send to or listen at, as far as it lets us know."""
 
     @property
     def connected(self) -> bool:
@@ -43,6 +45,8 @@ class SenderSite:
         text = f"{self.state}, {self.behind} batches behind"
         if self.parked:
             text += f", parked: {', '.join(stream.topic for stream in self.parked)}"
+        if self.refused_addresses:
+            text += f", refuses {', '.join(self.refused_addresses)}"
         return text + (f" ({self.error})" if self.error else "")
 
 

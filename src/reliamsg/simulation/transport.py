@@ -95,6 +95,9 @@ class _Transport:
         connection.site.send(self.broker.tell, address, body)
         return True
 
+    def refused_addresses(self) -> Sequence[str]:
+        return ()
+
     def reconnect(self, reason: str) -> None:
         if self.connection is not None:
             self._host.after(0.0, self._drop, self.connection, reason)

@@ -131,6 +131,11 @@ class ControlChannel:
             self._link.call(self.flush)
         return True
 
+    @property
+    def forbidden(self) -> frozenset[str]:
+        """Addresses that the broker lets nobody listen at, or not us. Any thread."""
+        return self._forbidden
+
     def blocked(self, blocked: bool) -> None:
         """The broker asked to stop sending, or no longer does."""
         self._blocked = blocked

@@ -70,6 +70,11 @@ class AmqpSession(SiteSession[E], Generic[E, F]):
         flow = self.flow
         return flow is not None and self.up and flow.tell(address, body)
 
+    def refused_addresses(self) -> Sequence[str]:
+        """Control addresses that the broker does not let us listen at. Any thread."""
+        flow = self.flow
+        return () if flow is None else sorted(flow.control.forbidden)
+
     def heard(self, address: str, body: bytes) -> None:
         """Part of :class:`~reliamsg.transport.amqp_control.Listener`."""
         self.events.heard(address, body)

@@ -118,7 +118,12 @@ class ControlTransport(Protocol):
         """Publish a control frame: unconfirmed, at most once, and never kept for those who are absent.
 
         False where it was dropped at once: not connected, blocked, larger than the site takes, or
-        :data:`CONTROL_BACKLOG_BYTES` wait already. True promises nothing more than a try."""
+        :data:`CONTROL_BACKLOG_BYTES` wait already. True promises nothing more than a try.
+
+        An address that the site refuses affects neither messages nor other addresses."""
+
+    def refused_addresses(self) -> Sequence[str]:
+        """Control addresses that the site refuses to send to or to listen at, as far as it lets us know; sorted."""
 
 
 class SenderEvents(ControlEvents, Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES
@@ -18,7 +19,7 @@ class Backlog:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[str, bytes]] = deque()
+        self._waiting: deque[tuple[float, str, bytes]] = deque()
         self._bytes = 0
         self._largest = 0
         """Of a body that is taken, in bytes; 0 takes none."""
@@ -43,15 +44,17 @@ class Backlog:
         with self._lock:
             if self._bytes >= CONTROL_BACKLOG_BYTES or len(body) > self._largest or not self._largest:
                 return False
-            self._waiting.append((address, body))
+            self._waiting.append((time.monotonic(), address, body))
             self._bytes += len(address) + len(body)
             return True
 
-    def take(self) -> tuple[str, bytes] | None:
-        """The oldest frame, which is the caller's from now on; None where none waits."""
+    def take(self, max_age: float = float("inf")) -> tuple[str, bytes] | None:
+        """The oldest frame, which is the caller's from now on; None where none waits. Frames that have waited for more
+        than `max_age` seconds are dropped."""
         with self._lock:
-            if not self._waiting:
-                return None
-            address, body = self._waiting.popleft()
-            self._bytes -= len(address) + len(body)
-            return address, body
+            while self._waiting:
+                at, address, body = self._waiting.popleft()
+                self._bytes -= len(address) + len(body)
+                if time.monotonic() - at <= max_age:
+                    return address, body
+            return None

@@ -89,6 +89,10 @@ class _MemoryTransport(ABC, Generic[E]):
             return False
         return self.broker.tell(connection, address, body)
 
+    def refused_addresses(self) -> Sequence[str]:
+        """None: a broker in memory carries all control frames, or none."""
+        return ()
+
     def _listen(self) -> None:
         with self._listening:
             if self._connection is not None:

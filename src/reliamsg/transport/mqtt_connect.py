@@ -69,6 +69,12 @@ class Connector:
         other._known = self._known
         return other
 
+    def beside(self, name: str, waker: Waker, stopping: Callable[[], bool]) -> Connector:
+        """One for another thread, whose connections only publish."""
+        other = Connector(self._site, name, waker, stopping, prefetch=None)
+        other._known = self._known
+        return other
+
     def open(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Link | Ended:
         """Connect and wait for CONNACK; the caller closes the link."""
         asked = self._site.mqtt_version

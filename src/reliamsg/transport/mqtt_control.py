@@ -1,55 +1,50 @@
-"""Control frames at an MQTT site: published and subscribed to at QoS 0, in the connection that is there anyway.
+"""Listening for control frames at an MQTT site: subscribed to at QoS 0, in the connection that is there anyway.
 
-A broker that refuses an address may say so, say nothing, or close the connection. The last would end what else
-flows there again and again, so a connection that breaks each time over control frames goes on without them.
+What is heard on the connection that a group is read with vouches for that connection, so it is listened to there and
+nowhere else. Frames are sent elsewhere (:mod:`~reliamsg.transport.mqtt_teller`). A broker that refuses a subscription
+may say so or close the connection; then the addresses that it had not answered are tried one at a time, and the guilty
+one is left out for a while.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 
 from reliamsg.config import Site
-from reliamsg.transport.control import Backlog
 from reliamsg.transport.mqtt_link import Link
-from reliamsg.transport.mqtt_packets import Publish, forbidden
+from reliamsg.transport.mqtt_packets import Publish
+from reliamsg.transport.mqtt_suspects import Suspects
 from reliamsg.transport.network import Waker
 
 __all__ = ["MqttControl"]
 
-log = logging.getLogger(__name__)
-
-STRIKES = 3
-"""So many connections, one after the other, that end before the broker has answered to control frames are no
-coincidence."""
-
-WITHOUT_SECONDS = (60.0, 900.0)
-"""How long a site is used without control frames then: the first time, and at most."""
-
-_PACKET_OVERHEAD = 512
-"""More than header, address and properties add to a body."""
+LOOK_AGAIN_SECONDS = 1.0
+"""How often it is looked whether an address may be tried again."""
 
 
 class MqttControl:
-    """What is listened at and told, over all connections of a transport. I/O thread only, but for
-    :meth:`listen` and :meth:`tell`."""
+    """What is listened at, over all connections of a transport. I/O thread only, but for :meth:`listen` and
+    :attr:`refused`."""
 
     def __init__(self, site: Site, waker: Waker, heard: Callable[[str, bytes], None]) -> None:
         """`heard` is :meth:`~reliamsg.transport.base.ControlEvents.heard`."""
-        self._site = site
         self._waker = waker
         self._heard = heard
-        self._backlog = Backlog()
         self._addresses: tuple[str, ...] = ()
         self._wanted: frozenset[str] = frozenset()
         """Addresses as the I/O thread last saw them."""
         self._changed = False
-        self._strikes = 0
-        self._without = WITHOUT_SECONDS[0]
-        self._off_until = float("-inf")
-        self._off = False
-        self._said = False
+        self._suspects = Suspects(site.name, "heard at")
+        self._trial: str | None = None
+        """The suspect that is subscribed to now, with nothing else unanswered."""
+        self._listening: set[str] = set()
+        self._look_at = 0.0
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Addresses that the site does not let us listen at, sorted. Any thread."""
+        return self._suspects.refused
 
     def listen(self, addresses: Sequence[str]) -> None:
         """See :class:`~reliamsg.transport.base.ControlTransport`. Any thread."""
@@ -57,73 +52,65 @@ class MqttControl:
         self._changed = True
         self._waker.wake()
 
-    def tell(self, address: str, body: bytes) -> bool:
-        """See :class:`~reliamsg.transport.base.ControlTransport`. Any thread."""
-        if forbidden(address) or not self._backlog.put(address, body):
-            return False
-        self._waker.wake()
-        return True
-
     def begin(self, link: Link) -> None:
-        """A connection stands: listen, and take what is told from now on."""
-        self._off = time.monotonic() < self._off_until
-        self._changed = False
-        self._wanted = frozenset(self._addresses)
-        if self._off:
-            return
-        link.listen(sorted(self._wanted))
-        largest = self._site.max_frame_bytes
-        if link.maximum_packet_size is not None:
-            largest = min(largest, link.maximum_packet_size - _PACKET_OVERHEAD)
-        self._backlog.open(max(0, largest))
+        """A connection stands: listen."""
+        self._trial, self._listening = None, set()
+        self._look_at = 0.0
+        self._listen(link)
 
     def work(self, link: Link) -> None:
-        """Listen where that changed, and write what was told, as far as the connection takes it."""
-        if self._off and time.monotonic() >= self._off_until:
-            self.begin(link)
-        if self._off:
-            return
+        """Listen where that changed, and try what may be refused, one at a time."""
         if self._changed:
-            self._changed = False
-            self._wanted = frozenset(self._addresses)
-            link.listen(sorted(self._wanted))
+            self._listen(link)
         if link.listening_refused:
-            self._say(link.listening_refused)
-            link.listening_refused = ""
-        while link.can_write:
-            frame = self._backlog.take()
-            if frame is None:
+            refused, link.listening_refused = link.listening_refused, {}
+            for address, reason in refused.items():
+                self._suspects.quarantine(
+                    address, f"the broker refuses the subscription ({reason})", time.monotonic()
+                )
+                self._listening.discard(address)
+        if link.listening_unanswered:
+            return
+        if self._trial is not None:
+            if self._trial in self._listening:
+                self._suspects.cleared(self._trial)
+            self._trial, self._look_at = None, 0.0
+        if time.monotonic() >= self._look_at:
+            self._try_next(link)
+
+    def _listen(self, link: Link) -> None:
+        """Subscribe to what is wanted and not under suspicion."""
+        self._changed = False
+        self._wanted = frozenset(self._addresses)
+        self._look_at = 0.0
+        kept = self._listening & self._wanted
+        self._listening = kept | {address for address in self._wanted if address not in self._suspects}
+        self._tell(link)
+
+    def _try_next(self, link: Link) -> None:
+        now = time.monotonic()
+        for address in sorted(self._wanted - self._listening):
+            if address not in self._suspects or self._suspects.may_try(address, now):
+                self._trial = address
+                self._listening.add(address)
+                self._tell(link)
                 return
-            link.tell(*frame)
+        self._look_at = now + LOOK_AGAIN_SECONDS
+
+    def _tell(self, link: Link) -> None:
+        link.listen(sorted(self._listening))
 
     def hear(self, publish: Publish) -> None:
         """A message came for a control address. One left over from an earlier life of the session is dropped."""
-        if publish.topic in self._wanted and not publish.retain and publish.damaged is None and not self._off:
+        if publish.topic in self._wanted and not publish.retain and publish.damaged is None:
             self._heard(publish.topic, publish.body)
 
     def leave(self, link: Link) -> None:
         """The connection is about to be ended in good order: a session that stays must not collect for us."""
-        if not self._off:
-            self.work(link)
-            link.listen(())
+        link.listen(())
 
     def end(self, link: Link, broken: bool) -> None:
         """The connection is over; `broken` unless we ended it."""
-        self._backlog.close()
-        if self._off or not broken:
-            return
-        if not link.listening_unanswered and not link.telling_unanswered:
-            self._strikes = 0
-            return
-        self._strikes += 1
-        if self._strikes >= STRIKES:
-            self._off_until = time.monotonic() + self._without
-            self._without = min(2 * self._without, WITHOUT_SECONDS[1])
-            # What it did again and again it is likely to do once more: then that is enough.
-            self._strikes = STRIKES - 1
-            self._say(f"the connection ends over them ({link.reason})")
-
-    def _say(self, problem: str) -> None:
-        if not self._said:
-            self._said = True
-            log.warning("site %s: control frames: %s", self._site.name, problem)
+        unanswered = link.listening_unanswered
+        if broken and unanswered:
+            self._suspects.ended(unanswered, link.reason, time.monotonic())

@@ -40,18 +40,14 @@ _PACKET_OVERHEAD = 128 * 1024
 _NEVER_EXPIRES = 0xFFFFFFFF
 
 _MOST_READ_AT_ONCE = 256
-"""Packets read before events are told and there is a chance to write."""
+_MOST_BYTES_READ_AT_ONCE = 4 * 1024 * 1024
+"""Packets, and about so many bytes of them, read before events are told and there is a chance to write."""
 
 _CONTROL_PROPERTIES = b"\x05\x02" + (30).to_bytes(4, "big")
 """Message Expiry Interval: a control frame that is not delivered within so many seconds is worth nothing."""
 
-_NOBODY = "reliamsg:nobody"
-"""An address that nobody listens at."""
-
 _MOST_AT_ONCE = 100
 """Most addresses in one SUBSCRIBE or UNSUBSCRIBE."""
-
-_PINGREQ = b"\xc0\x00"
 
 _REFUSALS = {
     0x80: "Unspecified error",
@@ -115,6 +111,19 @@ class _Client(paho.Client):
         self._arrived = arrived
         self._confirmed = confirmed
         self.trouble = ""
+        self.pings = self.pongs = 0
+        """PINGREQs sent and PINGRESPs received."""
+
+    def ping(self) -> None:
+        self._send_pingreq()
+
+    def _send_pingreq(self) -> MQTTErrorCode:
+        self.pings += 1
+        return super()._send_pingreq()
+
+    def _handle_pingresp(self) -> MQTTErrorCode:
+        self.pongs += 1
+        return super()._handle_pingresp()
 
     def _create_socket_connection(self) -> socket.socket:
         return self._given
@@ -192,13 +201,11 @@ class Link:
         """Whether the broker has answered the subscription."""
         self.refusal: str | None = None
         """What is wrong with its answer, if anything is."""
-        self.listening_refused = ""
-        """Why a control address can't be listened at, if one can't."""
+        self.listening_refused: dict[str, str] = {}
+        """Control addresses to which the broker refuses a subscription, and its reasons. The caller takes them out."""
         self._listening: frozenset[str] = frozenset()
         self._unanswered: dict[int, Sequence[str]] = {}
         """Control addresses by the packet id of a SUBSCRIBE that the broker has not answered."""
-        self._first_told: int | None = -1
-        """-1 before anything was told, then the packet id of what asks after it, and None once that is answered."""
         self._topics: Sequence[str] = ()
         self._sock = sock
         self._waker = waker
@@ -206,11 +213,10 @@ class Link:
         self._fault = ""
         self._packets = 0
         self._unwritten: int | None = None
+        self._arrived_bytes = 0
         self._keepalive = max(1, round(keepalive))
         self._prefetch = prefetch
         self._persistent = persistent
-        self._last_ping = 0.0
-        self._misc_after = 0.0
         settings: dict[str, Any] = {"protocol": MQTTProtocolVersion.MQTTv5}
         if version == "3.1.1":
             settings = {"protocol": MQTTProtocolVersion.MQTTv311, "clean_session": not persistent}
@@ -247,29 +253,25 @@ class Link:
             properties=properties,
         )
 
-    def turn(self, timeout: float, most: int = _MOST_READ_AT_ONCE) -> bool:
+    def turn(self, timeout: float) -> bool:
         """Wait up to `timeout` seconds for the socket or a ``wake()``, then read, write and keep alive.
 
-        Reads at most `most` messages. With none, what has arrived stays in the socket and pings go on.
         Returns False once the connection is gone; :attr:`reason` says why.
         """
-        read = most > 0
-        pending = read and isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
+        pending = isinstance(self._sock, ssl.SSLSocket) and self._sock.pending() > 0
         try:
             readable, writable = self._waker.wait(
                 self._sock,
-                read=read,
+                read=True,
                 write=self._client.want_write(),
                 timeout=0.0 if pending else min(timeout, self._keepalive / 4),
             )
-            if readable and not read:
-                self._fault = "connection lost"
-            elif readable or pending:
-                self._read(min(most, _MOST_READ_AT_ONCE))
+            if readable or pending:
+                self._read()
                 acknowledge_segments(self._sock)
             if writable:
                 self._client.loop_write()
-            self._keep_alive(read)
+            self._client.loop_misc()
         except Exception as error:
             # paho raises what its decoders happen to raise; the connection is of no use then, the thread is.
             log.warning("MQTT connection given up: %s", type(error).__name__, exc_info=True)
@@ -286,33 +288,20 @@ class Link:
         """Why the connection is gone."""
         return self._fault or self._goodbye or "connection lost"
 
-    def _read(self, most: int) -> None:
-        before, last = -1, len(self.arrived) + len(self.pubacks) + most
+    def _read(self) -> None:
+        before, last = -1, len(self.arrived) + len(self.pubacks) + _MOST_READ_AT_ONCE
+        self._arrived_bytes = 0
         # paho does not say whether it found a packet, but the callbacks count them.
-        while self._packets != before and len(self.arrived) + len(self.pubacks) < last:
+        while (
+            self._packets != before
+            and len(self.arrived) + len(self.pubacks) < last
+            and self._arrived_bytes < _MOST_BYTES_READ_AT_ONCE
+        ):
             before = self._packets
             self._client.loop_read()
         if self._client.incoming_bytes > MAX_FRAME_BYTES + _PACKET_OVERHEAD:
             # Those who only listen have not told the broker how much they take; 3.1.1 knows no way to.
             self._fault = "connection given up: a packet over the limit"
-
-    def _keep_alive(self, read: bool) -> None:
-        now = time.monotonic()
-        if read:
-            if now >= self._misc_after:
-                self._client.loop_misc()
-            return
-        # Answers to pings wait unread behind messages, so paho must not miss them, nor soon after.
-        self._misc_after = now + self._keepalive
-        if now - self._last_ping >= self._keepalive / 2 and not self._client.want_write():
-            self._last_ping = now
-            try:
-                if self._sock.send(_PINGREQ) != len(_PINGREQ):
-                    self._fault = "connection lost"
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._fault = f"connection lost: {error.strerror or type(error).__name__}"
 
     def publish(self, topic: str, body: bytes, properties: bytes) -> int | None:
         """Publish at QoS 1; returns the packet id, or None where the connection is gone."""
@@ -359,22 +348,25 @@ class Link:
                 self._unanswered[mid] = part
 
     @property
-    def listening_unanswered(self) -> bool:
-        """Whether the broker has yet to answer a subscription to control addresses."""
-        return bool(self._unanswered)
+    def listening_unanswered(self) -> list[str]:
+        """Control addresses to which the broker has yet to answer a subscription."""
+        return [address for part in self._unanswered.values() for address in part]
 
     def tell(self, address: str, body: bytes) -> None:
-        """Publish a control frame at QoS 0."""
+        """Publish a control frame at QoS 0, which the broker does not answer. See :meth:`ping`."""
         packed = _Packed(_CONTROL_PROPERTIES) if self.version == "5" else None
         self._client.publish(address, body, qos=0, properties=packed)
-        if self._first_told == -1:
-            # Nothing answers a frame. The answer to what follows it shows that it did not end the connection.
-            self._first_told = self._client.unsubscribe(_NOBODY)[1]
+
+    def ping(self) -> int:
+        """Ask whether the connection stands after all that was sent so far; answered when :attr:`pongs` has reached the
+        number that is returned."""
+        self._client.ping()
+        return self._client.pings
 
     @property
-    def telling_unanswered(self) -> bool:
-        """Whether it is open if the broker lets us tell anything."""
-        return self._first_told is not None and self._first_told >= 0
+    def pongs(self) -> int:
+        """How many pings the broker has answered."""
+        return self._client.pongs
 
     def acknowledge(self, mid: int) -> None:
         """Send the PUBACK for a message that arrived."""
@@ -447,7 +439,8 @@ class Link:
         if addresses is not None:
             for address, code in zip(addresses, reasons, strict=False):
                 if code.value >= 0x80:
-                    self.listening_refused = f"{address!r} can't be listened at: {code.getName()}"
+                    self.listening_refused[address] = code.getName()
+                    self._listening -= {address}
             return
         self.subscribed = True
         for topic, code in zip(self._topics, reasons, strict=False):
@@ -458,9 +451,8 @@ class Link:
 
     def _on_unsuback(self, _client: paho.Client, _data: Any, mid: int, *_: object) -> None:
         self._packets += 1
-        if mid == self._first_told:
-            self._first_told = None
 
     def _on_publish(self, publish: Publish) -> None:
         self._packets += 1
+        self._arrived_bytes += len(publish.body)
         self.arrived.append(publish)

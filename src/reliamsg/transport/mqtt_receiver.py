@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -15,15 +17,18 @@ from reliamsg.transport.base import (
     Token,
 )
 from reliamsg.transport.mqtt_connect import Connector
+from reliamsg.transport.mqtt_inflow import Inflow
 from reliamsg.transport.mqtt_link import Link
-from reliamsg.transport.mqtt_packets import AckLedger
+from reliamsg.transport.mqtt_packets import AckLedger, Publish
 from reliamsg.transport.mqtt_session import MqttSession
 from reliamsg.transport.mqtt_subscribing import most_held, subscribe, topics_of
 from reliamsg.transport.mqtt_substitute import Substitute
 from reliamsg.transport.session import Ended
-from reliamsg.wire.address import client_id, is_control, substitute_id
+from reliamsg.wire.address import client_id, control_id, is_control, substitute_id
 
 __all__ = ["MqttReceiver"]
+
+log = logging.getLogger(__name__)
 
 
 class MqttReceiver(MqttSession[ReceiverEvents]):
@@ -35,6 +40,8 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
 
     Subscriptions of the session that this consumer does not name stay as they are, and their messages arrive.
 
+    The connection is always read, however much is unacknowledged: see :mod:`~reliamsg.transport.mqtt_inflow`.
+
     While a broker does not give the session out, the site is read without it; ``connected`` says None then.
     """
 
@@ -43,7 +50,10 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         if len(groups) != 1:
             raise ConfigError("a receiver reads for exactly one group")
         group = groups.pop()
-        super().__init__(site, events, f"reliamsg-recv-{site.name}", client_id(group), site.prefetch)
+        name = client_id(group)
+        # Control frames may be sent by several inboxes of a group at a time, which decide by them who reads.
+        control = control_id(f"{name}:{secrets.token_hex(4)}")
+        super().__init__(site, events, f"reliamsg-recv-{site.name}", name, site.prefetch, control)
         others = [self._connector.without_session(substitute_id(group, number)) for number in (1, 2)]
         self._substitute = Substitute(site, others)
         self._substituting = False
@@ -56,6 +66,8 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         self._acknowledged: deque[Sequence[Token]] = deque()
         self._generation = 0
         self._ledger = AckLedger()
+        self._inflow = Inflow(self._most)
+        self._said_dropped = False
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
         """The messages are safe here; the broker is told in the order in which it sent them."""
@@ -140,10 +152,9 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         link.unsubscribe(self._topics)
         busy = alive = True
         while alive and (busy or len(self._ledger)) and time.monotonic() < end and not self.stopping.is_set():
-            alive = link.turn(0.5, self._most - len(self._ledger))
-            busy = bool(link.arrived)
-            self._hand_over(link)
-            self._pass_on(link)
+            alive = link.turn(0.5)
+            busy = bool(link.arrived or self._inflow)
+            self._flow(link)
         link.disconnect(time.monotonic() + 0.5)
         return Ended("the group's session can be read again")
 
@@ -153,15 +164,14 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
 
     def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
         self._generation += 1
-        self._ledger = AckLedger()
+        self._ledger, self._inflow = AckLedger(), Inflow(self._most)
         self._control.begin(link)
         self.up = True
         self.events.connected(str(endpoint), None if self._substituting else link.session_present)
         alive = True
         while alive:
-            self._hand_over(link)
-            self._pass_on(link)
-            self._control.work(link)
+            self._flow(link)
+            self._attend(link, endpoint)
             if self.stopping.is_set():
                 self._control.leave(link)
                 link.disconnect(self._goodbye_by)
@@ -170,40 +180,59 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
                 return Ended(self._drop or link.refusal or "")
             if self._substituting and self._substitute.look_due and self._look():
                 return self._leave_substitute(link)
-            alive = link.turn(1.0, self._most - len(self._ledger))
+            if self._inflow.has_room_again(len(self._ledger)):
+                return Ended("there is room again for messages that were not taken")
+            more = self._inflow and len(self._ledger) < self._most
+            alive = link.turn(0.0 if more else 1.0)
         self._hand_over(link)
         return Ended(link.reason)
 
+    def _flow(self, link: Link) -> None:
+        self._pass_on(link)  # which makes room
+        self._hand_over(link)
+        self._pass_on(link)
+
     def _hand_over(self, link: Link) -> None:
+        """Give the events what arrived, control frames at once and messages as far as the window goes."""
         arrived, link.arrived = link.arrived, []
-        if not arrived:
-            return
-        deliveries = []
         for publish in arrived:
-            if is_control(publish.topic):
-                # QoS 0 is not in the ledger, where it would wait behind messages that are not acknowledged and count as
-                # held: repairs, which such messages may wait for, would end reading.
-                if publish.qos:
-                    self._ledger.acknowledge(self._ledger.received(publish.mid))
+            control = is_control(publish.topic)
+            if control:
                 self._control.hear(publish)
-                continue
+            # Control frames at QoS 0 are not counted: repairs, which what is held may wait for, are among them.
+            if publish.qos or not control:
+                self._take(publish)
+        deliveries = []
+        for publish in self._inflow.pull(len(self._ledger)):
             number = self._ledger.received(publish.mid)
-            if not publish.qos:
+            if not publish.qos or is_control(publish.topic):
                 self._ledger.acknowledge(number)
-            deliveries.append(
-                Delivery(
-                    (self._generation, number),
-                    publish.topic,
-                    publish.body,
-                    publish.content_type,
-                    publish.headers,
-                    publish.dup,
-                    publish.retain,
-                    publish.damaged,
-                )
-            )
+            if not is_control(publish.topic):
+                deliveries.append(self._delivery(publish, number))
         if deliveries:
             self.events.received(deliveries)
+
+    def _take(self, publish: Publish) -> None:
+        if not self._inflow.push(publish) and not self._said_dropped:
+            self._said_dropped = True
+            log.warning(
+                "site %s: the broker sends more than can be kept while %d messages are not acknowledged: the rest is"
+                " read again later. Limit what it sends ahead of acknowledgements (Mosquitto: max_inflight_messages)",
+                self.site.name,
+                len(self._ledger),
+            )
+
+    def _delivery(self, publish: Publish, number: int) -> Delivery:
+        return Delivery(
+            (self._generation, number),
+            publish.topic,
+            publish.body,
+            publish.content_type,
+            publish.headers,
+            publish.dup,
+            publish.retain,
+            publish.damaged,
+        )
 
     def _pass_on(self, link: Link) -> None:
         """Send the acknowledgements that are due."""

@@ -22,7 +22,7 @@ from reliamsg.transport.mqtt_link import Link, Version
 from reliamsg.transport.mqtt_packets import encode_properties, forbidden
 from reliamsg.transport.mqtt_session import MqttSession
 from reliamsg.transport.session import Ended
-from reliamsg.wire.address import topic_address
+from reliamsg.wire.address import control_id, topic_address
 
 __all__ = ["MqttSender"]
 
@@ -51,7 +51,7 @@ class MqttSender(MqttSession[SenderEvents]):
     ) -> None:
         # A name of its own for each owner of a connection: a stale one must not fight over it.
         name = f"reliamsg-p:{producer_id}:{secrets.token_hex(4)}"
-        super().__init__(site, events, f"reliamsg-send-{site.name}", name, None)
+        super().__init__(site, events, f"reliamsg-send-{site.name}", name, None, control_id(name))
         self._types: dict[str, bytes] = {}
         self._forget()
 
@@ -80,7 +80,7 @@ class MqttSender(MqttSession[SenderEvents]):
         self.events.connected(str(endpoint), window)
         alive = True
         while alive:
-            self._control.work(link)
+            self._attend(link, endpoint)
             if self.stopping.is_set():
                 self._control.leave(link)
                 link.disconnect(self._goodbye_by)

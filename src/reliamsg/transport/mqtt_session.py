@@ -9,6 +9,7 @@ from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.transport.mqtt_connect import Connector
 from reliamsg.transport.mqtt_control import MqttControl
 from reliamsg.transport.mqtt_link import Link
+from reliamsg.transport.mqtt_teller import Teller
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import E, Ended, SiteSession
 
@@ -18,12 +19,18 @@ __all__ = ["MqttSession"]
 class MqttSession(SiteSession[E]):
     """What both directions share: being woken, dropping a connection on demand, saying goodbye."""
 
-    def __init__(self, site: Site, events: E, thread: str, name: str, prefetch: int | None) -> None:
+    def __init__(
+        self, site: Site, events: E, thread: str, name: str, prefetch: int | None, control_name: str
+    ) -> None:
+        """`name` and `control_name`: the client ids of this connection and of the one that sends control frames."""
         # Its events are E itself; mypy tries each of the two that E stands for.
         super().__init__(site, events, thread)  # type: ignore[arg-type]
         self._waker = Waker()
         self._connector = Connector(site, name, self._waker, self.stopping.is_set, prefetch=prefetch)
         self._control = MqttControl(site, self._waker, self._heard)
+        self._teller = Teller(site, self._connector, control_name, f"{thread}-control")
+        self._telling = False
+        """Control frames are sent since the broker has answered what is listened at."""
         self._drop: str | None = None
         self._goodbye_by = 0.0
 
@@ -37,7 +44,11 @@ class MqttSession(SiteSession[E]):
 
     def tell(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it."""
-        return self._control.tell(address, body)
+        return self._teller.tell(address, body)
+
+    def refused_addresses(self) -> Sequence[str]:
+        """Control addresses that the site does not let us send to, or listen at."""
+        return sorted({*self._teller.refused, *self._control.refused})
 
     def reconnect(self, reason: str) -> None:
         """Drop the connection and connect again; nothing where there is none."""
@@ -49,7 +60,10 @@ class MqttSession(SiteSession[E]):
         """Disconnect cleanly and end the I/O thread, within `timeout` seconds."""
         if not self.stopping.is_set():
             self._goodbye_by = time.monotonic() + timeout * 0.8
+        end = time.monotonic() + timeout
+        self._teller.stop(timeout * 0.8)
         super().close(timeout)
+        self._teller.join(0.0 if self.on_io_thread else end - time.monotonic())
         if not self._thread.is_alive():
             self._waker.close()
 
@@ -60,11 +74,22 @@ class MqttSession(SiteSession[E]):
         return link if isinstance(link, Ended) else self._hold(link, endpoint)
 
     def _hold(self, link: Link, endpoint: Endpoint) -> Ended:
+        self._telling = False
+        self._teller.begin(link.maximum_packet_size)
         try:
             return self._serve(link, endpoint)
         finally:
+            self._teller.end()
             self._control.end(link, broken=self._drop is None and not self.stopping.is_set())
             link.close()
+
+    def _attend(self, link: Link, endpoint: Endpoint) -> None:
+        """Do what control frames need, between two turns of the connection."""
+        self._control.work(link)
+        # A client that hears itself would miss what it says before that.
+        if not self._telling and not link.listening_unanswered:
+            self._telling = True
+            self._teller.go(endpoint)
 
     def _heard(self, address: str, body: bytes) -> None:
         self.events.heard(address, body)  # whose they are may change

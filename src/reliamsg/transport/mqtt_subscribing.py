@@ -26,7 +26,7 @@ def subscribe(
             return "closed"
         if left <= 0:
             return "the broker did not answer the subscription in time"
-        if not link.turn(left, most - len(link.arrived)) and not link.subscribed:
+        if not link.turn(left) and not link.subscribed:
             return f"while subscribing: {link.reason}"
     return link.refusal
 
@@ -37,5 +37,5 @@ def topics_of(bindings: Sequence[Binding]) -> list[str]:
 
 
 def most_held(site: Site) -> int:
-    """Messages that are not acknowledged, at which reading pauses at brokers without a limit of their own."""
+    """Unacknowledged messages that the events are given; for more see :mod:`~reliamsg.transport.mqtt_inflow`."""
     return site.prefetch * _HELD_PER_PREFETCH

@@ -69,6 +69,11 @@ def substitute_id(group: str, number: int) -> str:
     return f"reliamsg:{group}:substitute{number}"
 
 
+def control_id(name: str) -> str:
+    """The MQTT client id of the connection that sends control frames for the client called `name`."""
+    return f"{name}:ctl"
+
+
 # -- control addresses ----------------------------------------------------------------------------------------
 #
 # All begin with CONTROL_PREFIX. No topic does, since names have no colon.
