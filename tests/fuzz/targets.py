@@ -24,6 +24,7 @@ from reliamsg.transport.amqp_codec import (
     readable_headers,
 )
 from reliamsg.transport.amqp_connection import Connection as AmqpConnection
+from reliamsg.transport.amqp_frames import Bodies, FrameBuffer
 from reliamsg.transport.base import Delivery
 from reliamsg.transport.mqtt_packets import MalformedPublish, decode_publish
 from reliamsg.wire import control, data
@@ -231,7 +232,11 @@ class Connection(AmqpConnection):
     def __init__(self) -> None:
         self._owner: Any = Owner()
         self._skip: dict[int, int] = {}
-        self._frame_buffer = b""
+        self._channels: Any = range(0x10000)
+        self._input = FrameBuffer()
+        self._input.limit, self._input.handshake_left = 131_072, None
+        self._bodies = Bodies()
+        self._broken = False
         self.bytes_received = 0
         self.frames: list[Any] = []
 

@@ -21,6 +21,7 @@ from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.transport.amqp_codec import (
     BASIC_ACK,
     BASIC_NACK,
+    BODY,
     CONFIRM,
     CONTENT_HEAD,
     FRAME_HEAD,
@@ -29,6 +30,7 @@ from reliamsg.transport.amqp_codec import (
     METHOD,
     text,
 )
+from reliamsg.transport.amqp_frames import FRAME_MIN_SIZE, Bodies, FrameBuffer, ProtocolViolation
 from reliamsg.transport.amqp_topology import Refused
 from reliamsg.transport.session import Ended
 from reliamsg.wire.limits import MAX_FRAME_BYTES
@@ -47,11 +49,12 @@ if TYPE_CHECKING:
         """The inner parts of pika that are relied on below and that its type stubs leave out."""
 
         bytes_received: int
-        _frame_buffer: bytes
+        _channels: dict[int, Any]
         _transport: Any
 
         def _proto_connection_made(self, transport: Any) -> None: ...
         def _on_connection_close_from_broker(self, method_frame: Any) -> None: ...
+        def _on_connection_tune(self, method_frame: Any) -> None: ...
         def _process_frame(self, frame_value: Any) -> None: ...
         def _terminate_stream(self, error: Exception | None) -> None: ...
 
@@ -86,6 +89,9 @@ class Connection(_Pika):
         self._refused: tuple[int, str] | None = None
         self._skip: dict[int, int] = {}
         """Bytes still to come, by channel, of messages that are too large to be taken in."""
+        self._input = FrameBuffer()
+        self._bodies = Bodies()
+        self._broken = False
         super().__init__(
             parameters,
             on_open_callback=lambda _: owner.opened(_server_version(self), ready),
@@ -122,28 +128,35 @@ class Connection(_Pika):
         self._refused = (method_frame.method.reply_code, text(method_frame.method.reply_text))
         super()._on_connection_close_from_broker(method_frame)
 
+    def _on_connection_tune(self, method_frame: Any) -> None:
+        limit = method_frame.method.frame_max
+        if 0 < limit < FRAME_MIN_SIZE:
+            raise ProtocolViolation(
+                f"the broker takes frames of {limit} bytes, and not the {FRAME_MIN_SIZE} that AMQP 0-9-1 asks for"
+            )
+        super()._on_connection_tune(method_frame)
+        # Some brokers do not count what surrounds a frame's payload, so that this is the limit of the payload.
+        self._input.limit = int(self.params.frame_max)
+        self._input.handshake_left = None
+
     def _on_data_available(self, data_in: bytes) -> None:
+        if self._broken:
+            return
         try:
             self._take(data_in)
+        except ProtocolViolation as error:
+            self._broken = True
+            self._owner.drop(Ended(str(error)))
         except Exception as error:
+            self._broken = True
             log.exception("the AMQP connection failed on what it received")
             self._owner.drop(Ended(f"internal error: {type(error).__name__}"))
 
     def _take(self, data: bytes) -> None:
         # Every byte counts as a sign of life, not only whole frames: a large one may take long on a slow line.
         self.bytes_received += len(data)
-        buffer = self._frame_buffer + data if self._frame_buffer else data
-        start, size = 0, len(buffer)
-        while size - start >= FRAME_OVERHEAD:
-            kind, channel, length = FRAME_HEAD.unpack_from(buffer, start)
-            if length > MAX_FRAME_BYTES:
-                raise ValueError("a frame over the limit")
-            end = start + FRAME_OVERHEAD + length
-            if end > size:
-                break
-            self._frame(kind, channel, buffer[start:end])
-            start = end
-        self._frame_buffer = buffer[start:]
+        for kind, channel, frame in self._input.feed(data):
+            self._frame(kind, channel, frame)
         self._owner.on_input()
 
     def _frame(self, kind: int, channel: int, data: bytes) -> None:
@@ -152,17 +165,27 @@ class Connection(_Pika):
             if method in (BASIC_ACK, BASIC_NACK):
                 self._owner.on_confirm(tag, bool(bits & 1), method == BASIC_ACK)
                 return
+        if kind == BODY:
+            self._body(channel, data)
+            return
+        frame = self._header(channel, data) if kind == HEADER else pika_frame.decode_frame(data)[1]
+        if frame is not None:
+            self._process_frame(frame)
+
+    def _body(self, channel: int, data: bytes) -> None:
         skip = self._skip.get(channel)
-        if skip is not None and kind not in (METHOD, HEADER):
+        if skip is not None:
             left = skip - (len(data) - FRAME_OVERHEAD)
             if left > 0:
                 self._skip[channel] = left
             else:
                 del self._skip[channel]
-            return
-        frame = self._header(channel, data) if kind == HEADER else pika_frame.decode_frame(data)[1]
-        if frame is not None:
-            self._process_frame(frame)
+        elif self._bodies.expects(channel):
+            body = self._bodies.add(channel, data)
+            if body is not None:
+                self._process_frame(pika_frame.Body(channel, body))
+        else:
+            self._process_frame(pika_frame.decode_frame(data)[1])  # it knows what to say of it
 
     def _header(self, channel: int, data: bytes) -> Any:
         """Decode a message's header; what can't be read, or is too large, becomes a damaged message.
@@ -181,6 +204,8 @@ class Connection(_Pika):
             properties: Any = spec.BasicProperties()
             properties.damaged = f"a body of {frame.body_size} bytes, the limit is {MAX_FRAME_BYTES}"
             frame = pika_frame.Header(channel, 0, properties)
+        elif frame.body_size and channel in self._channels:
+            self._bodies.expect(channel, frame.body_size)
         return frame
 
 
