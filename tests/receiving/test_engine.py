@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from reliamsg.message import Prev
+from reliamsg.receiving import commits
 from reliamsg.receiving.aside import LateItem
 from reliamsg.receiving.engine import GapItem
 from reliamsg.receiving.lane import Chunk
-from tests.receiving.tools import Bench, body_of, send, seqs
+from tests.receiving.tools import Bench, body_of, frame, send, seqs
 
 
 @pytest.fixture
@@ -493,3 +494,31 @@ def test_a_later_epoch_that_had_been_entered_stays_flagged_over_any_starts(
     assert [(m.epoch, m.seq) for m in again] == [(10, 1), (10, 2), (11, 1), (11, 2)]
     assert all(message.redelivered for message in again)
     bench.close()
+
+
+def test_a_frame_of_which_another_sites_copy_makes_only_a_part_overdue_is_not_dropped_from_memory(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another site may have the batch without its first messages: its producer removed them in between."""
+    monkeypatch.setattr(commits, "MAX_CACHED_BYTES", 0)
+    for first, last in ((1, 10), (11, 60), (61, 100)):
+        bench.engine.sites["dc1"].repaired("reliamsg/group", frame(first, last))
+    send(bench.network["dc2"], 80, 100)
+    bench.settle(0.2)
+    assert bench.inbox.held_bytes > 0
+    got = bench.take()
+    assert seqs(got) == list(range(1, 101))
+    assert [m.body for m in got] == [body_of(10, n) for n in range(1, 101)]
+
+
+def test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own(bench: Bench) -> None:
+    send(bench.network["dc1"], 41, 60, pad=100)
+    bench.settle()
+    send(bench.network["dc2"], 2, 100, pad=100)
+    bench.settle(0.2)
+    assert 99 * 100 < bench.inbox.held_bytes < 99 * 120
+    bench.reopen()
+    send(bench.network["dc1"], 1, 1, pad=100)
+    bench.settle()
+    assert seqs(bench.take()) == list(range(1, 101))
+    assert bench.inbox.held_bytes == 0

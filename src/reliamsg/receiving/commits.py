@@ -21,7 +21,7 @@ from reliamsg.receiving.state import Pending, Shared, log
 from reliamsg.store.inbox import Left
 from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
 from reliamsg.store.journal import Entry
-from reliamsg.wire.data import open_frame
+from reliamsg.wire.data import Frame, open_frame
 
 __all__ = ["MAX_CACHED_BYTES", "Committer", "Probe"]
 
@@ -49,8 +49,8 @@ class _Plan:
     batch: Batch
     pending: Pending
     entries: list[Entry]
-    spilled: list[tuple[Stream, Holding, int, int]]
-    """(stream, frame, first, last)"""
+    spilled: list[tuple[Stream, Holding]]
+    """What is written to the inbox ahead of its turn."""
     spilling: list[Waiting]
     sync: int
 
@@ -89,11 +89,7 @@ class Committer:
         at = self._due_at(now)
         if not (spilling or closing) and (at is None or at > now):
             return None
-        held = [
-            HeldFrame(stream, h.epoch, first, last, h.site, h.received_us, h.frame.data)
-            for stream, h, first, last in spilled
-        ]
-        batch = Batch(held=held, standing=shared.standing)
+        batch = Batch(standing=shared.standing)
         shared.report_chunks()
         for site in self._sites.values():
             site.report_rejected(now, closing)
@@ -107,6 +103,10 @@ class Committer:
         entries = shared.ledger.take()
         sync = shared.sync_wanted
         self._fill(batch, snapshot, pending, entries)
+        batch.entries += [
+            Entry("buffered", stream, h.epoch, 0, h.first, h.last, h.site, shared.group)
+            for stream, h in spilled
+        ]
         if closing:
             batch.entries.append(Entry("closed", group=shared.group))
         return _Plan(snapshot, batch, pending, entries, spilled, spilling, sync)
@@ -136,12 +136,10 @@ class Committer:
             return self._committed_at + JOURNAL_EVERY_S
         return None
 
-    def _spill(
-        self, due: list[Waiting], now: float
-    ) -> tuple[list[tuple[Stream, Holding, int, int]], list[Waiting]]:
-        """Choose what to write to the inbox ahead of its turn."""
+    def _spill(self, due: list[Waiting], now: float) -> tuple[list[tuple[Stream, Holding]], list[Waiting]]:
+        """Choose what to write to the inbox ahead of its turn: holdings as wholes, also where only a part is due."""
         shared = self._shared
-        spilled: list[tuple[Stream, Holding, int, int]] = []
+        spilled: list[tuple[Stream, Holding]] = []
         spilling: list[Waiting] = []
         size = before = shared.inbox.held_bytes
         self._full = now < self._spill_at
@@ -166,11 +164,11 @@ class Committer:
                 continue
             lane = shared.lane(waiting.state.stream)
             for span in spans:
-                ours.add(*span)
                 for holding in lane.overlapping(known.epoch, *span):
-                    first, last = max(span[0], holding.first), min(span[1], holding.last)
-                    spilled.append((waiting.state.stream, holding, first, last))
-                    size += holding.size
+                    if ours.run_from(holding.first) is None:
+                        ours.add(holding.first, holding.last)
+                        spilled.append((waiting.state.stream, holding))
+                        size += holding.stored_size
             # What is settled and not committed is released by this commit as well.
             shared.core.mark(waiting.state)
             spilling.append(waiting)
@@ -184,10 +182,7 @@ class Committer:
         batch.quarantine, batch.discarded = pending.quarantine, pending.discarded
         batch.quarantined = [one.delivery for one in pending.quarantined]
         batch.unquarantined = pending.unquarantined
-        batch.entries = entries + [
-            Entry("buffered", f.stream, f.epoch, 0, f.first, f.last, f.site, self._shared.group)
-            for f in batch.held
-        ]
+        batch.entries = list(entries)
 
     # -- committing ---------------------------------------------------------------------------------------
 
@@ -195,6 +190,11 @@ class Committer:
         """Write a plan, without the lock, and follow it up. False when it could not be written."""
         shared = self._shared
         spills = bool(plan.spilled)
+        plan.batch.held = [
+            HeldFrame(stream, h.epoch, h.first, h.last, h.site, h.received_us, h.stored())
+            for stream, h in plan.spilled
+        ]
+        kept = [open_frame(row.frame) for row in plan.batch.held]
         try:
             left = shared.inbox.commit(
                 plan.batch,
@@ -212,7 +212,7 @@ class Committer:
         if spills:
             self._probe("spilled")
         self._probe("position" if plan.batch.epochs else "noted")
-        self._apply(plan, left)
+        self._apply(plan, kept, left)
         return True
 
     def _failed(self, plan: _Plan, error: InboxWriteError) -> None:
@@ -237,18 +237,14 @@ class Committer:
             shared.write_error = error
             shared.changed.notify_all()
 
-    def _apply(self, plan: _Plan, left: Left) -> None:
+    def _apply(self, plan: _Plan, kept: list[Frame], left: Left) -> None:
         shared = self._shared
         released: defaultdict[str, list[object]] = defaultdict(list)
         with shared.lock:
             if plan.spilled:
                 self._spill_limit = min(MAX_SPILL_BYTES, 2 * self._spill_limit)
-            for stream, holding, first, last in plan.spilled:
-                shared.core.persisted(stream, holding.epoch, first, last)
-                if not holding.persisted:
-                    holding.persisted = True
-                    shared.cached_bytes += holding.size
-                shared.prune(shared.lane(stream), holding.epoch)
+            for (stream, holding), frame in zip(plan.spilled, kept, strict=True):
+                self._persisted(stream, holding, frame)
             for site, token in (*shared.core.committed(plan.snapshot), *plan.pending.tokens):
                 released[site].append(token)
             shared.pending.unquarantined += map(int, map(str, released.pop(QUARANTINE, ())))
@@ -276,6 +272,19 @@ class Committer:
                 transport.acknowledge(tokens)
         if released:
             self._probe("acknowledged")
+
+    def _persisted(self, stream: Stream, holding: Holding, frame: Frame) -> None:
+        """A holding is in the inbox now, in this form."""
+        shared = self._shared
+        lane = shared.lane(stream)
+        if holding.dropped:  # unreadable, as was found meanwhile; another copy may have come
+            shared.pending.discarded.append((stream, holding.epoch, holding.first, holding.last))
+            return
+        shared.core.persisted(stream, holding.epoch, holding.first, holding.last)
+        if lane.find(holding.epoch, holding.first) is holding:  # else it was settled meanwhile
+            holding.keep(frame)
+            shared.cached_bytes += holding.size
+            shared.prune(lane, holding.epoch)
 
     def _shed(self) -> None:
         shared = self._shared
@@ -320,13 +329,15 @@ class Committer:
             lane.page_wanted = None
             known = lane.state.live.get(epoch)
             for row in frames:
-                if known is None or row.last < known.position or lane.find(epoch, row.first) is not None:
+                if known is None or lane.find(epoch, row.first) is not None:
                     continue
+                if not known.persisted.overlap(row.first, row.last):
+                    continue  # settled, or unreadable and about to be discarded
                 holding = _holding(row)
                 lane.add(holding)
                 shared.cached_bytes += holding.size
-            if known is not None and known.persisted.run_from(seq) and lane.find(epoch, seq) is None:
-                # The core was told that it is there.
+            if known is not None and seq in known.held and lane.find(epoch, seq) is None:
+                # It is held, and was not in memory. To look again and again would help nobody.
                 shared.fail(_lost(shared, stream, epoch, seq))
             shared.queue(lane)
             shared.changed.notify_all()
@@ -337,7 +348,7 @@ def _lost(shared: Shared, stream: Stream, epoch: int, seq: int) -> FatalError:
 
 
 def _holding(row: HeldFrame) -> Holding:
-    holding = Holding(open_frame(row.frame), row.first, row.last, row.site, -1.0, row.received_us)
+    (holding,) = Holding.of(open_frame(row.frame), [(row.first, row.last)], row.site, -1.0, row.received_us)
     holding.persisted = True
     return holding
 

@@ -7,7 +7,7 @@ cache. A :class:`Chunk` is a run of messages of one frame on its way to the appl
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Protocol
 
@@ -15,43 +15,102 @@ from reliamsg import forks
 from reliamsg.core.consumer import Offer, StreamState
 from reliamsg.errors import ForkedError
 from reliamsg.message import Message, Settler, digest, digest_sum
-from reliamsg.wire.data import Frame, Records
+from reliamsg.wire.data import Frame, FrameError, Records, piece
 
 __all__ = ["Chunk", "Holding", "Lane", "LaneOwner", "fail"]
 
 _NO_HEADERS: dict[str, str] = {}
 
 
+class _Contents:
+    """A frame, and its messages once they were decoded: for all holdings of the frame."""
+
+    __slots__ = ("frame", "records")
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.records: Records | None = None
+
+
 class Holding:
-    """Numbers `first` to `last` of a frame."""
+    """Numbers `first` to `last` of a frame. Nothing else of the stream in memory has any of them.
+
+    In the inbox there are all of them or none: whatever is true of a part of a frame only, another site's copy of the
+    rest for one, is true of a holding of its own.
+    """
 
     __slots__ = (
-        "_records", "epoch", "first", "frame", "incarnation", "last", "persisted", "received_at", "received_us", "site"
+        "_contents", "dropped", "epoch", "first", "incarnation", "last", "persisted", "received_at", "received_us",
+        "site", "size",
     )  # fmt: skip
 
     def __init__(
-        self, frame: Frame, first: int, last: int, site: str, received_at: float, received_us: int
+        self,
+        contents: _Contents,
+        span: tuple[int, int],
+        site: str,
+        received_at: float,
+        received_us: int,
+        size: int,
     ) -> None:
-        self.frame = frame
-        self.epoch = frame.envelope.epoch
-        self.incarnation = frame.envelope.incarnation
-        self.first = first
-        self.last = last
+        self._contents = contents
+        self.epoch = contents.frame.envelope.epoch
+        self.incarnation = contents.frame.envelope.incarnation
+        self.first, self.last = span
         self.site = site
         self.received_at = received_at
         self.received_us = received_us
         self.persisted = False
-        self._records: Records | None = None
+        self.dropped = False
+        """Its bytes turned out unreadable; it is held no longer."""
+        self.size = size
+        """Bytes in memory: its share, where the frame is that of several holdings."""
+
+    @classmethod
+    def of(
+        cls, frame: Frame, spans: Sequence[tuple[int, int]], site: str, received_at: float, received_us: int
+    ) -> list[Holding]:
+        """Holdings of parts of one frame, which has to be in memory as long as any of them is not in the inbox."""
+        contents, size = _Contents(frame), len(frame.data)
+        total = sum(last - first + 1 for first, last in spans)
+        return [
+            cls(contents, span, site, received_at, received_us, size * (span[1] - span[0] + 1) // total)
+            for span in spans
+        ]
 
     @property
-    def size(self) -> int:
-        return len(self.frame.data)
+    def frame(self) -> Frame:
+        return self._contents.frame
 
     def records(self, *, trusted: bool = False) -> Records:
         """The frame's messages, decoded once. Raises FrameError. `trusted`: see :meth:`Frame.records`."""
-        if self._records is None:
-            self._records = self.frame.records(trusted=trusted)
-        return self._records
+        contents = self._contents
+        if contents.records is None:
+            contents.records = contents.frame.records(trusted=trusted)
+        return contents.records
+
+    @property
+    def stored_size(self) -> int:
+        """About how many bytes :meth:`stored` will be."""
+        frame = self._contents.frame
+        return len(frame.data) * (self.last - self.first + 1) // frame.envelope.count
+
+    def stored(self) -> bytes:
+        """The frame that is to be kept in the inbox: of a part of a frame, only that part. Takes time to make."""
+        frame = self._contents.frame
+        if (self.first, self.last) == (frame.envelope.seq, frame.envelope.last):
+            return frame.data
+        try:
+            return piece(frame.envelope, self.records(), self.first, self.last)
+        except FrameError:  # it is found out, and dealt with, when its turn comes
+            return frame.data
+
+    def keep(self, stored: Frame) -> None:
+        """It is in the inbox, as this frame; what else the other one held is of no use to it."""
+        self.persisted = True
+        self.size = len(stored.data)
+        if stored.data is not self._contents.frame.data:
+            self._contents = _Contents(stored)
 
 
 class LaneOwner(Protocol):
@@ -119,6 +178,11 @@ class Lane:
 
     # -- frames in memory -----------------------------------------------------------------------------------
 
+    def take_in(self, holdings: Iterable[Holding]) -> None:
+        """Keep what has arrived."""
+        for holding in holdings:
+            self.add(holding)
+
     def add(self, holding: Holding) -> None:
         holdings = self._holdings.setdefault(holding.epoch, [])
         if not holdings or holdings[-1].last < holding.first:
@@ -162,7 +226,8 @@ class Lane:
         return freed
 
     def drop(self, holding: Holding) -> None:
-        """Forget one frame; if it is persisted it can be read again."""
+        """Forget what can't be read."""
+        holding.dropped = True
         holdings = self._holdings.get(holding.epoch, [])
         if holding in holdings:
             holdings.remove(holding)

@@ -237,8 +237,8 @@ class SiteReceiver:
         )  # fmt: skip
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
-            shared.lane(stream).add(Holding(frame, first, last, self.name, now, wall))
         if arrival.new:
+            shared.lane(stream).take_in(Holding.of(frame, arrival.new, self.name, now, wall))
             self._look_at_queue((stream.topic, stream.partition), now)
         if arrival.quarantine:
             self.set_aside(address, frame.data, "conflict")
@@ -339,7 +339,8 @@ class SiteReceiver:
             return False
         for first, last in arrival.new:
             self.received_messages += last - first + 1
-            shared.lane(stream).add(Holding(frame, first, last, self.name, now, wall))
+        if arrival.new:
+            shared.lane(stream).take_in(Holding.of(frame, arrival.new, self.name, now, wall))
         if arrival.quarantine:
             self._quarantine(delivery, "conflict")
         elif arrival.late:
@@ -366,8 +367,8 @@ class SiteReceiver:
         )  # fmt: skip
         if arrival.refused or arrival.deferred:
             return False
-        for first, last in arrival.new:
-            shared.lane(row.stream).add(Holding(frame, first, last, row.site, now, wall))
+        if arrival.new:
+            shared.lane(row.stream).take_in(Holding.of(frame, arrival.new, row.site, now, wall))
         if arrival.release:
             shared.pending.unquarantined.append(row.id)
         if arrival.quarantine:
@@ -392,15 +393,16 @@ class SiteReceiver:
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
         """Keep what came late for the application to see; it is journalled in any case."""
         shared = self.shared
-        for first, last in spans if self._keep_late else ():
+        for part in Holding.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
             if shared.inbox.late_bytes + shared.pending.late_bytes >= MAX_LATE_BYTES:
                 self.rejected["late"] = self.rejected.get("late", 0) + 1
                 self._unreported["late"] = self._unreported.get("late", 0) + 1
                 continue
+            data = part.stored()
             shared.pending.late.append(
-                HeldFrame(stream, frame.envelope.epoch, first, last, self.name, wall, frame.data)
+                HeldFrame(stream, part.epoch, part.first, part.last, self.name, wall, data)
             )
-            shared.pending.late_bytes += len(frame.data)
+            shared.pending.late_bytes += len(data)
 
     def _without_identity(self, delivery: Delivery, what: Unsequenced, now: float, wall: int) -> None:
         if not self._unsequenced:

@@ -83,7 +83,7 @@ class ConsumerStatus:
     sites: dict[str, SiteStatus]
     streams: dict[Stream, StreamStatus]
     inbox_bytes: int
-    """Messages in the inbox, in bytes."""
+    """Messages in the inbox, in bytes as they are stored."""
     dead_letters: int
     error: str
     """Why the consumer has stopped, can't write its inbox, or hands nothing out since its journal is full; empty while

@@ -51,6 +51,7 @@ __all__ = [
     "encode",
     "frames_of",
     "open_frame",
+    "piece",
     "split",
     "verify",
 ]
@@ -389,26 +390,32 @@ def split(frame: Frame, limit: int, ring: KeyRing | None = None) -> list[bytes]:
     if _fits(frame, limit) or frame.envelope.count == 1:
         return [frame.data]
     records, envelope = frame.records(trusted=True), frame.envelope
-    half = envelope.count // 2
+    half = envelope.seq + envelope.count // 2
     parts = []
-    for start, stop in ((0, half), (half, envelope.count)):
-        piece = encode(
-            envelope.stream,
-            envelope.epoch,
-            envelope.incarnation,
-            envelope.seq + start,
-            envelope.previous,
-            (envelope.ts_first, envelope.ts_last),
-            Records(
-                records.bodies[start:stop],
-                None if records.keys is None else records.keys[start:stop],
-                None if records.headers is None else records.headers[start:stop],
-            ),
-            compress=bool(envelope.flags & FLAG_ZSTD),
-            ring=ring,
-        )
-        parts += split(open_frame(piece), limit, ring)
+    for first, last in ((envelope.seq, half - 1), (half, envelope.last)):
+        parts += split(open_frame(piece(envelope, records, first, last, ring)), limit, ring)
     return parts
+
+
+def piece(envelope: Envelope, records: Records, first: int, last: int, ring: KeyRing | None = None) -> bytes:
+    """Messages `first` to `last` of a frame, as a frame of their own, signed if a ring is given. `records` are all of
+    the frame's messages."""
+    start, stop = first - envelope.seq, last - envelope.seq + 1
+    return encode(
+        envelope.stream,
+        envelope.epoch,
+        envelope.incarnation,
+        first,
+        envelope.previous,
+        (envelope.ts_first, envelope.ts_last),
+        Records(
+            records.bodies[start:stop],
+            None if records.keys is None else records.keys[start:stop],
+            None if records.headers is None else records.headers[start:stop],
+        ),
+        compress=bool(envelope.flags & FLAG_ZSTD),
+        ring=ring,
+    )
 
 
 def make_records(
