@@ -8,7 +8,7 @@ import pytest
 
 from reliamsg.core.fence import HELLO_EVERY_S, MAX_CONFLICTS, Fence, Verdict
 from reliamsg.message import Stream
-from reliamsg.wire.limits import MAX_SEQ
+from reliamsg.wire.limits import MAX_EPOCH
 
 ORDERS = Stream("p", "orders")
 CHAIN = [(90, 9), (95, 8)]
@@ -144,7 +144,7 @@ def test_a_group_that_is_not_named_is_believed_nothing_but_reported() -> None:
 def test_no_epoch_is_renumbered_beyond_the_largest() -> None:
     gate = fence()
     gate.connected(0.0)
-    assert gate.heard("billing", ORDERS, (MAX_SEQ, 5), CHAIN, 0.0) is not None
+    assert gate.heard("billing", ORDERS, (MAX_EPOCH, 5), CHAIN, 0.0) is not None
     assert gate.above == 0
 
 

@@ -1,6 +1,8 @@
-"""A group that has entered an epoch far above any producer's, for tests in other processes."""
+"""A group that has entered an epoch above any producer's, for tests in other processes."""
 
 from __future__ import annotations
+
+import time
 
 from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.address import group_address, producer_address
@@ -12,6 +14,7 @@ __all__ = ["group_that_is_ahead"]
 class _Ahead:
     def __init__(self, network: MemoryNetwork, topic: str, group: str) -> None:
         self._topic, self._group = topic, group
+        self._epoch = time.time_ns() // 10**6 + 3_600_000
         self._transport = network.open_sender(network.sites[0], f"group {group}", (), self)
         self._transport.listen([group_address(group)])
         self._transport.start()
@@ -20,7 +23,7 @@ class _Ahead:
         status = open_control(body, address)
         assert isinstance(status, Status)
         to = producer_address(status.producer)
-        ahead = StreamState(self._topic, 0, (2**50, 5), (2**50, 77), 0, [], [], [])
+        ahead = StreamState(self._topic, 0, (self._epoch, 5), (self._epoch, 77), 0, [], [], [])
         said = State(VERSION, self._group, "inbox", 1, 0, to, status.producer, "active", b"", [ahead])
         for frame in encode_state(said):
             self._transport.tell(to, frame)

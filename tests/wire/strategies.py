@@ -10,7 +10,7 @@ from reliamsg.wire import control, data, limits
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from reliamsg.wire.application import RESERVED_PREFIX
 from reliamsg.wire.control import ChainEpoch, State, Status, StreamState, StreamStatus
-from reliamsg.wire.limits import MAX_INCARNATION, MAX_PARTITION, MAX_SEQ
+from reliamsg.wire.limits import MAX_EPOCH, MAX_INCARNATION, MAX_PARTITION, MAX_SEQ
 
 
 def text(max_bytes: int, min_size: int = 0) -> st.SearchStrategy[str]:
@@ -43,7 +43,7 @@ def previous_epochs(draw: st.DrawFn, epoch: int) -> Prev | None:
 def frames(draw: st.DrawFn, max_count: int = 20) -> bytes:
     """An encoded batch."""
     count = draw(st.integers(1, max_count))
-    epoch = draw(sequence_numbers)
+    epoch = draw(st.integers(1, MAX_EPOCH - 1))
 
     def column(values: st.SearchStrategy[object]) -> list[object]:
         return draw(st.lists(values, min_size=count, max_size=count))
@@ -73,7 +73,7 @@ def spans(draw: st.DrawFn) -> tuple[int, int, int]:
 
 @st.composite
 def chains(draw: st.DrawFn) -> list[ChainEpoch]:
-    epochs = sorted(draw(st.sets(st.integers(1, MAX_SEQ), max_size=5)))
+    epochs = sorted(draw(st.sets(st.integers(1, MAX_EPOCH - 1), max_size=5)))
     found = []
     for epoch in epochs:
         last = draw(st.integers(0, MAX_SEQ))
@@ -106,9 +106,10 @@ def statuses(draw: st.DrawFn) -> Status:
         "status": status_address(topic, partition),
     }[to]
     return Status(
-        control.VERSION, producer, draw(st.integers(1, MAX_SEQ)), draw(incarnations), draw(counts), draw(counts),
+        control.VERSION, producer, draw(st.integers(1, MAX_EPOCH - 1)), draw(incarnations), draw(counts), draw(counts),
         draw(counts), draw(counts), draw(st.booleans()), address, streams,
         draw(st.none() | st.tuples(st.text(max_size=100), counts)),
+        draw(st.lists(st.binary(max_size=32), max_size=3)),
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from reliamsg.wire.address import (
 )
 from reliamsg.wire.control import ChainEpoch, State, Status, StreamState, StreamStatus, open_control
 from reliamsg.wire.data import FrameError
-from reliamsg.wire.limits import MAX_PARTITION, MAX_SEQ
+from reliamsg.wire.limits import MAX_ANSWERED, MAX_EPOCH, MAX_NONCE_BYTES, MAX_PARTITION, MAX_SEQ
 from tests.chance import examples
 from tests.wire import strategies
 
@@ -39,7 +39,7 @@ def a_status(**changes: object) -> Status:
     chain = [ChainEpoch(90, 5, 91, 90), ChainEpoch(100, 2**64 - 1, 40, 60)]
     stream = StreamStatus("orders", 3, chain, [(90, 1, 3)], {"billing": (90, 1)}, ((91, 4), (92, 7)))
     to = status_address("orders", 3)
-    plain = Status(1, "gateway-7", 100, 7, 12, 345, 6, 1000, True, to, [stream], ("inbox-1", 9))
+    plain = Status(1, "gateway-7", 100, 7, 12, 345, 6, 1000, True, to, [stream], ("inbox-1", 9), [b"n" * 4])
     return msgspec.structs.replace(plain, **changes)
 
 
@@ -82,18 +82,20 @@ class TestRoundTrip:
     def test_a_frame_without_the_fields_that_were_added_last(self) -> None:
         body = bytearray(one(a_status())[11:])
         body[0] = 0x9B
+        del body[-len(b"\x91\xc4\x04nnnn") :]
         body[body.index(b"\x96\xa6orders")] = 0x95
         del body[-len(b"\x92\xa7inbox-1\x09") - 7 :]
         opened = open_control(forge(bytes(body)), a_status().to)
         assert isinstance(opened, Status)
         assert opened.heard is None
+        assert opened.nonces == []
         assert opened.streams[0] == msgspec.structs.replace(a_status().streams[0], reached=None)
 
     def test_the_form_does_not_change_between_releases(self) -> None:
         assert one(a_status()).hex() == (
-            "524d433101006f5ab958649c01a9676174657761792d3764070ccd015906cd03e8c3b872656c69616d73673a737461747573"
+            "524d433101007677dbef269d01a9676174657761792d3764070ccd015906cd03e8c3b872656c69616d73673a737461747573"
             "3a6f72646572737e339196a66f72646572730392945a055b5a9464cfffffffffffffffff283c91935a010381a762696c6c69"
-            "6e67925a0192925b04925c0792a7696e626f782d3109"
+            "6e67925a0192925b04925c0792a7696e626f782d310991c4046e6e6e6e"
         )
 
     def test_who_has_no_keys_reads_signed_frames(self) -> None:
@@ -220,7 +222,8 @@ class TestRefused:
     @pytest.mark.parametrize(
         "changes",
         [
-            {"producer": ""}, {"producer": "a:b"}, {"producer": "a" * 101}, {"epoch": 0}, {"epoch": MAX_SEQ + 1},
+            {"producer": ""}, {"producer": "a:b"}, {"producer": "a" * 101}, {"epoch": 0}, {"epoch": MAX_EPOCH},
+            {"nonces": [b""] * (MAX_ANSWERED + 1)}, {"nonces": [b"n" * (MAX_NONCE_BYTES + 1)]},
             {"incarnation": -1}, {"number": -1}, {"lsn": -1}, {"ts_us": MAX_SEQ + 1}, {"interval_ms": -5},
         ],
         ids=repr,
@@ -244,6 +247,7 @@ class TestRefused:
             StreamStatus("t", 0, [ChainEpoch(5, 0, 0, 1)]),
             StreamStatus("t", 0, [ChainEpoch(5, 0, 3, 1)]),
             StreamStatus("t", 0, [ChainEpoch(5, 0, 1, MAX_SEQ + 1)]),
+            StreamStatus("t", 0, [ChainEpoch(MAX_EPOCH, 0, 1, 1)]),
             StreamStatus("t", 0, [], [(0, 1, 1)]),
             StreamStatus("t", 0, [], [(1, 2, 1)]),
             StreamStatus("t", 0, [], [(1, 0, 1)]),

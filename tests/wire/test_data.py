@@ -140,7 +140,7 @@ class TestLimits:
             ("partition", -1),
             ("partition", limits.MAX_PARTITION + 1),
             ("epoch", 0),
-            ("epoch", limits.MAX_SEQ + 1),
+            ("epoch", limits.MAX_EPOCH),
             ("incarnation", -1),
             ("seq", 0),
             ("seq", 2**63),
@@ -168,8 +168,8 @@ class TestLimits:
     def test_highest_numbers(self) -> None:
         records = data.Records([b""])
         raw = data.encode(
-            STREAM, limits.MAX_SEQ, limits.MAX_INCARNATION, limits.MAX_SEQ,
-            Prev(limits.MAX_SEQ - 1, limits.MAX_INCARNATION, limits.MAX_SEQ),
+            STREAM, limits.MAX_EPOCH - 1, limits.MAX_INCARNATION, limits.MAX_SEQ,
+            Prev(limits.MAX_EPOCH - 2, limits.MAX_INCARNATION, limits.MAX_SEQ),
             (limits.MAX_SEQ, limits.MAX_SEQ), records,
         )  # fmt: skip
         assert data.open_frame(raw).envelope.last == limits.MAX_SEQ

@@ -39,6 +39,8 @@ class Arrival:
     """The broker may forget it already."""
     deferred: bool = False
     """Too far ahead: give it again later, and have its broker keep it until then."""
+    far: bool = False
+    """Its epoch is too far ahead to be believed: keep it until its producer was asked."""
     refused: str = ""
     """Why there is no room for its stream at all; empty where there is."""
 

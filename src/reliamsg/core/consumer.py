@@ -23,8 +23,10 @@ from typing import Literal
 from reliamsg.core.announced import Announced
 from reliamsg.core.arrivals import Arrival, arrive
 from reliamsg.core.asking import Ask, Jitter, ask
+from reliamsg.core.challenges import Challenges
 from reliamsg.core.delivery import DeliveryRules, Offer, fail, mark_taken, offer
 from reliamsg.core.hearing import hear
+from reliamsg.core.horizon import Horizon
 from reliamsg.core.joining import adopt
 from reliamsg.core.passage import declare, follow
 from reliamsg.core.ranges import Span
@@ -44,6 +46,10 @@ MAX_ASKS = 500
 """Requests that are made at once; the others follow at the next look."""
 MAX_UNDECODABLE = 1_000
 """Ranges of an epoch of which it is remembered that a copy could not be read."""
+MAX_FAR = 10_000
+"""Streams of which it is known that far epochs wait in quarantine."""
+FAR_LOOK_MS = 60_000
+"""What else is too far ahead is looked for when the horizon has moved on by so much."""
 MAX_REPORTED = 100
 """Conflicts of a stream that are reported; any further ones are only counted."""
 
@@ -62,6 +68,8 @@ class Rules(DeliveryRules):
     """What is missing for so many seconds is asked for."""
     repair_timeout: float = 300.0
     """The clock of a gap waits so many seconds at most for a producer that says that it holds what is missing."""
+    signed: bool = False
+    """What arrives is authentic: so it makes sense to ask a producer what of it is new to the group."""
     seed: int = 0
     """Of the jitter between requests; should differ between groups."""
 
@@ -69,9 +77,15 @@ class Rules(DeliveryRules):
 class ConsumerCore:
     """All streams of one group."""
 
-    def __init__(self, rules: Rules, sites: dict[str, int]) -> None:
-        """`sites`: each site's name and how many deliveries it lets wait unacknowledged."""
+    def __init__(self, rules: Rules, sites: dict[str, int], known_us: int = 0) -> None:
+        """`sites`: each site's name and how many deliveries it lets wait unacknowledged. `known_us`: the latest that
+        the clock was ever known to say, in µs since 1970."""
         self.rules = rules
+        self.horizon = Horizon(known_us, rules.signed)
+        self.challenges = Challenges()
+        """Streams about which the caller asks their producers."""
+        self.far: dict[Stream, int] = {}
+        """Streams of which far epochs were seen, and the lowest of these; see :meth:`believed`."""
         self.streams: dict[Stream, StreamState] = {}
         self.waiting = WaitingRoom(sites)
         """Deliveries that brokers must keep for now."""
@@ -112,6 +126,8 @@ class ConsumerCore:
         repair: bool = False,
         size: int = 0,
         replayed: bool = False,
+        wall_us: int = 0,
+        ts_us: int = 0,
     ) -> Arrival:
         """A verified envelope arrived: numbers `first` to `last` of `stream` in `epoch`.
 
@@ -121,7 +137,15 @@ class ConsumerCore:
         but its `size` in bytes bounds how much of what was repaired is in memory. One that is `replayed` comes from the
         quarantine, which keeps it as a broker would: :meth:`committed` returns its token with the site
         :data:`~reliamsg.core.waiting.QUARANTINE`.
+
+        `wall_us` is what the clock says, and `ts_us` the frame's newest timestamp, in µs since 1970. One whose epoch is
+        too `far` ahead has left no trace here either; keep it, and give it again when :meth:`believed` says so.
         """
+        self.horizon.look(wall_us)
+        if self.is_far(stream, epoch):
+            self.doubt(stream, epoch, now)
+            return Arrival(far=True)
+        self.horizon.learn(epoch, ts_us)
         state = self.streams.get(stream)
         if state is None:
             state = self.open(stream)
@@ -131,6 +155,8 @@ class ConsumerCore:
         known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now, reason)
         if state.doubt is not None and state.doubt.end is None and arrival.new:
             state.flag_entered()
+            if self.rules.signed:
+                self.challenges.want(stream, now)
         if not (arrival.release or arrival.deferred):
             held = known if not arrival.quarantine else None
             at, token = (REPAIRS, None) if repair else (QUARANTINE if replayed else site, token)
@@ -204,13 +230,54 @@ class ConsumerCore:
 
     # -- status and state -------------------------------------------------------------------------------
 
-    def announce(self, site: str, announced: Announced, now: float) -> str:
-        """A verified status was heard at `site`, and says this about one stream.
+    def announce(self, site: str, announced: Announced, now: float, wall_us: int = 0) -> str:
+        """A verified status was heard at `site`, and says this about one stream. `wall_us` is what the clock says.
 
-        Returns why there is no room for the stream; empty where there is. Call :meth:`tick` and :meth:`asks`
-        soon: what is said takes effect a moment later, since what it tells of may be on its way.
+        Returns why there is no room for the stream, or that its epoch is too far ahead; empty where it was taken in.
+        Call :meth:`tick` and :meth:`asks` soon: what is said takes effect a moment later, since what it tells of may be
+        on its way.
         """
+        self.horizon.look(wall_us)
         return hear(self, announced, site, now)
+
+    def is_far(self, stream: Stream, epoch: int) -> bool:
+        """Whether an epoch of a stream is too far ahead to be believed without its producer's answer."""
+        if not (stream.producer and self.horizon.is_far(epoch)):
+            return False
+        state = self.streams.get(stream)
+        if state is None:
+            return True
+        return state.is_ahead(epoch) and epoch not in state.live and self.horizon.is_far(epoch, state.vouched)
+
+    def doubt(self, stream: Stream, epoch: int, now: float) -> None:
+        """Have the producer asked about an epoch that is far ahead."""
+        self.challenges.want(stream, now)
+        if stream in self.far or len(self.far) < MAX_FAR:
+            self.far[stream] = min(epoch, self.far.get(stream, epoch))
+
+    def vouch(self, stream: Stream, epoch: int) -> bool:
+        """The producer, or an operator, says that an epoch is what it seems. False where there is no room for the
+        stream."""
+        state = self.streams.get(stream) or self.open(stream)
+        if state is None:
+            return False
+        if epoch > state.vouched:
+            state.vouched, state.history_changed = epoch, True
+            self._mark(state)
+            self.moves += 1
+        self.horizon.learn(epoch)
+        return True
+
+    def believed(self) -> list[tuple[Stream, int]]:
+        """Streams of which what was too far ahead is not any more, and up to which epoch. To be asked now and then."""
+        found: list[tuple[Stream, int]] = []
+        for stream, epoch in self.far.items():
+            if not self.is_far(stream, epoch):
+                state = self.streams.get(stream)
+                found.append((stream, self.horizon.limit(0 if state is None else state.vouched)))
+        for stream, limit in found:
+            self.far[stream] = limit + FAR_LOOK_MS
+        return found
 
     def asks(self, now: float, only_heads: bool = False) -> list[Ask]:
         """Requests that are due: send each to its stream's producer, with :meth:`report`. :meth:`tick` returns when
@@ -240,6 +307,9 @@ class ConsumerCore:
         handed out by it is flagged. A stream that is known here and is behind goes on there, and forgets what it
         holds from before: look at all of it again. False where it is not behind (it stays where it is, and what may
         have been handed out is flagged), where another incarnation is known here, or there is no room."""
+        self.horizon.learn(entered[0])
+        if self.is_far(stream, max(entered[0], position[0])):
+            return False
         state = self.streams.get(stream)
         if state is None:
             state = self.open(stream)
@@ -255,6 +325,7 @@ class ConsumerCore:
         have been handed out as well: it is flagged."""
         self.succeeds = True
         for stream, state in self.streams.items():
+            state.proof = None
             if stream.producer:
                 state.doubt, state.history_changed = Doubt(told.get(stream, 0)), True
                 state.flag_entered()

@@ -12,7 +12,11 @@ all named groups, none is ahead        the gate opens at once
 nothing within `timeout`               the gate opens: those who are away can't be waited for
 a named group entered a higher epoch   a twin has `timeout` to answer; then what was never offered to any
                                        site is renumbered into an epoch above, and the gate opens
+the same, of a *far* epoch             where frames are not signed it is asked for `timeout`: what it does not say
+                                       again, or takes back, it never said
+the same, too high to move above       this producer is fenced
 a twin with a higher epoch             this producer is fenced: it stops, for good
+a twin with a far epoch                it is reported, and not believed where frames are not signed
 a twin with a lower epoch              it is told (a hello), so that it stops
 another incarnation of this epoch      as a higher epoch: the groups will not take ours
 =====================================  ====================================================================
@@ -28,14 +32,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from reliamsg.core.horizon import FAR_MS
 from reliamsg.message import Stream
-from reliamsg.wire.limits import MAX_SEQ
+from reliamsg.wire.limits import MAX_EPOCH
 
 __all__ = ["Conflict", "Fence", "Verdict"]
 
 HELLO_EVERY_S = 0.25
 """While the gate is closed, the hello is repeated so often: it may have been lost."""
-ROOM = 2**32
+ROOM = 2**31
 """Above an epoch that a group tells there must be so much room for ours, which are random steps apart."""
 MAX_CONFLICTS = 100
 """Conflicts that are remembered, so that each is reported once."""
@@ -64,10 +69,27 @@ class Conflict:
     reason: str = field(compare=False)
 
 
-class Fence:
-    """The gate of one producer. `groups`: those that are named for any of its topics."""
+@dataclass(slots=True)
+class _Claim:
+    """A group says that it has entered a far epoch."""
 
-    def __init__(self, epoch: int, incarnation: int, groups: Iterable[str], timeout: float) -> None:
+    epoch: int
+    incarnation: int
+    until: float
+    repeated: bool = False
+
+
+class Fence:
+    """The gate of one producer. `groups`: those that are named for any of its topics. `trusts`: what is heard is
+    signed."""
+
+    def __init__(
+        self, epoch: int, incarnation: int, groups: Iterable[str], timeout: float, trusts: bool = False
+    ) -> None:
+        self.shut_out = ""
+        """The group whose epoch this producer can't move above, if that is what fenced it."""
+        self._trusts = trusts
+        self._claims: dict[tuple[str, Stream], _Claim] = {}
         self.epoch = epoch
         self.incarnation = incarnation
         self.above = 0
@@ -97,6 +119,7 @@ class Fence:
         """The group is not named any more."""
         self._named -= {group}
         self._unanswered.discard(group)
+        self._claims = {key: claim for key, claim in self._claims.items() if key[0] != group}
 
     def heard(
         self,
@@ -105,13 +128,18 @@ class Fence:
         entered: tuple[int, int],
         chain: Iterable[tuple[int, int]],
         now: float,
+        wall_ms: int = 0,
     ) -> Conflict | None:
-        """A group told which epoch of a stream it has entered, and its incarnation ((0, 0) for none).
+        """A group told which epoch of a stream it has entered, and its incarnation ((0, 0) for none). `wall_ms` is this
+        clock's word on what an epoch may be.
 
         `chain`: the stream's epochs that this producer knows, and their incarnations, this epoch not necessarily among
         them. Returns a conflict that has to be reported; each is returned once.
         """
         epoch, incarnation = entered
+        far = self._is_far(epoch, wall_ms)
+        if not far:
+            self._claims.pop((group, stream), None)
         if epoch == 0:
             return None
         if epoch == self.epoch:
@@ -122,27 +150,64 @@ class Fence:
             reason = self._clash(epoch, incarnation, dict(chain))
         if not reason:
             return None
-        if epoch >= self.epoch and group in self._named and epoch < MAX_SEQ - ROOM:
-            self._find_above(epoch, now)
-        conflict = Conflict(group, stream, epoch, incarnation, reason)
+        if epoch >= self.epoch and group in self._named:
+            if far:
+                self._doubt(group, stream, epoch, incarnation, now)
+            else:
+                self._believe(group, epoch, incarnation, now)
+        return self._once(Conflict(group, stream, epoch, incarnation, reason))
+
+    def _once(self, conflict: Conflict) -> Conflict | None:
         if conflict in self._reported or len(self._reported) >= MAX_CONFLICTS:
             return None
         self._reported.add(conflict)
         return conflict
 
+    def _is_far(self, epoch: int, wall_ms: int) -> bool:
+        return not self._trusts and epoch > max(wall_ms, self.epoch) + FAR_MS
+
+    def _doubt(self, group: str, stream: Stream, epoch: int, incarnation: int, now: float) -> None:
+        """One made-up state would send this producer far ahead: the group is to say it again."""
+        claim = self._claims.get((group, stream))
+        if claim is None:
+            self._claims[group, stream] = _Claim(epoch, incarnation, now + self._timeout)
+            self._hello_at = now
+        elif (claim.epoch, claim.incarnation) == (epoch, incarnation):
+            claim.repeated = True
+        else:
+            claim.epoch, claim.incarnation, claim.repeated = epoch, incarnation, False
+
+    def _settle_claims(self, now: float) -> None:
+        """Believe what was said again, and forget what was not."""
+        for key in [key for key, claim in self._claims.items() if claim.until <= now]:
+            claim = self._claims.pop(key)
+            if claim.repeated and claim.epoch >= self.epoch:
+                self._believe(key[0], claim.epoch, claim.incarnation, now)
+
+    def _believe(self, group: str, epoch: int, incarnation: int, now: float) -> None:
+        if epoch < MAX_EPOCH - ROOM:
+            self._find_above(epoch, now)
+        elif self.fenced_by is None:
+            self.fenced_by, self.shut_out = (epoch, incarnation), group
+
     def answered(self, group: str) -> None:
         """The group's answer was taken in as a whole, all of its streams through :meth:`heard`."""
         self._unanswered.discard(group)
 
-    def heard_twin(self, epoch: int, incarnation: int, now: float) -> None:
-        """A status of this producer id came in that is not this incarnation's (others are ignored)."""
+    def heard_twin(self, epoch: int, incarnation: int, now: float, wall_ms: int = 0) -> Conflict | None:
+        """A status of this producer id came in that is not this incarnation's (others are ignored). Returns a conflict
+        that has to be reported."""
         if incarnation == self.incarnation and epoch == self.epoch:
-            return
+            return None
+        if self._is_far(epoch, wall_ms):
+            reason = f"it says to be in epoch {epoch}, far above this one ({self.epoch}), and is not believed"
+            return self._once(Conflict("", Stream("", ""), epoch, incarnation, reason))
         if (epoch, incarnation) > (self.epoch, self.incarnation):
             self.fenced_by = (epoch, incarnation)
         else:
             at = max(now, self._hello_sent + HELLO_EVERY_S)
             self._hello_at = at if self._hello_at is None else min(self._hello_at, at)
+        return None
 
     def renumbered(self, epoch: int, incarnation: int) -> None:
         """What was never offered has another epoch now, above :attr:`above`, and so has all that follows."""
@@ -150,11 +215,13 @@ class Fence:
         self.above = 0
         self._until = None
         self._unanswered = set()
+        self._claims.clear()
 
     # -- what follows ---------------------------------------------------------------------------------------
 
     def verdict(self, now: float) -> Verdict:
         """What is to be done now."""
+        self._settle_claims(now)
         if self.fenced_by is not None:
             return Verdict.FENCED
         if self._over(now):
@@ -174,12 +241,15 @@ class Fence:
         times = [self._hello_at] if self._hello_at is not None else []
         if self._waiting(now) and self._until is not None:
             times.append(self._until)
+        times += [claim.until for claim in self._claims.values()]
         return min(times, default=None)
 
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _over(self, now: float) -> bool:
         """Whether nothing is waited for any more."""
+        if self._claims:
+            return False
         if not self._unanswered and not self.above:
             return True
         return self._until is not None and now >= self._until

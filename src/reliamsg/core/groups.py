@@ -52,6 +52,8 @@ class Member:
     """Of what was published when it told that, everything before may have been handed out."""
     answered: float = float("-inf")
     """When it was told last how far it was."""
+    nonces: tuple[bytes, ...] = ()
+    """What that answered."""
 
     @property
     def reached(self) -> tuple[Position, Position] | None:

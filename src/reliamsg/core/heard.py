@@ -24,7 +24,9 @@ __all__ = [
     "MAX_OWNERS",
     "Heard",
     "Owner",
+    "end_of",
     "extend",
+    "new_from",
     "start_of",
     "trimmed",
 ]
@@ -103,8 +105,9 @@ class Heard:
         self.waiting: list[tuple[float, Announced]] = []
         """What takes effect at a time to come: of each owner the oldest, and the newest since."""
 
-    def take(self, announced: Announced, now: float, cut: bool) -> bool:
-        """Note who said what; False where that is older than what is known. It takes no effect here."""
+    def take(self, announced: Announced, now: float, cut: bool, signed: bool = False) -> bool:
+        """Note who said what; False where that is older than what is known. It takes no effect here. `signed`: nobody
+        else could have said what is known."""
         key = (announced.epoch, announced.incarnation)
         owner = self.owners.get(key)
         if owner is None:
@@ -113,7 +116,7 @@ class Heard:
             self.owners[key] = Owner(announced, now, cut)
             return True
         # After a silence anything goes: else one made-up status with a high number would end all others.
-        if owner.is_fresh(now) and owner.is_older(announced):
+        if (signed or owner.is_fresh(now)) and owner.is_older(announced):
             return False
         owner.take(announced, now, cut)
         return True
@@ -225,3 +228,12 @@ def start_of(announced: Announced, handed_out: HandedOut | None) -> tuple[Positi
             return (epoch, min(starts)), incarnation, before
         before = Prev(epoch, incarnation, last)
     return None
+
+
+def new_from(announced: Announced, handed_out: HandedOut | None, latest: bool) -> Position:
+    """From where on a stream is new to a group without a position, as its producer answers it: from where the group is
+    counted; else from the oldest that is held, or, with `latest`, behind all that exists."""
+    if latest:
+        return end_of(announced) if announced.since is None else announced.since
+    start = start_of(announced, handed_out)
+    return end_of(announced) if start is None else start[0]

@@ -30,6 +30,13 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     """Take in what was said about a stream; returns why there is no room for it."""
     if not _is_sound(announced):
         return "malformed"
+    if core.is_far(announced.stream, announced.epoch):
+        if announced.late:
+            core.doubt(announced.stream, announced.epoch, now)
+            return "far-epoch"
+        if not core.vouch(announced.stream, announced.epoch):
+            return "too-many-streams"
+    core.horizon.learn(announced.epoch)
     state = core.streams.get(announced.stream)
     if state is None:
         if not announced.chain and announced.since is None:
@@ -46,13 +53,19 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     is_known = (announced.epoch, announced.incarnation) in heard.owners
     end = end_of(announced)
     announced, cut = trimmed(state, announced)
-    if not heard.take(announced, now, cut):
+    if not announced.late:
+        _is_answered(core, state, announced)
+    elif core.rules.signed and _wants_answer(state):
+        core.challenges.want(state.stream, now)
+    if not heard.take(announced, now, cut, core.rules.signed):
         return ""
     if state.doubt is not None and state.doubt.end is None and not announced.late:
         state.doubt.end, state.history_changed = end, True
         state.flag_entered()
         core.mark(state)
     flagged = flag_handed_out(core, state, announced, end)
+    if state.current is None and state.proof is announced:
+        follow(core, state, now)
     if skip_settled(core, state, announced) or flagged:
         follow(core, state, now)
     if state.unheard:
@@ -65,13 +78,27 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     return ""
 
 
+def _is_answered(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+    """The producer said this after the group asked: it is no recording."""
+    core.challenges.answered(state.stream)
+    if state.current is None and state.proof is None:
+        state.proof = announced
+
+
+def _wants_answer(state: StreamState) -> bool:
+    """Whether it is not known what of a stream is new to the group."""
+    if state.current is None:
+        return state.proof is None and state.adopted is None
+    return state.doubt is not None and state.doubt.end is None
+
+
 def settle_heard(core: ConsumerCore, state: StreamState, now: float) -> float | None:
     """Have what was said take effect, as far as it is time; returns when there will be more."""
     heard = state.heard
     if heard is None:
         return None
     while (announced := heard.due(now)) is not None:
-        if state.current is None:
+        if state.current is None and not (core.rules.signed and announced.late and state.adopted is None):
             join_as_told(core, state, announced)
         if state.current is not None:
             extend(state, announced)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced, Position
 from reliamsg.core.gaps import GapKey
-from reliamsg.core.heard import extend, start_of
+from reliamsg.core.heard import extend, new_from, start_of
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import Adopted, HandedOut, Note, StreamState
+from reliamsg.core.stream import Adopted, Doubt, HandedOut, Note, StreamState
 from reliamsg.message import Gap, Prev
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -42,7 +42,8 @@ def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
         _take_over(core, state, known)
         return None
     at_the_start = first == 1 and lowest.prev is None
-    if adopted is None and (core.rules.begin == "latest" or at_the_start):
+    proven = state.proof is not None or not core.rules.signed
+    if adopted is None and proven and (core.rules.begin == "latest" or at_the_start):
         join(core, state, lowest, first)
         return None
     # The number 0 stands for "anything before": a lower arrival is another target, and starts the clock anew.
@@ -264,7 +265,9 @@ def _take_over(core: ConsumerCore, state: StreamState, known: Reorder) -> None:
 
 def _begin(core: ConsumerCore, state: StreamState, known: Reorder, first: int, reason: str) -> None:
     core.moves += 1
-    state.current = known
+    if core.rules.signed and not reason:
+        reason = _doubt_unproven(state, core.rules.begin == "latest")
+    state.current, state.proof = known, None
     state.joined, state.unheard = (known.epoch, first), False
     state.history_changed = True
     state.flag(known)
@@ -274,3 +277,19 @@ def _begin(core: ConsumerCore, state: StreamState, known: Reorder, first: int, r
             extend(state, owner.latest)
     core.mark(state, urgent=True)
     core.touch(state)
+
+
+def _doubt_unproven(state: StreamState, latest: bool) -> str:
+    """Anybody may have sent again what arrived: what its producer does not vouch for may have been handed out before.
+    Returns what the journal says."""
+    before = state.doubt
+    if state.proof is None:
+        if before is None:
+            state.doubt = Doubt(0)
+        return "unproven"
+    new = new_from(state.proof, state.handed_out, latest)
+    if before is None:
+        state.doubt = Doubt(0, new)
+    elif before.end is not None:
+        before.end = max(before.end, new)
+    return ""

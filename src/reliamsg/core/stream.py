@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reliamsg.core.announced import Position, Span3
+from reliamsg.core.announced import Announced, Position, Span3
 from reliamsg.core.asking import Asking
 from reliamsg.core.chain import History
 from reliamsg.core.gaps import ClosedGaps, GapClock, GapKey
@@ -154,8 +154,8 @@ class StreamState:
     __slots__ = (
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
         "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing", "gap", "halted",
-        "handed_out", "heard", "history", "history_changed", "joined", "live", "look_at", "pace", "reported",
-        "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard", "waiting",
+        "handed_out", "heard", "history", "history_changed", "joined", "live", "look_at", "pace", "proof", "reported",
+        "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard", "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -169,8 +169,6 @@ class StreamState:
         self.finishing: list[Reorder] = []
         """Settled completely since the last commit."""
         self.history, self.closed = History(), ClosedGaps()
-        # Saving history: a commit that is being written holds a change of it.
-        self.history_changed = self.saving_history = False
         self.joined: tuple[int, int] | None = None
         """(epoch, number) at which the group joined."""
         self.clock, self.pace = GapClock(), Pace()
@@ -191,8 +189,10 @@ class StreamState:
         self.retry_at = self.look_at = 0.0
         """Nothing of the stream is timed before."""
         # Unheard: it was joined without a word from its producer, which may count the group from before that.
-        self.halted = self.unheard = False
-        self.reserve, self.reserved_at = 2_000, 0
+        # Vouched: the highest epoch that the producer or an operator vouched for though it was far ahead.
+        # Saving history: a commit that is being written holds a change of it.
+        self.halted = self.unheard = self.history_changed = self.saving_history = False
+        self.reserve, self.reserved_at, self.vouched = 2_000, 0, 0
         self.reported: set[tuple[int, int]] = set()
         self.waiting: list[Waiting] = []
         self.heard: Heard | None = None
@@ -209,8 +209,11 @@ class StreamState:
         """Where this inbox takes over from another one."""
         self.handed_out: HandedOut | None = None
         """What another inbox had handed out, of which nothing but that is known."""
+        # What its producer said in answer to this group, since it began to read; kept while the stream is not joined.
+        self.proof: Announced | None = None
         self.doubt: Doubt | None = None
-        """This inbox took the place of another, which may have handed out more than it told."""
+        """This inbox took the place of another, which may have handed out more than it told; or the stream was joined
+        though its producer did not vouch for all that arrived."""
 
     def remember_declared(self, spans: Iterable[Span3]) -> None:
         """More was passed, and that is committed."""

@@ -365,6 +365,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             state.closed.forgotten,
             state.unheard,
             None if state.doubt is None else (state.doubt.after, state.doubt.end),
+            state.vouched,
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}

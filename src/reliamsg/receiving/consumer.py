@@ -165,6 +165,7 @@ class Consumer:
             nak_delay=nak_delay,
             repair_timeout=repair_timeout,
             seed=secrets.randbits(32),
+            signed=keys is not None,
         )
         settings = EngineSettings(
             group, names, on_late is not None, unsequenced == "deliver", max_inbox_bytes, takeover_timeout,

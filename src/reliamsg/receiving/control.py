@@ -35,7 +35,7 @@ from reliamsg.wire.control import (
     open_control,
 )
 from reliamsg.wire.data import FrameError
-from reliamsg.wire.limits import MAX_SPANS
+from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_SPANS
 
 __all__ = ["Control", "HeardProducer"]
 
@@ -93,6 +93,8 @@ class Control:
         """Of the newest state sent. It rises over restarts too."""
         self._began = self._number
         """The same when this inbox began to read in another's place."""
+        self._nonce = shared.inbox.random_bytes(CHALLENGE_BYTES)
+        """What answers to this inbox name."""
         self._unanswered: dict[str, dict[Stream, None]] = {}
         """By producer, streams whose state is to be told."""
         self._strangers: dict[str, None] = {}
@@ -150,14 +152,15 @@ class Control:
                 continue
             announced = _announced(status, stream, self.group, late=not self._is_answer(status))
             moves = shared.core.moves
-            refused = shared.core.announce(site.name, announced, now)
+            refused = shared.core.announce(site.name, announced, now, shared.wall_us())
             if shared.core.moves != moves:
                 shared.settled_elsewhere(announced.stream)
             if refused:
                 site.refuse_status(refused)
             else:
                 accepted.append(announced.stream)
-        if accepted or status.producer in self.producers:
+        known = status.producer in self.producers and not shared.core.horizon.is_far(status.epoch)
+        if accepted or known:
             self._note_producer(status, now)
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
         elif len(self._strangers) < MAX_STRANGERS:
@@ -169,11 +172,17 @@ class Control:
         """This inbox reads from now on, in the place of another: what producers said before tells nothing about what
         that one may have handed out."""
         self._began = self._number
+        self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
 
     def _is_answer(self, status: Status) -> bool:
-        """Whether a status was made after something that this inbox said since it began to read."""
-        return status.heard is not None and (
-            status.heard[0] == self.shared.lease.inbox and status.heard[1] > self._began
+        """Whether a status was made after something that this inbox said since it began to read. Numbers tell that too,
+        but an older copy of an inbox gives some of them again: there may be recordings of answers to those."""
+        if self._nonce in status.nonces:
+            return True
+        return (
+            self._keys is None
+            and status.heard is not None
+            and (status.heard[0] == self.shared.lease.inbox and status.heard[1] > self._began)
         )
 
     def _note_producer(self, status: Status, now: float) -> None:
@@ -282,7 +291,7 @@ class Control:
         """A site is connected: call for the producers there, and have them told of all that is known."""
         for topic in sorted(self._topics):
             to = call_address(*topic)
-            for frame in encode_state(self._state(to, "", "call", self._nonce(), []), self._keys):
+            for frame in encode_state(self._state(to, "", "call", self._nonce, []), self._keys):
                 site.tell(to, frame)
         for stream in self.shared.core.streams:
             if stream.producer:
@@ -297,6 +306,7 @@ class Control:
             self._strangers.clear()
             return
         self._ask(shared.core.asks(now, full))
+        self._challenge(now)
         for stream in sorted(shared.core.moved):
             if stream.producer:
                 self._unanswered.setdefault(stream.producer, {})[stream] = None
@@ -310,8 +320,22 @@ class Control:
 
     def deadline(self) -> float | None:
         """When there will be something to tell."""
-        waiting = (self._unanswered or self._strangers) and not self.shared.barred
-        return self._told_at + TELL_EVERY_S if waiting else None
+        if self.shared.barred:
+            return None
+        asked = self.shared.core.challenges.deadline()
+        if not (self._unanswered or self._strangers):
+            return asked
+        told = self._told_at + TELL_EVERY_S
+        return told if asked is None else min(asked, told)
+
+    def _challenge(self, now: float) -> None:
+        """Ask producers for answers: a state that names the stream is enough."""
+        by_producer: dict[str, list[StreamState]] = {}
+        for stream in self.shared.core.challenges.due(now):
+            state = _stream_state(stream, self.shared.core.report(stream))
+            by_producer.setdefault(stream.producer, []).append(state)
+        for producer, states in by_producer.items():
+            self._tell(self._to_producer(producer, states))
 
     def _ask(self, asks: Sequence[Ask]) -> None:
         """Send requests, each with all that is known of its stream."""
@@ -338,7 +362,7 @@ class Control:
             states = [_stream_state(stream, self.shared.core.report(stream)) for stream in some]
             self._tell(self._to_producer(producer, states))
             if also_standbys and states:
-                self._tell(self._state(self._own_address, producer, "active", self._nonce(), states))
+                self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
         for producer in list(islice(self._strangers, STRANGERS_AT_ONCE)):
             del self._strangers[producer]
             self._tell(self._to_producer(producer, []))
@@ -349,10 +373,10 @@ class Control:
             state = _stream_state(stream, self.shared.core.report(stream))
             by_producer.setdefault(stream.producer, []).append(state)
         for producer, states in by_producer.items():
-            self._tell(self._state(self._own_address, producer, "active", self._nonce(), states))
+            self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
 
     def _to_producer(self, producer: str, states: list[StreamState]) -> State:
-        return self._state(producer_address(producer), producer, "active", self._nonce(), states)
+        return self._state(producer_address(producer), producer, "active", self._nonce, states)
 
     def _state(
         self,
@@ -376,9 +400,6 @@ class Control:
             nonce,
             states,
         )
-
-    def _nonce(self) -> bytes:
-        return self.shared.inbox.random_bytes(8)
 
     def _tell(self, state: State) -> None:
         frames = encode_state(state, self._keys)

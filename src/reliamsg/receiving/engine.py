@@ -39,9 +39,10 @@ from reliamsg.receiving.replaying import Replayer
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.samples import Samples
 from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Shared, log
+from reliamsg.receiving.state import FAR_EPOCH, Shared, log
 from reliamsg.receiving.succession import Succession
 from reliamsg.store.inbox import Inbox
+from reliamsg.store.quarantine import Selection
 from reliamsg.transport.base import Binding, Transports
 from reliamsg.wire.address import topic_address
 from reliamsg.wire.data import FrameError
@@ -110,7 +111,9 @@ class ReceivingEngine:
         self.settings = settings
         self.probe = probe
         clock = elapsed_clock() if clock is None else clock
-        core = ConsumerCore(rules, {site.name: site.prefetch for site in sites})
+        core = ConsumerCore(
+            rules, {site.name: site.prefetch for site in sites}, inbox.look_at_clock(wall_us())
+        )
         lease = Lease(inbox.id, inbox.random_bytes(8), settings.takeover_timeout)
         self.shared = Shared(
             core, inbox, settings.group, self, clock, wall_us, lease, settings.max_quarantine_bytes
@@ -161,6 +164,8 @@ class ReceivingEngine:
             shared.core.succeeds = shared.inbox.standing == "took_over"
             for saved in shared.inbox.load():
                 shared.core.restore(restored(saved), now)
+            for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
+                shared.core.doubt(one.stream, one.epoch, now)
             shared.after_core()
 
     def start(self) -> None:
@@ -187,6 +192,7 @@ class ReceivingEngine:
                 site.retry_deferred(now)
             self._check_busy(now)
             self._report_errors()
+            shared.admit_believed()
             self.control.step(now, shared.inbox_full)
             shared.after_core()
             plan = self._committer.plan(now)

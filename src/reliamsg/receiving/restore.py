@@ -18,7 +18,7 @@ def restored(saved: SavedStream) -> StreamState:
     history = saved.history
     state.history = History((Finished(*row) for row in history.finished), history.floor, history.superseded)
     state.closed = ClosedGaps(history.closed, history.forgotten)
-    state.joined, state.unheard = saved.joined, history.unheard
+    state.joined, state.unheard, state.vouched = saved.joined, history.unheard, history.vouched
     state.doubt = None if history.doubt is None else Doubt(*history.doubt)
     for row in saved.epochs:
         known = _epoch(row)

@@ -14,7 +14,7 @@ from reliamsg.message import Stream
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
-from reliamsg.receiving.state import Shared
+from reliamsg.receiving.state import FAR_EPOCH, Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery
 from reliamsg.transport.base import Delivery, ReceiverTransport
@@ -233,7 +233,8 @@ class SiteReceiver:
         stream = envelope.stream
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
-            envelope.seq, envelope.last, None, now, repair=True, size=len(frame.data),
+            envelope.seq, envelope.last, None, now, repair=True, size=len(frame.data), wall_us=wall,
+            ts_us=envelope.ts_last,
         )  # fmt: skip
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
@@ -244,7 +245,7 @@ class SiteReceiver:
             self.set_aside(address, frame.data, "conflict")
         elif arrival.late:
             self._late(stream, frame, arrival.late, wall)
-        elif not (arrival.new or arrival.refused or arrival.deferred):
+        elif not (arrival.new or arrival.refused or arrival.deferred or arrival.far):
             self.duplicate_messages += envelope.count
 
     def _look_at_queue(self, topic: tuple[str, int], now: float) -> None:
@@ -329,13 +330,16 @@ class SiteReceiver:
         stream = stream or envelope.stream
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
-            envelope.seq, envelope.last, delivery.token, now,
+            envelope.seq, envelope.last, delivery.token, now, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
         self._feeding.came((envelope.topic, envelope.partition))
         if arrival.refused:
             self._refuse(delivery, arrival.refused)
         elif arrival.deferred:
             self._deferred.append((delivery, frame))
+            return False
+        elif arrival.far:
+            self.quarantine(delivery, frame, FAR_EPOCH, stream)
             return False
         for first, last in arrival.new:
             self.received_messages += last - first + 1
@@ -361,11 +365,13 @@ class SiteReceiver:
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
         """Take in what was in quarantine, as if it arrived again; False if there is still no room for it."""
         shared, envelope = self.shared, frame.envelope
+        if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
+            shared.core.vouch(row.stream, envelope.epoch)
         arrival = shared.core.receive(
             row.site, row.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
-            row.id, now, size=len(frame.data), replayed=True,
+            row.id, now, size=len(frame.data), replayed=True, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
-        if arrival.refused or arrival.deferred:
+        if arrival.refused or arrival.deferred or arrival.far:
             return False
         if arrival.new:
             shared.lane(row.stream).take_in(Holding.of(frame, arrival.new, row.site, now, wall))

@@ -24,7 +24,7 @@ from reliamsg.receiving.samples import Samples
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
 from reliamsg.store.journal import Entry
-from reliamsg.store.quarantine import QuarantinedDelivery
+from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.wire.data import Frame
 
 __all__ = ["Pending", "Quarantining", "Shared"]
@@ -33,6 +33,8 @@ log = logging.getLogger("reliamsg.receiving")
 
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
+FAR_EPOCH = "far-epoch"
+"""Why a delivery is in quarantine whose epoch is too far ahead to be believed."""
 MAX_ERRORS_WAITING = 1_000
 """Errors between two looks at them; of any more the oldest are only logged."""
 
@@ -192,6 +194,14 @@ class Shared:
             )
         )  # fmt: skip
         return True
+
+    def admit_believed(self) -> None:
+        """Have taken in what was too far ahead, and is vouched for."""
+        for stream, limit in self.core.believed():
+            if self.quarantine.holds(stream, FAR_EPOCH):
+                self.quarantine.replay(Selection(reason=FAR_EPOCH, stream=stream, up_to_epoch=limit))
+            else:
+                del self.core.far[stream]
 
     def quarantine_is_full(self, reason: str, stream: Stream) -> None:
         """A delivery finds no room there. Nothing may be dropped, so that is the end of reading."""

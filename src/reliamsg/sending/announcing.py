@@ -8,13 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from reliamsg.core.announcer import Announcer
+from reliamsg.core.groups import Member
 from reliamsg.message import Stream
 from reliamsg.sending.book import Page
 from reliamsg.store.members import Position
 from reliamsg.store.outbox import Outbox
 from reliamsg.wire.address import group_address, producer_address, status_address
 from reliamsg.wire.control import VERSION, ChainEpoch, Status, StreamStatus, encode_status
-from reliamsg.wire.limits import MAX_CHAIN
+from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_ANSWERED, MAX_CHAIN
 
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
@@ -43,6 +44,8 @@ class Announcing:
         """When each stream was told of last, to whomever."""
         self._heard: OrderedDict[str, tuple[str, int]] = OrderedDict()
         """By group, the inbox that was heard last, and the highest number of what it said."""
+        self._nonces: dict[str, dict[bytes, None]] = {}
+        """By group, what its inboxes want to be answered, the latest last."""
 
     def run(self, now: float) -> None:
         """Send what is due."""
@@ -75,15 +78,27 @@ class Announcing:
         for group, streams in by_group.items():
             self.answer(group, streams, now)
 
-    def heard(self, group: str, inbox: str, number: int) -> None:
+    def heard(self, group: str, inbox: str, number: int, nonce: bytes) -> None:
         """An inbox said something: answers to its group show that they were given later."""
         before = self._heard.get(group)
         if before is not None and before[0] == inbox:
             number = max(number, before[1])
         self._heard[group] = inbox, number
         self._heard.move_to_end(group)
+        if len(nonce) == CHALLENGE_BYTES:
+            nonces = self._nonces.setdefault(group, {})
+            nonces.pop(nonce, None)
+            nonces[nonce] = None
+            if len(nonces) > MAX_ANSWERED:
+                del nonces[next(iter(nonces))]
         if len(self._heard) > MAX_HEARD:
-            self._heard.popitem(last=False)
+            forgotten, _ = self._heard.popitem(last=False)
+            self._nonces.pop(forgotten, None)
+
+    def is_answered(self, member: Member | None, nonce: bytes) -> bool:
+        """Whether a group was told of a stream in answer to a nonce, or there is none to answer. Of a group that is not
+        remembered nobody knows: it is answered as far as it is behind."""
+        return len(nonce) != CHALLENGE_BYTES or member is None or nonce in member.nonces
 
     def told_at(self, stream: Stream) -> float:
         """When somebody was told of the stream last."""
@@ -103,6 +118,7 @@ class Announcing:
             outbox.journal.told(engine.mono_us()), engine.wall_us(), int(interval * 1000),
             engine.settings.release == "consumed", to,
             [self._stream(stream, pages[stream], group) for stream in streams], self._heard.get(group),
+            list(self._nonces.get(group, ())),
         )  # fmt: skip
         for frame in encode_status(status, self._keys):
             for link in links:
@@ -111,7 +127,7 @@ class Announcing:
         for stream in streams if group else ():
             member = engine.membership.table.find(stream, group)
             if member is not None:
-                member.answered = now
+                member.answered, member.nonces = now, tuple(status.nonces)
 
     def _stream(self, stream: Stream, page: Page, group: str) -> StreamStatus:
         oldest = self._outbox.oldest(page.row.id)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from reliamsg.core.copies import Copies
-from reliamsg.core.fence import Fence, Verdict
+from reliamsg.core.fence import Conflict, Fence, Verdict
 from reliamsg.errors import OutboxWriteError, ProducerConflict, ProducerFenced
 from reliamsg.message import Stream
 from reliamsg.sending.announcing import Announcing
@@ -69,7 +69,7 @@ class Control:
         self.announcing = Announcing(engine, outbox, keys, status_interval)
         self.repairing = Repairing(engine, outbox, self.announcing, repair_bytes_per_second)
         named = {b.group for b in engine.membership.bindings()}
-        self.fence = Fence(outbox.epoch, outbox.incarnation, named, hello_timeout)
+        self.fence = Fence(outbox.epoch, outbox.incarnation, named, hello_timeout, keys is not None)
         self._engine = engine
         self._outbox = outbox
         self._keys = keys
@@ -185,11 +185,12 @@ class Control:
     def _take(self, address: str, frame: Status | State, now: float) -> None:
         if isinstance(frame, Status):
             if frame.producer == self._engine.producer_id and address == self._address:
-                self.fence.heard_twin(frame.epoch, frame.incarnation, now)
+                wall_ms = self._engine.wall_us() // 1000
+                self._report(self.fence.heard_twin(frame.epoch, frame.incarnation, now, wall_ms))
         elif frame.role == "call":
             stream = self._calls.get(address)
             if stream is not None:
-                self.announcing.heard(frame.group, frame.inbox, frame.number)
+                self.announcing.heard(frame.group, frame.inbox, frame.number, frame.nonce)
                 named = self._engine.membership.table.is_named(frame.group, stream)
                 self.announcing.timetable.asked(frame.group, [stream], now, named=named)
         elif frame.role == "active" and address == self._address:
@@ -197,13 +198,13 @@ class Control:
 
     def _state(self, state: State, now: float) -> None:
         pages = self._engine.membership.book.pages
-        self.announcing.heard(state.group, state.inbox, state.number)
+        self.announcing.heard(state.group, state.inbox, state.number, state.nonce)
         fresh = self._is_fresh(state, now)
         for told in state.streams:
             stream = Stream(self._engine.producer_id, told.topic, told.partition)
             page = pages.get(stream)
             if page is not None:
-                self._stream_state(state.group, stream, page, told, now, fresh)
+                self._stream_state(state, stream, page, told, now, fresh)
         waiting = self._unanswered.get(state.group)
         if waiting is not None:
             for told in state.streams:
@@ -226,15 +227,13 @@ class Control:
         return True
 
     def _stream_state(
-        self, group: str, stream: Stream, page: Page, told: StreamState, now: float, fresh: bool
+        self, state: State, stream: Stream, page: Page, told: StreamState, now: float, fresh: bool
     ) -> None:
+        group = state.group
         membership, timetable = self._engine.membership, self.announcing.timetable
         chain = {link.epoch: link.incarnation for link in page.chain}
-        conflict = self.fence.heard(group, stream, told.entered, chain.items(), now)
-        if conflict is not None:
-            text = f"producer {self._engine.producer_id}: group {group}, {stream}: {conflict.reason}"
-            self._engine.log.error("%s", text)
-            self._engine.callbacks.report(ProducerConflict(text))
+        wall_ms = self._engine.wall_us() // 1000
+        self._report(self.fence.heard(group, stream, told.entered, chain.items(), now, wall_ms))
         position = told.position
         if position[0] == told.entered[0] and chain.get(position[0], told.entered[1]) != told.entered[1]:
             position = (position[0], 1)  # the numbers are another history's
@@ -261,9 +260,21 @@ class Control:
             )
         if behind:
             timetable.resume([stream], now)
+        if not self.announcing.is_answered(member, state.nonce):
+            timetable.asked(group, [stream], now, named=named)
+        elif behind:
             patience = 0.0 if went_on else timetable.interval(stream) / 2
             if now - told_at >= max(ANSWER_AFTER_S, patience):
                 timetable.asked(group, [stream], now, named=named)
+
+    def _report(self, conflict: Conflict | None) -> None:
+        """Tell the application of another history, if there is one."""
+        if conflict is None:
+            return
+        who = f"group {conflict.group}, {conflict.stream}" if conflict.group else "another owner of its name"
+        text = f"producer {self._engine.producer_id}: {who}: {conflict.reason}"
+        self._engine.log.error("%s", text)
+        self._engine.callbacks.report(ProducerConflict(text))
 
     def _held(self, page: Page, wanted: list[Span3]) -> Iterator[Span3]:
         """Of what is wanted, what ever was sent."""
@@ -328,10 +339,16 @@ class Control:
             self._engine.stopped = True
         self._engine.housekeeping.store_progress([entry])
         self._engine.probe("fenced")
-        self._engine.die(
-            ProducerFenced(
+        if self.fence.shut_out:
+            why = (
+                f"group {self.fence.shut_out!r} has entered epoch {epoch} of producer"
+                f" {self._engine.producer_id!r}, above which no producer can move: have the group forget the stream"
+                " (`reliamsg inbox forget`), then open this producer again"
+            )
+        else:
+            why = (
                 f"another owner of producer id {self._engine.producer_id!r} is alive, in epoch {epoch}, which is later"
                 f" than this one's ({self._outbox.epoch}): was its outbox copied, or restored while it ran? Stop one of"
-                " them; what this one has not sent stays in its outbox"
+                " them"
             )
-        )
+        self._engine.die(ProducerFenced(f"{why}; what this one has not sent stays in its outbox"))

@@ -142,7 +142,7 @@ class World:
         s = self.scenario
         return Rules(
             max_unacknowledged=50, max_deliveries=50, gap_timeout=s.gap_timeout, skip_gaps=s.on_gap == "skip",
-            nak_delay=0.5, repair_timeout=60.0, seed=seed,
+            nak_delay=0.5, repair_timeout=60.0, signed=s.keys, seed=seed,
         )  # fmt: skip
 
     # -- what processes tell --------------------------------------------------------------------------------

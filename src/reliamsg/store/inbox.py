@@ -108,6 +108,17 @@ class Inbox:
             put_meta(connection, "states_reserved", str(begin + STATES_RESERVED))
         return begin
 
+    def look_at_clock(self, wall_us: int) -> int:
+        """Returns the latest that the clock said at any opening of this inbox (µs since 1970), and keeps it.
+
+        Raises what :meth:`commit` raises.
+        """
+        with self._database.transaction() as connection:
+            found = connection.execute("SELECT value FROM meta WHERE name = 'clock_us'").fetchone()
+            latest = max(wall_us, 0 if found is None else int(found[0]))
+            put_meta(connection, "clock_us", str(latest))
+        return latest
+
     def commit(
         self, batch: Batch, wall_us: int, mono_us: int, before_commit: Callable[[], None] | None = None
     ) -> Left:

@@ -37,6 +37,8 @@ class History(msgspec.Struct):
     """The stream was joined without a word from its producer."""
     doubt: tuple[int, tuple[int, int] | None] | None = None
     """(epoch, (epoch, number)) of a :class:`~reliamsg.core.stream.Doubt`."""
+    vouched: int = 0
+    """The highest epoch that was vouched for though it was far ahead."""
 
 
 @dataclass(slots=True)

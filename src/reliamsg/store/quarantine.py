@@ -53,6 +53,7 @@ class Selection:
     ids: tuple[int, ...] | None = None
     reason: str | None = None
     stream: Stream | None = None
+    up_to_epoch: int | None = None
 
     @property
     def where(self) -> tuple[str, list[object]]:
@@ -67,6 +68,9 @@ class Selection:
         if self.stream is not None:
             terms.append("producer = ? AND topic = ? AND part = ?")
             values += self.stream
+        if self.up_to_epoch is not None:
+            terms.append("epoch <= ?")
+            values.append(self.up_to_epoch)
         return " AND ".join(terms), values
 
 

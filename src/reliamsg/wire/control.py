@@ -37,9 +37,11 @@ from reliamsg.wire.address import (
 )
 from reliamsg.wire.data import FrameError
 from reliamsg.wire.limits import (
+    MAX_ANSWERED,
     MAX_CHAIN,
     MAX_CONTROL_BYTES,
     MAX_CONTROL_STREAMS,
+    MAX_EPOCH,
     MAX_INCARNATION,
     MAX_NAMED_GROUPS,
     MAX_NONCE_BYTES,
@@ -136,6 +138,11 @@ class Status(msgspec.Struct, array_like=True, frozen=True):
     streams: Annotated[list[StreamStatus], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
     heard: tuple[str, int] | None = None
     """In an answer to one group: the inbox of which the latest state or call was heard before, and its number."""
+    nonces: Annotated[
+        list[Annotated[bytes, msgspec.Meta(max_length=MAX_NONCE_BYTES)]],
+        msgspec.Meta(max_length=MAX_ANSWERED),
+    ] = []
+    """In an answer to one group: what its inboxes drew and sent with those, of the latest few. No recording has it."""
 
 
 class StreamState(msgspec.Struct, array_like=True, frozen=True):
@@ -173,7 +180,8 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     """Whom it is for; "" in calls and beacons."""
     role: Role
     nonce: Annotated[bytes, msgspec.Meta(max_length=MAX_NONCE_BYTES)]
-    """Random, another in each state: a request that was recorded can be told from a new one."""
+    """In states for producers and in calls: CHALLENGE_BYTES random bytes, drawn when the inbox began to read. An answer
+    names them."""
     streams: Annotated[list[StreamState], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
 
 
@@ -369,7 +377,7 @@ def _is_for(state: State) -> bool:
 def _sound_status(status: Status) -> bool:
     return (
         is_name(status.producer)
-        and 1 <= status.epoch <= MAX_SEQ
+        and 1 <= status.epoch < MAX_EPOCH
         and 0 <= status.incarnation <= MAX_INCARNATION
         and _counts(status.number, status.lsn, status.ts_us, status.interval_ms)
         and len(status.streams) <= MAX_CONTROL_STREAMS
@@ -395,7 +403,7 @@ def _sound_chain(chain: list[ChainEpoch]) -> bool:
     before = 0
     for link in chain:
         if not (
-            before < link.epoch <= MAX_SEQ
+            before < link.epoch < MAX_EPOCH
             and 0 <= link.incarnation <= MAX_INCARNATION
             and 0 <= link.last <= MAX_SEQ
             and 1 <= link.first <= link.last + 1

@@ -35,6 +35,7 @@ from reliamsg.wire.application import check_header_column, check_key_column
 from reliamsg.wire.limits import (
     MAX_BATCH_MESSAGES,
     MAX_ENVELOPE_BYTES,
+    MAX_EPOCH,
     MAX_FRAME_BYTES,
     MAX_INCARNATION,
     MAX_PARTITION,
@@ -362,7 +363,7 @@ def check_envelope(envelope: Envelope, limit: int = MAX_FRAME_BYTES) -> None:
     prev = envelope.prev
     within = (
         0 <= envelope.partition <= MAX_PARTITION
-        and 1 <= envelope.epoch <= MAX_SEQ
+        and 1 <= envelope.epoch < MAX_EPOCH
         and 0 <= envelope.incarnation <= MAX_INCARNATION
         and 1 <= envelope.seq <= MAX_SEQ
         and 1 <= envelope.count <= MAX_BATCH_MESSAGES

@@ -6,6 +6,9 @@ MAX_SEQ = 2**63 - 2**32
 """Sequence numbers, epochs and timestamps are at most this. What is counted on from them, such as the position
 behind the last number and the marks that are reserved ahead of it, still fits SQLite's largest integer, 2**63 - 1."""
 
+MAX_EPOCH = MAX_SEQ - 2**32
+"""Epochs are below this: a producer whose groups know of a later epoch must have room to move above it."""
+
 MAX_INCARNATION = 2**64 - 1
 
 MAX_PARTITION = 65535
@@ -41,3 +44,9 @@ MAX_NAMED_GROUPS = 100
 """Most groups that a status says of a stream since when they count."""
 
 MAX_NONCE_BYTES = 32
+
+CHALLENGE_BYTES = 16
+"""Length of a nonce that wants to be answered. Other nonces make their frames differ, and are not."""
+
+MAX_ANSWERED = 3
+"""Most nonces that a status answers."""

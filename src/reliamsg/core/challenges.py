@@ -1,0 +1,52 @@
+"""Streams of which the producer is to say something that no recording can say, and when it is asked again."""
+
+from __future__ import annotations
+
+from reliamsg.message import Stream
+
+__all__ = ["Challenges"]
+
+FIRST_S = 1.0
+"""From the first request to the second; then twice as long each time, up to MOST_S."""
+MOST_S = 30.0
+MAX_TRIES = 10
+"""Then nothing is asked before something of the stream comes again."""
+MAX_STREAMS = 1_000
+"""Asked about at a time; one more takes the place of the one that was asked about first."""
+MAX_DUE = 100
+"""Asked about at once."""
+
+
+class Challenges:
+    """Under the consumer's lock; times are monotonic seconds."""
+
+    __slots__ = ("_wanted",)
+
+    def __init__(self) -> None:
+        self._wanted: dict[Stream, tuple[float, int]] = {}
+        """When each is asked about next, and how often it was."""
+
+    def want(self, stream: Stream, now: float) -> None:
+        """An answer is needed. Asking begins at once, unless it is going on."""
+        if stream in self._wanted or not stream.producer:
+            return
+        if len(self._wanted) >= MAX_STREAMS:
+            del self._wanted[next(iter(self._wanted))]
+        self._wanted[stream] = (now, 0)
+
+    def answered(self, stream: Stream) -> None:
+        """There is no need any more."""
+        self._wanted.pop(stream, None)
+
+    def due(self, now: float) -> list[Stream]:
+        """Streams to be asked about now."""
+        found = [stream for stream, (at, _) in self._wanted.items() if at <= now][:MAX_DUE]
+        for stream in found:
+            _, tries = self._wanted.pop(stream)
+            if tries + 1 < MAX_TRIES:
+                self._wanted[stream] = (now + min(MOST_S, FIRST_S * 2**tries), tries + 1)
+        return found
+
+    def deadline(self) -> float | None:
+        """When :meth:`due` will have something."""
+        return min((at for at, _ in self._wanted.values()), default=None)
