@@ -24,7 +24,7 @@ from reliamsg.message import Message, Stream
 from reliamsg.receiving import commits
 from reliamsg.receiving.engine import GapItem
 from reliamsg.receiving.lane import Chunk
-from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox import Inbox, Left
 from reliamsg.wire.data import CONTENT_TYPE, open_frame
 from tests.chance import examples
 from tests.receiving.tools import TOPIC, Bench, body_of, frame
@@ -62,11 +62,11 @@ class HeldModel(RuleBasedStateMachine):
         inbox: Inbox = self.bench.inbox
         write = inbox.commit
 
-        def commit(*arguments: object) -> None:
+        def commit(*arguments: object) -> Left:
             if self.failing:
                 self.failing -= 1
                 raise InboxWriteError("the disk is full")
-            write(*arguments)  # type: ignore[arg-type]
+            return write(*arguments)  # type: ignore[arg-type]
 
         inbox.commit = commit  # type: ignore[method-assign]
 
