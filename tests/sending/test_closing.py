@@ -37,6 +37,9 @@ class Hanging:
     def tell(self, address: str, body: bytes) -> bool:
         return False
 
+    def refused_addresses(self) -> Sequence[str]:
+        return ()
+
     def close(self, timeout: float) -> None:
         self._given.append(timeout)
         time.sleep(timeout)

@@ -114,14 +114,16 @@ def test_what_is_held_unacknowledged_is_bounded(shared: Mosquitto, name: str) ->
         assert got.down == []
 
 
-def test_reading_pauses_where_the_broker_has_no_limit(make_broker: MakeBroker, name: str) -> None:
+def test_no_more_than_the_window_is_given_where_the_broker_has_no_limit(
+    make_broker: MakeBroker, name: str
+) -> None:
     broker = make_broker(config=["max_inflight_messages 0"])
     where = site(broker.url, mqtt_version="3.1.1", prefetch=5, heartbeat=2.0)
     with receiving(where, name, group=name) as (receiver, got):
         wait_for(lambda: got.up, "connected")
         publish(where, name, 1, 2000)
         wait_for(lambda: len(got.deliveries) == 20, "four times the prefetch")
-        # Longer than broker and client wait for each other: pings go on while nothing is read.
+        # Longer than broker and client wait for each other: pings are answered all the time.
         quiet_until = time.monotonic() + 7.0
         wait_for(lambda: got.down or time.monotonic() > quiet_until, "three heartbeats and a half")
         assert got.down == []
@@ -133,7 +135,9 @@ def test_reading_pauses_where_the_broker_has_no_limit(make_broker: MakeBroker, n
         assert got.down == []
 
 
-def test_a_paused_reader_notices_that_the_broker_died(make_broker: MakeBroker, name: str) -> None:
+def test_a_receiver_with_a_full_window_notices_that_the_broker_died(
+    make_broker: MakeBroker, name: str
+) -> None:
     broker = make_broker(config=["max_inflight_messages 0"])
     where = site(broker.url, mqtt_version="3.1.1", prefetch=5)
     with receiving(where, name, group=name) as (_, got):
