@@ -9,7 +9,7 @@ import pytest
 
 from reliamsg.transport import mqtt_inflow
 from reliamsg.transport.mqtt_inflow import Inflow
-from reliamsg.transport.mqtt_packets import Publish
+from reliamsg.transport.mqtt_packets import AckLedger
 from reliamsg.wire.address import client_id, group_address
 from tests.patience import wait_for
 from tests.transport.mqtt_picky import Picky
@@ -18,7 +18,6 @@ from tests.transport.mqtt_tools import receiving, site
 
 GROUP = group_address("billing")
 PREFETCH = 2
-WINDOW = 4 * PREFETCH
 
 
 @pytest.fixture
@@ -44,13 +43,14 @@ def test_control_frames_are_heard_behind_a_full_window(
     picky.stored = [b"%d" % number for number in range(300)]
     with receiving(site(broker.url, mqtt_version=version, prefetch=PREFETCH)) as (receiver, got):
         receiver.listen([GROUP])
-        wait_for(lambda: len(got.deliveries) == WINDOW, "the window is full")
+        wait_for(
+            lambda: len(got.deliveries) == 300, "what is small is taken: a stream may wait for any of it"
+        )
         for number in range(3):
             wait_for(lambda: picky.say(GROUP, b"said"), "subscribed")
             wait_for(lambda number=number: len(got.frames) > number, "heard")
         assert receiver.tell(GROUP, b"own beacon")
         wait_for(lambda: (GROUP, b"own beacon") in got.frames, "heard")
-        assert len(got.deliveries) == WINDOW
         assert not picky.acknowledged
         got.transport = receiver
         receiver.acknowledge([delivery.token for delivery in got.deliveries])
@@ -64,13 +64,14 @@ def test_what_does_not_fit_comes_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """Memory is bounded: the rest is dropped unacknowledged, and delivered again when there is room."""
-    monkeypatch.setattr(mqtt_inflow, "OVERFLOW_BYTES", 20 * 1100)
+    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 20 * 1100)
     picky.stored = [b"%d" % number for number in range(100)]
     with receiving(site(broker.url, mqtt_version=version, prefetch=PREFETCH)) as (receiver, got):
         receiver.listen([GROUP])
-        wait_for(lambda: len(got.deliveries) == WINDOW, "the window is full")
+        wait_for(lambda: len(got.deliveries) >= 20, "no more is taken")
         wait_for(lambda: picky.say(GROUP, b"behind it all") and got.frames, "heard", poll=0.02)
         assert "read again later" in caplog.text
+        assert len(got.deliveries) == 22
         assert not got.down, "nothing is gained by a new connection while there is no room"
         given = 0
 
@@ -91,37 +92,32 @@ def test_what_does_not_fit_comes_again(
         assert caplog.text.count("read again later") == 1
 
 
-class TestInflow:
-    @staticmethod
-    def publish(number: int, size: int = 0) -> Publish:
-        return Publish("orders", number, 1, False, False, bytes(size))
+def test_a_window_of_large_messages_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 10_000)
+    ledger = AckLedger()
+    inflow = Inflow(3, ledger)
+    for mid in (1, 2, 3):
+        assert inflow.admits(50_000)
+        assert ledger.received(mid, 50_000) == mid - 1
+    assert not inflow.admits(0)
+    assert inflow.dropped == 1
 
-    def test_gives_no_more_than_the_window_in_order(self) -> None:
-        inflow = Inflow(3)
-        assert all(inflow.push(self.publish(number)) for number in range(1, 6))
-        assert [publish.mid for publish in inflow.pull(1)] == [1, 2]
-        assert inflow.pull(3) == []
-        assert inflow.pull(4) == []
-        assert [publish.mid for publish in inflow.pull(0)] == [3, 4, 5]
-        assert not inflow.has_room_again(0), "nothing was dropped"
 
-    def test_keeps_one_message_whatever_its_size(self) -> None:
-        inflow = Inflow(1)
-        assert inflow.push(self.publish(1, mqtt_inflow.OVERFLOW_BYTES + 1))
-        assert not inflow.push(self.publish(2))
-        assert [publish.mid for publish in inflow.pull(0)] == [1]
-
-    def test_drops_all_that_follows_what_it_dropped(self) -> None:
-        """A later message that was acknowledged would be acknowledged before the one that was dropped."""
-        inflow = Inflow(4)
-        assert inflow.push(self.publish(1, mqtt_inflow.OVERFLOW_BYTES - 2000))
-        assert not inflow.push(self.publish(2, 5000))
-        assert not inflow.push(self.publish(3))
-        assert not inflow.has_room_again(0), "the first one waits"
-        assert [publish.mid for publish in inflow.pull(0)] == [1]
-        assert not inflow.push(self.publish(4))
-        assert not inflow.has_room_again(3), (
-            "half of the window is to be free, or it would begin again at once"
-        )
-        assert inflow.has_room_again(2)
-        assert inflow.dropped == 3
+def test_what_follows_a_dropped_message_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its acknowledgement would come before that of the one that was dropped."""
+    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 10_000)
+    ledger = AckLedger()
+    inflow = Inflow(4, ledger)
+    for mid in range(1, 6):
+        assert inflow.admits(0)
+        ledger.received(mid)
+    assert not inflow.admits(9_000)
+    assert not inflow.admits(0)
+    assert not inflow.has_room_again
+    for number in range(3):
+        ledger.acknowledge(number)
+    assert ledger.release() == [1, 2, 3]
+    assert ledger.bytes < 10_000
+    assert not inflow.admits(0)
+    assert inflow.dropped == 3
+    assert inflow.has_room_again, "half of the window is free"

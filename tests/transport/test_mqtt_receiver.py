@@ -13,6 +13,7 @@ from paho.mqtt.properties import Properties
 from reliamsg.config import Site
 from reliamsg.errors import ConfigError
 from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.transport import mqtt_inflow
 from reliamsg.transport.base import Binding
 from reliamsg.transport.mqtt import MqttReceiver
 from tests.patience import wait_for
@@ -99,39 +100,42 @@ def test_odd_tokens_are_ignored(shared: Mosquitto, version: str, name: str) -> N
         assert got.down == []
 
 
-def test_what_is_held_unacknowledged_is_bounded(shared: Mosquitto, name: str) -> None:
+def test_what_is_held_unacknowledged_is_bounded(
+    shared: Mosquitto, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Mosquitto 2.0.11 starts with Receive Maximum messages and then sends as many again for each PUBACK.
+    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 0)
     where = site(shared.url, mqtt_version="5", prefetch=5)
     with receiving(where, name, group=name) as (receiver, got):
         wait_for(lambda: got.up, "connected")
         publish(where, name, 1, 100)
         wait_for(lambda: len(got.deliveries) == 5, "the window is full")
-        for seen in range(100):
+        seen = 0
+        while got.bodies[-1:] != bodies(100, 100):
             wait_for(lambda seen=seen: len(got.deliveries) > seen, "the next one")
-            assert len(got.deliveries) <= seen + 20
+            assert len(receiver._ledger) <= 20, "four times the prefetch"
             receiver.acknowledge([got.deliveries[seen].token])
-        assert got.bodies == bodies(1, 100)
-        assert got.down == []
+            seen += 1
+        # What came again was in order, too.
+        assert list(dict.fromkeys(got.bodies)) == bodies(1, 100)
 
 
-def test_no_more_than_the_window_is_given_where_the_broker_has_no_limit(
-    make_broker: MakeBroker, name: str
-) -> None:
+def test_a_broker_without_a_limit_is_read_all_the_time(make_broker: MakeBroker, name: str) -> None:
     broker = make_broker(config=["max_inflight_messages 0"])
     where = site(broker.url, mqtt_version="3.1.1", prefetch=5, heartbeat=2.0)
     with receiving(where, name, group=name) as (receiver, got):
         wait_for(lambda: got.up, "connected")
         publish(where, name, 1, 2000)
-        wait_for(lambda: len(got.deliveries) == 20, "four times the prefetch")
+        wait_for(lambda: len(got.deliveries) == 2000, "all of it fits")
         # Longer than broker and client wait for each other: pings are answered all the time.
         quiet_until = time.monotonic() + 7.0
         wait_for(lambda: got.down or time.monotonic() > quiet_until, "three heartbeats and a half")
         assert got.down == []
-        assert len(got.deliveries) == 20
         got.transport = receiver
         receiver.acknowledge([delivery.token for delivery in got.deliveries])
-        wait_for(lambda: len(got.deliveries) == 2000, "the rest")
-        assert got.bodies == bodies(1, 2000)
+        publish(where, name, 2001, 2010)
+        wait_for(lambda: len(got.deliveries) == 2010, "the rest")
+        assert got.bodies == bodies(1, 2010)
         assert got.down == []
 
 
@@ -143,7 +147,7 @@ def test_a_receiver_with_a_full_window_notices_that_the_broker_died(
     with receiving(where, name, group=name) as (_, got):
         wait_for(lambda: got.up, "connected")
         publish(where, name, 1, 2000)
-        wait_for(lambda: len(got.deliveries) == 20, "four times the prefetch")
+        wait_for(lambda: len(got.deliveries) >= 20, "four times the prefetch")
         broker.kill()
         wait_for(lambda: got.down, "disconnected")
 

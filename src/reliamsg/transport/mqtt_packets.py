@@ -33,6 +33,9 @@ _FORBIDDEN = re.compile(
 )
 _uint16 = struct.Struct("!H")
 
+MESSAGE_OVERHEAD = 1024
+"""More than a message that is held takes in memory beside its body."""
+
 
 class MalformedPublish(ValueError):
     """A packet whose topic and packet id can't even be told apart: the connection is of no use."""
@@ -202,16 +205,21 @@ class AckLedger:
 
     def __init__(self) -> None:
         self._first = 0
-        self._mids: deque[int] = deque()
+        self._mids: deque[tuple[int, int]] = deque()
+        """Packet id and size."""
+        self.bytes = 0
+        """Of all messages that were received and not yet released, with what each takes beside its body."""
         self._done: set[int] = set()
 
     def __len__(self) -> int:
         """How many messages were received and not yet released."""
         return len(self._mids)
 
-    def received(self, mid: int) -> int:
-        """Note a message with packet id `mid`; returns the number to acknowledge it by."""
-        self._mids.append(mid)
+    def received(self, mid: int, size: int = 0) -> int:
+        """Note a message with packet id `mid` and a body of `size` bytes; returns the number to acknowledge it by."""
+        size += MESSAGE_OVERHEAD
+        self._mids.append((mid, size))
+        self.bytes += size
         return self._first + len(self._mids) - 1
 
     def acknowledge(self, number: int) -> None:
@@ -225,5 +233,7 @@ class AckLedger:
         while self._mids and self._first in self._done:
             self._done.remove(self._first)
             self._first += 1
-            out.append(self._mids.popleft())
+            mid, size = self._mids.popleft()
+            self.bytes -= size
+            out.append(mid)
         return out

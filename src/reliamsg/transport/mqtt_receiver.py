@@ -66,7 +66,7 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         self._acknowledged: deque[Sequence[Token]] = deque()
         self._generation = 0
         self._ledger = AckLedger()
-        self._inflow = Inflow(self._most)
+        self._inflow = Inflow(self._most, self._ledger)
         self._said_dropped = False
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
@@ -153,8 +153,9 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         busy = alive = True
         while alive and (busy or len(self._ledger)) and time.monotonic() < end and not self.stopping.is_set():
             alive = link.turn(0.5)
-            busy = bool(link.arrived or self._inflow)
-            self._flow(link)
+            busy = bool(link.arrived)
+            self._hand_over(link)
+            self._pass_on(link)
         link.disconnect(time.monotonic() + 0.5)
         return Ended("the group's session can be read again")
 
@@ -164,13 +165,15 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
 
     def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
         self._generation += 1
-        self._ledger, self._inflow = AckLedger(), Inflow(self._most)
+        self._ledger = AckLedger()
+        self._inflow = Inflow(self._most, self._ledger)
         self._control.begin(link)
         self.up = True
         self.events.connected(str(endpoint), None if self._substituting else link.session_present)
         alive = True
         while alive:
-            self._flow(link)
+            self._hand_over(link)
+            self._pass_on(link)
             self._attend(link, endpoint)
             if self.stopping.is_set():
                 self._control.leave(link)
@@ -180,40 +183,34 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
                 return Ended(self._drop or link.refusal or "")
             if self._substituting and self._substitute.look_due and self._look():
                 return self._leave_substitute(link)
-            if self._inflow.has_room_again(len(self._ledger)):
+            if self._inflow.has_room_again:
                 return Ended("there is room again for messages that were not taken")
-            more = self._inflow and len(self._ledger) < self._most
-            alive = link.turn(0.0 if more else 1.0)
+            alive = link.turn(1.0)
         self._hand_over(link)
         return Ended(link.reason)
 
-    def _flow(self, link: Link) -> None:
-        self._pass_on(link)  # which makes room
-        self._hand_over(link)
-        self._pass_on(link)
-
     def _hand_over(self, link: Link) -> None:
-        """Give the events what arrived, control frames at once and messages as far as the window goes."""
+        """Give the events what arrived: control frames always, and messages as far as they are taken."""
         arrived, link.arrived = link.arrived, []
+        deliveries = []
         for publish in arrived:
             control = is_control(publish.topic)
             if control:
                 self._control.hear(publish)
             # Control frames at QoS 0 are not counted: repairs, which what is held may wait for, are among them.
-            if publish.qos or not control:
-                self._take(publish)
-        deliveries = []
-        for publish in self._inflow.pull(len(self._ledger)):
-            number = self._ledger.received(publish.mid)
-            if not publish.qos or is_control(publish.topic):
+            if (control and not publish.qos) or not self._admits(publish):
+                continue
+            number = self._ledger.received(publish.mid, len(publish.body))
+            if control or not publish.qos:
                 self._ledger.acknowledge(number)
-            if not is_control(publish.topic):
+            if not control:
                 deliveries.append(self._delivery(publish, number))
         if deliveries:
             self.events.received(deliveries)
 
-    def _take(self, publish: Publish) -> None:
-        if not self._inflow.push(publish) and not self._said_dropped:
+    def _admits(self, publish: Publish) -> bool:
+        admitted = self._inflow.admits(len(publish.body))
+        if not admitted and not self._said_dropped:
             self._said_dropped = True
             log.warning(
                 "site %s: the broker sends more than can be kept while %d messages are not acknowledged: the rest is"
@@ -221,6 +218,7 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
                 self.site.name,
                 len(self._ledger),
             )
+        return admitted
 
     def _delivery(self, publish: Publish, number: int) -> Delivery:
         return Delivery(

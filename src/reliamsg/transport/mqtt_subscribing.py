@@ -37,5 +37,5 @@ def topics_of(bindings: Sequence[Binding]) -> list[str]:
 
 
 def most_held(site: Site) -> int:
-    """Unacknowledged messages that the events are given; for more see :mod:`~reliamsg.transport.mqtt_inflow`."""
+    """Unacknowledged messages that are taken whatever their size; see :mod:`~reliamsg.transport.mqtt_inflow`."""
     return site.prefetch * _HELD_PER_PREFETCH
