@@ -127,13 +127,20 @@ def run(
     "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), default=_DIRECTORY,
     show_default=True, help="For the files of runs that are not ok.",
 )  # fmt: skip
+@click.option("--black-box", is_flag=True,
+              help="Draw the clients' settings too, and judge by the applications' own logs alone.")  # fmt: skip
 @json_option
-def campaign(runs: int, jobs: int, seed: int | None, directory: Path, as_json: bool) -> int:
+def campaign(runs: int, jobs: int, seed: int | None, directory: Path, black_box: bool, as_json: bool) -> int:
     """Do many short runs with faults at random.
 
     Processes, brokers and whole sites are killed, stopped, cut off, slowed down, and disks filled, at two Mosquittos or
     at RabbitMQ and Mosquitto, a few faults in each run. A run takes some ten seconds. Says in the end how many faults
     struck, what was lost, doubled and out of order, and how long the slowest took until everything was handed out.
+
+    With --black-box every public setting of every client and site is drawn at random too, up to three producers and two
+    groups take part, and no journal, checker or file of the clients is looked at: their applications log what publish()
+    returned for and what handlers were given, and forty lines judge loss, order, unflagged duplicates and reused
+    identities. The summary counts how often each value of each setting was drawn.
 
     Ends with 0 when all runs are ok, 1 when one is not: its files are kept, and its seed with --runs 1 does the same
     again. 2 when something that is needed is missing.
@@ -152,7 +159,7 @@ def campaign(runs: int, jobs: int, seed: int | None, directory: Path, as_json: b
 
     seed = secrets.randbelow(2**32) if seed is None else seed
     _end_like_interrupted()
-    summary = perform(runs, directory.resolve(), seed, jobs=jobs, on_result=tell)
+    summary = perform(runs, directory.resolve(), seed, jobs=jobs, black_box=black_box, on_result=tell)
     if as_json:
         print_json(summary.as_dict())
     else:

@@ -1,7 +1,8 @@
 """Many short runs, each with a few faults at random: what no scenario thought of.
 
 Every run has its own seed, which is counted up from the campaign's: ``runs=1`` with the seed of one that failed does
-the same again. Timing differs.
+the same again. Timing differs. A black-box campaign draws the clients' settings as well, and is judged by what the
+applications logged alone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.lab.chaos.mishaps import Mishaps, struck
+from reliamsg.lab.chaos.outside_run import OutsideRun
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.runner import run_scenario
 from reliamsg.lab.chaos.scenario import Scenario, missing
+from reliamsg.lab.chaos.settings import Drawn, tally
 from reliamsg.lab.rabbitmq import RabbitNode
 
 __all__ = ["Summary", "campaign"]
@@ -46,6 +49,8 @@ class Summary:
     not_ok: list[int] = field(default_factory=list)
     """Seeds of runs that were not ok."""
     missing: list[str] = field(default_factory=list)
+    drawn: list[Drawn] = field(default_factory=list)
+    """The settings of each black-box run."""
 
     @property
     def ok(self) -> bool:
@@ -77,6 +82,7 @@ class Summary:
             "runs": self.runs, "idle": self.idle, "faults": dict(sorted(self.faults.items())),
             "declared_gaps": self.declared, "slowest_drain_seconds": round(self.slowest_drain_seconds, 1),
             "not_ok": self.not_ok, "missing": self.missing,
+            **({"settings": tally(self.drawn)} if self.drawn else {}),
         }  # fmt: skip
 
     def text(self) -> str:
@@ -92,6 +98,8 @@ class Summary:
             f" {self.duplicates:,} doubled, {self.out_of_order:,} out of order",
             f"slowest drain after the faults: {self.slowest_drain_seconds:.1f} s",
         ]
+        for name, values in tally(self.drawn).items():
+            lines.append(f"  {name}: " + ", ".join(f"{value} {count} ×" for value, count in values.items()))
         if self.not_ok:
             lines.append(f"NOT OK, seeds: {', '.join(map(str, self.not_ok))}")
         return "\n".join(lines)
@@ -111,12 +119,14 @@ def campaign(
     seed: int,
     *,
     jobs: int = 1,
+    black_box: bool = False,
     on_event: Callable[[str], object] = lambda text: None,
     on_result: Callable[[Result], object] = lambda result: None,
 ) -> Summary:
     """Do `runs` runs, `jobs` of them side by side; the files of those that are not ok stay in `directory`.
 
-    `on_event` is told what is done, from several threads, `on_result` how each run ended, in the order of their seeds.
+    `black_box`: settings are drawn too, and the applications' own logs are the only evidence. `on_event` is told what
+    is done, from several threads, `on_result` how each run ended, in the order of their seeds.
     """
     summary = Summary(seed, missing=missing(frozenset({"mosquitto"})))
     if summary.missing:
@@ -129,7 +139,9 @@ def campaign(
         def one(number: int) -> Result:
             node = nodes.get()
             try:
-                return _one(directory, (seed + number) % _SEEDS, node, on_event)
+                return _one(
+                    directory, (seed + number) % _SEEDS, node, summary.drawn if black_box else None, on_event
+                )
             finally:
                 nodes.put(node)
 
@@ -143,13 +155,24 @@ def campaign(
     return summary
 
 
-def _one(directory: Path, seed: int, node: _Node | None, on_event: Callable[[str], object]) -> Result:
+def _one(
+    directory: Path,
+    seed: int,
+    node: _Node | None,
+    drawn: list[Drawn] | None,
+    on_event: Callable[[str], object],
+) -> Result:
+    """One run. `drawn`: black-box runs add their settings here."""
     place = directory / f"campaign-{seed}"
-    mishaps = Mishaps(None if node is None else node.running)
-    scenario = Scenario(
-        "campaign", "Faults at random", mishaps.perform, (), "P1 P3 P4 P5", 100, frozenset(), True
+    rabbit = None if node is None else node.running
+    outside = None if drawn is None else OutsideRun(rabbit)
+    perform, promises = (Mishaps(rabbit) if outside is None else outside).perform, "P1 P3 P4 P5"
+    scenario = Scenario("campaign", "Faults at random", perform, (), promises, 100, frozenset(), True)
+    result = run_scenario(
+        scenario, place, seed, on_event=on_event, judge=None if outside is None else outside.judge
     )
-    result = run_scenario(scenario, place, seed, on_event=on_event)
+    if drawn is not None and outside is not None and outside.drawn is not None:
+        drawn.append(outside.drawn)
     if not _bad(result):
         shutil.rmtree(place, ignore_errors=True)
     elif node is not None:

@@ -21,9 +21,9 @@ from reliamsg.lab.proxy import TcpProxy
 from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.wire.address import group_queue
 
-__all__ = ["Mishaps", "struck"]
+__all__ = ["FAULT", "Brokers", "Mishaps", "Strike", "of_brokers", "of_paths", "stop_for", "struck"]
 
-_FAULT = "fault: "
+FAULT = "fault: "
 """How the event of a fault begins."""
 _RATE = 400
 _MIXED_RUNS = 0.4
@@ -32,17 +32,18 @@ _SMALL_DISKS = 0.3
 """The part of the runs whose outbox and inbox have a disk of 2 MB each, where we are root."""
 
 Strike = Callable[[], object]
+Brokers = Callable[[], RabbitNode]
 
 
 def struck(result: Result) -> list[str]:
     """The faults of a run, by name, in order."""
-    return [what.removeprefix(_FAULT) for _, what in result.events if what.startswith(_FAULT)]
+    return [what.removeprefix(FAULT) for _, what in result.events if what.startswith(FAULT)]
 
 
 class Mishaps:
     """One run. `rabbit` gives a running RabbitMQ that outlives it; None where there is none."""
 
-    def __init__(self, rabbit: Callable[[], RabbitNode] | None) -> None:
+    def __init__(self, rabbit: Brokers | None) -> None:
         self._rabbit = rabbit
         self._disks: dict[str, Path] = {}
 
@@ -70,7 +71,7 @@ class Mishaps:
         at_stake = 0
         for _ in range(rng.randrange(2, 6)):
             name = rng.choice(sorted(strikes))
-            context.event(f"{_FAULT}{name}")
+            context.event(f"{FAULT}{name}")
             strikes[name]()
             time.sleep(rng.uniform(0.1, 1.2))  # what is random here is the instant
             at_stake += max(0, t.under_way)
@@ -98,7 +99,11 @@ class Mishaps:
 
     def _strikes(self, context: Context, t: Traffic, paths: Paths) -> dict[str, Strike]:
         """All faults that this run may have, by name."""
-        found = {**self._of_processes(context, t), **_of_brokers(context), **_of_paths(context, paths)}
+        found = {
+            **self._of_processes(context, t),
+            **of_brokers(context, [_queue(context)]),
+            **of_paths(context, paths),
+        }
 
         def full(app: App, disk: Path) -> None:
             wait_for(app.ready, "it has opened its file")  # it would not start on a full disk, and says so
@@ -119,7 +124,7 @@ class Mishaps:
         return {
             "producer killed": lambda: restart(t.producer),
             "consumer killed": lambda: restart(t.consumer),
-            "process stopped": lambda: _stop_for(rng.choice((t.producer, t.consumer)), rng.uniform(0.2, 2.5)),
+            "process stopped": lambda: stop_for(rng.choice((t.producer, t.consumer)), rng.uniform(0.2, 2.5)),
         }
 
     def _make_room(self) -> None:
@@ -140,7 +145,8 @@ class Mishaps:
         context.event("all faults are over")
 
 
-def _of_brokers(context: Context) -> dict[str, Strike]:
+def of_brokers(context: Context, queues: list[str]) -> dict[str, Strike]:
+    """What is done to the run's brokers, by name. `queues`: the groups', at RabbitMQ."""
     rng = context.rng
     names = list(context.brokers)
     forgetful = [name for name in names if isinstance(context.brokers[name], Mosquitto)]
@@ -150,7 +156,8 @@ def _of_brokers(context: Context) -> dict[str, Strike]:
             broker = context.brokers[name]
             if isinstance(broker, RabbitNode):
                 # Else it is not the kill that is tried, but a queue that RabbitMQ forgot, being a second old.
-                wait_for(partial(broker.has_recorded, _queue(context)), "its queue is recorded")
+                for queue in queues:
+                    wait_for(partial(broker.has_recorded, queue), "its queue is recorded")
         for name in struck:
             context.brokers[name].kill()
         for name in struck:
@@ -173,7 +180,8 @@ def _of_brokers(context: Context) -> dict[str, Strike]:
     return found
 
 
-def _of_paths(context: Context, paths: Paths) -> dict[str, Strike]:
+def of_paths(context: Context, paths: Paths) -> dict[str, Strike]:
+    """What is done to the network, by name."""
     rng = context.rng
     names = list(paths.urls)
 
@@ -193,9 +201,10 @@ def _of_paths(context: Context, paths: Paths) -> dict[str, Strike]:
         for proxy in paths.of(rng.choice(names)):
             proxy.cut()
 
+    found: dict[str, Strike] = {"producer and consumer see one site each": parted} if len(names) > 1 else {}
     return {
+        **found,
         "partition from all sites": everything,
-        "producer and consumer see one site each": parted,
         "site cut off": site,
         "path hangs": lambda: path().stall(),
         "path hangs one way": lambda: path().stall(rng.choice(("to_broker", "from_broker"))),
@@ -215,7 +224,8 @@ def _queue(context: Context) -> str:
     return group_queue(context.topic, 0, context.group)
 
 
-def _stop_for(app: App, seconds: float) -> None:
+def stop_for(app: App, seconds: float) -> None:
+    """Stop a process with SIGSTOP for `seconds`."""
     app.signal(signal.SIGSTOP)
     time.sleep(seconds)
     app.signal(signal.SIGCONT)

@@ -29,12 +29,14 @@ def run_scenario(
     sites: Sequence[tuple[str, str]] = (),
     keep: bool = False,
     on_event: Callable[[str], object] = lambda text: None,
+    judge: Callable[[Result, Path], None] | None = None,
 ) -> Result:
     """Run `scenario` once in `directory`, which must be new or empty, and judge it.
 
     `seed`: of all chance in it. `messages`: the scenario's own number unless given. `sites`: names and URLs of a
     user's sites in place of brokers of our own. `keep`: keep the clients' files also when all is well; the report and
-    the picture stay anyway. Never raises for what goes wrong in the run: the result says it.
+    the picture stay anyway. `judge`: given the result and the directory with the clients' files, in place of the
+    checker. Never raises for what goes wrong in the run: the result says it.
     """
     lacks = _missing(scenario, sites)
     if lacks:
@@ -52,7 +54,10 @@ def run_scenario(
         result.problems.append(f"{type(error).__name__}: {error}")
         (directory / "traceback.txt").write_text(traceback.format_exc())
     result.files = str(directory)
-    _judge(result, check_directory(context.run.directory))
+    if judge is None:
+        _judge(result, check_directory(context.run.directory))
+    else:
+        judge(result, context.run.directory)
     _write(result, directory)
     if result.ok and not keep:
         _tidy(directory)

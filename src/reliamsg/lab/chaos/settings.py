@@ -1,0 +1,231 @@
+"""Public settings at random: what the clients of a campaign's run are opened with.
+
+Every argument of :class:`~reliamsg.Producer`, :class:`~reliamsg.Consumer`, :class:`~reliamsg.Site` and
+:class:`~reliamsg.JournalExport` is either drawn here or named in :data:`NOT_DRAWN` with the reason; a test compares the
+two with the signatures, so that a new setting cannot be forgotten. Values come from the documented ranges, the extremes
+included, except where a run of some ten seconds could not tell a client that is stuck from one that waits as it was
+told to.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["NOT_DRAWN", "Drawn", "draw", "tally"]
+
+KB = 1024
+MB = 1024 * 1024
+
+SITE: dict[str, tuple[Any, ...]] = {
+    "confirm_timeout": (0.5, 2.0, 30.0),
+    "connect_timeout": (1.0, 2.0, 10.0),
+    "backoff_min": (0.01, 0.05, 0.2),
+    "backoff_max": (0.2, 0.5, 1.0),
+    "heartbeat": (1.0, 2.0),
+    "window_batches": (1, 2, 16, 256),
+    "window_bytes": (1, 4 * KB, 8 * MB),
+    "prefetch": (2, 3, 16, 64, 1000),
+    "max_frame_bytes": (4 * KB, 60_000, 16 * MB),
+    "queue_type": ("quorum", "classic"),
+    "mqtt_version": ("auto", "5", "3.1.1"),
+}
+PRODUCER: dict[str, tuple[Any, ...]] = {
+    "confirm": ("all", "all", "any", "all-active", {"quorum": 1}, {"quorum": 2}),
+    "release": ("consumed", "consumed", "confirmed"),
+    "wire": ("batch", "batch", "plain"),
+    "compression": (None, "zstd"),
+    "max_bytes": (64 * KB, 1 * MB, 1024 * MB),
+    "retain_seconds": (0.0, 1.0, 300.0),
+    "retain_bytes": (0, 64 * KB, 64 * MB),
+    "when_full": ("block", "raise"),
+    "block_timeout": (0.0, 1.0, 30.0),
+    "max_batch_messages": (1, 20, 2048),
+    "max_batch_bytes": (1 * KB, 16 * KB, 256 * KB),
+    "hello_timeout": (0.0, 1.0),
+    "status_interval": (0.2, 1.0, 3.0),
+    "max_repair_bytes_per_second": (None, 256 * KB, 64 * MB),
+}
+CONSUMER: dict[str, tuple[Any, ...]] = {
+    "begin": ("earliest", "earliest", "latest"),
+    "gap_timeout": (0.5, 2.0, 30.0),
+    "on_gap": ("call:wait", "call:skip", "raise", "skip"),
+    "max_deliveries": (1, 3, 5),
+    "on_dead_letter": ("continue",),
+    "max_unacknowledged": (1, 50, 1_000),
+    "max_inbox_bytes": (32 * KB, 1 * MB, 256 * MB),
+    "max_streams": (8, 10_000),
+    "nak_delay": (0.05, 0.5, 2.0),
+    "repair_timeout": (60.0, 300.0),
+    "standby": (False, False, True),
+    "takeover_timeout": (6.0, 15.0, 30.0),
+    "unsequenced": ("refuse", "refuse", "deliver"),
+}
+JOURNAL: dict[str, tuple[Any, ...]] = {
+    "interval": (0.2, 1.0, 60.0),
+    "segment_rows": (10, 10_000),
+    "max_backlog_rows": (100_000,),
+    "when_full": ("block", "truncate"),
+}
+HANDLING: dict[str, tuple[Any, ...]] = {
+    "way": ("single", "batch", "get", "iterate", "batches"),
+    "batch": (2, 50, 1_000),
+    "workers": (1, 4),
+    "delay": (0.0, 0.001, 0.01),
+    "fails": (0.0, 0.02),
+}
+PUBLISHING: dict[str, tuple[Any, ...]] = {
+    "way": ("publish", "publish_nowait", "publish_many"),
+    "chunk": (1, 10, 50),
+    "size": (0, 100, 3_000),
+    "removes": (False, False, True),
+    "regroups": (False, False, True),
+}
+ROLES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "site": SITE,
+    "producer": PRODUCER,
+    "consumer": CONSUMER,
+    "journal": JOURNAL,
+    "handling": HANDLING,
+    "publishing": PUBLISHING,
+}
+
+NOT_DRAWN: dict[str, dict[str, str]] = {
+    "site": {
+        "name": "an address", "url": "an address", "tls": "the fault proxies stand before plain connections",
+        "credentials": "brokers of the run admit everybody",
+        "declare": "what others must declare first has tests of its own",
+    },
+    "producer": {
+        "producer_id": "a name", "sites": "drawn one by one", "outbox": "a path", "groups": "all that read",
+        "keys": "drawn for the whole run", "journal": "drawn for the whole run, options one by one",
+        "on_error": "always given", "transports": "real brokers", "probe": "for tests",
+    },
+    "consumer": {
+        "group": "a name", "sites": "drawn one by one", "topics": "all of the run", "inbox": "a path",
+        "keys": "drawn for the whole run", "journal": "drawn for the whole run, options one by one",
+        "on_error": "always given", "on_late": "always given", "transports": "real brokers", "probe": "for tests",
+    },
+    "journal": {"target": "a path"},
+}  # fmt: skip
+"""Arguments that are not drawn, by whose they are, and why."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The settings of one run, in the form in which applications are told: JSON."""
+
+    sites: tuple[dict[str, Any], ...]
+    """For each site, arguments of the producers' and of the consumers' Site."""
+    producers: tuple[dict[str, Any], ...]
+    consumers: tuple[dict[str, Any], ...]
+    publishing: tuple[dict[str, Any], ...]
+    handling: tuple[dict[str, Any], ...]
+    topics: tuple[str, ...]
+    key: str
+    """A shared secret in hexadecimal; empty where nothing is signed."""
+    journal: Mapping[str, Any] | None
+    """Arguments of the clients' JournalExport; None where journals stay in the files."""
+
+    def chosen(self) -> Iterable[tuple[str, Any]]:
+        """Every value that was drawn, with the name of its setting."""
+        for role, many in (
+            ("site", self.sites),
+            ("producer", self.producers),
+            ("consumer", self.consumers),
+            ("publishing", self.publishing),
+            ("handling", self.handling),
+            ("journal", () if self.journal is None else (self.journal,)),
+        ):
+            for one in many:
+                yield from ((f"{role}.{name}", value) for name, value in one.items())
+        yield "run.producers", len(self.producers)
+        yield "run.groups", len(self.consumers)
+        yield "run.topics", len(self.topics)
+        yield "run.keys", bool(self.key)
+        yield "run.journal", self.journal is not None
+
+    def text(self) -> str:
+        """In a line, for a report."""
+        return ", ".join(f"{name}={value}" for name, value in self.chosen())
+
+
+def tally(runs: Iterable[Drawn]) -> dict[str, dict[str, int]]:
+    """How often each value of each setting was drawn."""
+    found: dict[str, Counter[str]] = {}
+    for drawn in runs:
+        for name, value in drawn.chosen():
+            found.setdefault(name, Counter())[str(value)] += 1
+    return {name: dict(sorted(found[name].items())) for name in sorted(found)}
+
+
+def draw(rng: random.Random, protocols: tuple[str, ...]) -> Drawn:
+    """Settings for a run over sites that speak `protocols` (``amqp`` or ``mqtt``). All chance is `rng`'s."""
+    producers = [_values(rng, PRODUCER) for _ in range(rng.choice((1, 1, 2, 3)))]
+    consumers = [_values(rng, CONSUMER) for _ in range(rng.choice((1, 1, 2)))]
+    sites = [site for protocol in protocols for site in _both_sides(rng, protocol)]
+    key = rng.randbytes(32).hex() if rng.random() < 0.25 else ""
+    journal = _values(rng, JOURNAL) if rng.random() < 0.5 else None
+    for producer in producers:
+        _consistent_producer(producer, sites, len(protocols))
+    lasting = all(producer["release"] == "consumed" for producer in producers)
+    for consumer in consumers:
+        _consistent_consumer(consumer, lasting, bool(key))
+    publishing = [_values(rng, PUBLISHING) for _ in producers]
+    for one, producer in zip(publishing, producers, strict=True):
+        one["chunk"] = max(1, min(one["chunk"], producer["max_bytes"] // 2 // max(1, one["size"])))
+    return Drawn(
+        tuple(sites), tuple(producers), tuple(consumers), tuple(publishing),
+        tuple(_values(rng, HANDLING) for _ in consumers),
+        ("t1", "t2", "t3")[: rng.choice((1, 1, 2, 3))], key, journal,
+    )  # fmt: skip
+
+
+def _values(rng: random.Random, of: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    return {name: rng.choice(values) for name, values in of.items()}
+
+
+def _both_sides(rng: random.Random, protocol: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A site as producers and as consumers are told of it."""
+    outwards, inwards = _site(rng, protocol), _site(rng, protocol)
+    if "queue_type" in outwards:
+        inwards["queue_type"] = outwards["queue_type"]  # a queue is declared by whoever comes first
+    return outwards, inwards
+
+
+def _site(rng: random.Random, protocol: str) -> dict[str, Any]:
+    """What does not concern the site's protocol is left at its default."""
+    found = _values(rng, SITE)
+    del found["queue_type" if protocol == "mqtt" else "mqtt_version"]
+    found["backoff_max"] = max(found["backoff_max"], found["backoff_min"])
+    return found
+
+
+def _consistent_producer(producer: dict[str, Any], sites: list[dict[str, Any]], count: int) -> None:
+    """What arguments must not contradict each other in; `count` is how many sites there are."""
+    if producer["confirm"] == {"quorum": 2} and count < 2:
+        producer["confirm"] = {"quorum": 1}
+    if any(site.get("mqtt_version") not in (None, "5") for site in sites):
+        producer["wire"] = "batch"  # the plain form needs the user properties of MQTT 5
+    if producer["wire"] == "plain":
+        producer["compression"] = None
+
+
+def _consistent_consumer(consumer: dict[str, Any], lasting: bool, signed: bool) -> None:
+    """`lasting`: producers keep everything until it is consumed, so that no gap need ever be passed. `signed`: what has
+    no identity has no signature either."""
+    if signed:
+        consumer["unsequenced"] = "refuse"
+    if not lasting:
+        # Brokers and producers may have let go of what is missing: only a policy that passes gaps, and tells the
+        # application, ever ends the wait.
+        consumer["standby"] = False  # it needs producers that keep what the other had taken in
+        if consumer["on_gap"] not in ("call:skip", "raise"):
+            consumer["on_gap"] = "call:skip"
+    elif consumer["on_gap"] == "skip":
+        consumer["gap_timeout"] = (
+            30.0  # longer than all faults: nothing may be passed, since nobody would be told
+        )

@@ -1,0 +1,144 @@
+"""The black-box judge convicts what it is there for, and every public setting is drawn."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reliamsg import Consumer, JournalExport, Producer, Site
+from reliamsg.cli import main
+from reliamsg.cli.status import Status
+from reliamsg.lab.chaos.blackbox import judge, lines, missing
+from reliamsg.lab.chaos.settings import NOT_DRAWN, ROLES, draw, tally
+
+Lines = list[dict[str, Any]]
+
+
+def published(count: int = 6) -> Lines:
+    log: Lines = []
+    for n in range(1, count + 1):
+        log.append({"op": "call", "topic": "t", "n": n, "sum": f"sum{n}", "life": 1})
+        log.append({"op": "returned", "topic": "t", "n": n, "id": ["p", 9, "t", 0, n], "life": 1})
+    return log
+
+
+def got(n: int, *, life: int = 1, redelivered: bool = False, seq: int | None = None) -> dict[str, Any]:
+    return {
+        "op": "got", "producer": "p", "topic": "t", "n": n, "sum": f"sum{n}", "id": ["p", 9, "t", 0, seq or n],
+        "redelivered": redelivered, "replayed": False, "life": life,
+    }  # fmt: skip
+
+
+def handled(*numbers: int) -> Lines:
+    return [got(n) for n in numbers]
+
+
+def verdict(log: Lines, calls: Lines | None = None) -> dict[str, int]:
+    return dict(judge({"p": published() if calls is None else calls}, {"g": log}))
+
+
+def lost(log: Lines, latest: bool = False) -> list[int]:
+    return sorted(n for _, _, n in missing({"p": published()}, log, latest)[0])
+
+
+def test_what_is_well_is_not_convicted() -> None:
+    log = [*handled(1, 2, 3), got(2, life=2, redelivered=True), got(3, life=2, redelivered=True), *handled()]
+    log += [got(n, life=2) for n in (4, 5, 6)]
+    assert verdict(log) == {}
+    assert lost(log) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [
+        ("duplicate without the flag", lambda log: log.insert(3, got(2))),
+        ("out of order", lambda log: log.insert(1, log.pop(3))),
+        ("never published", lambda log: log.append(got(7))),
+        ("changed", lambda log: log[2].update(sum="other")),
+        ("identity reused", lambda log: log[4].update(id=["p", 9, "t", 0, 1])),
+        ("out of order", lambda log: log.append(got(0, life=2, redelivered=False))),
+    ],
+)
+def test_what_is_wrong_is_convicted(kind: str, spoil: Callable[[Lines], None]) -> None:
+    log = handled(1, 2, 3, 4, 5, 6)
+    spoil(log)
+    assert kind in verdict(log)
+
+
+def test_an_identity_that_publish_gave_twice_is_convicted() -> None:
+    calls = published()
+    calls[-1]["id"] = calls[1]["id"]
+    assert verdict(handled(1, 2, 3, 4, 5), calls) == {"identity reused": 1}
+
+
+def test_what_comes_again_out_of_order_within_a_life_is_convicted() -> None:
+    log = [got(1), got(3, redelivered=True), got(2, redelivered=True)]
+    assert verdict(log)["out of order"] == 1
+
+
+@pytest.mark.parametrize(("gone", "where"), [(1, "prefix"), (3, "middle"), (6, "tail")])
+def test_a_loss_is_found(gone: int, where: str) -> None:
+    assert lost(handled(*(n for n in range(1, 7) if n != gone))) == [gone], where
+
+
+def test_a_declared_gap_a_dead_letter_and_a_removed_message_are_no_silent_loss() -> None:
+    told = {"producer": "p", "topic": "t", "epoch": 9, "first": 2, "last": 3, "life": 1}
+    log = [*handled(1, 4, 5, 6), {"op": "gap", **told}]
+    assert missing({"p": published()}, log) == (set(), 2)
+    log[-1]["op"] = "dead"
+    assert missing({"p": published()}, log) == (set(), 0)
+    log[-1]["epoch"] = 8
+    assert lost(log) == [2, 3], "a gap of another epoch says nothing of these"
+    removed = [*published(), {"op": "removed", "topic": "t", "n": 2, "life": 1}]
+    assert {n for _, _, n in missing({"p": removed}, log)[0]} == {3}
+
+
+def test_a_group_that_wants_the_latest_may_miss_a_prefix_only() -> None:
+    assert lost(handled(3, 4, 5, 6), latest=True) == []
+    assert lost(handled(3, 5, 6), latest=True) == [4]
+    assert lost([], latest=True) == [1, 2, 3, 4, 5, 6], "nothing came at all: that is no prefix"
+
+
+def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text('{"op": "call"}\n{"op": "ca\n{"op": "returned"}\n')
+    assert [line["op"] for line in lines(path)] == ["call", "returned"]
+    assert lines(tmp_path / "none") == []
+
+
+PUBLIC: dict[str, Callable[..., Any]] = {
+    "site": Site, "producer": Producer, "consumer": Consumer, "journal": JournalExport,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("role", PUBLIC)
+def test_every_public_setting_is_drawn_or_says_why_not(role: str) -> None:
+    parameters = set(inspect.signature(PUBLIC[role]).parameters)
+    drawn, not_drawn = set(ROLES[role]), set(NOT_DRAWN[role])
+    assert drawn | not_drawn == parameters
+    assert not drawn & not_drawn
+    assert all(NOT_DRAWN[role].values())
+
+
+def test_every_value_is_drawn_and_accepted(seed: int) -> None:
+    rng = random.Random(seed)
+    runs = [draw(rng, rng.choice([("amqp", "mqtt"), ("mqtt",)])) for _ in range(1_500)]
+    found = tally(runs)
+    for role, settings in ROLES.items():
+        for name, values in settings.items():
+            assert set(map(str, values)) <= set(found[f"{role}.{name}"]), (role, name)
+    for drawn in runs[:50]:
+        for site in drawn.sites:
+            Site("dc1", "amqp://localhost" if "queue_type" in site else "mqtt://localhost", **site)
+
+
+@pytest.mark.integrations
+def test_a_black_box_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+    arguments = ["--black-box", "--runs", "4", "--jobs", "2", "--seed", str(seed), "--dir", str(tmp_path)]
+    assert main(["chaos", "campaign", *arguments]) in (Status.OK, Status.INCOMPLETE)
+    assert "NOT OK" not in capsys.readouterr().out
