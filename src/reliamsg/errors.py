@@ -12,6 +12,7 @@
     │   ├── InboxWriteError       the inbox could not be written; reading stops until it can
     │   ├── TooManyStreams        on_error: messages of streams beyond max_streams are refused
     │   └── GapError              iterating: messages are missing; accept() the gap or go on waiting
+    │       └── GapHeld           on_error: messages of one stream are missing; it waits, all others go on
     └── FatalError                the object is finished (or never came into being); says what to do
         ├── ConfigError           a wrong argument or name (also a ValueError)
         │   └── MessageTooLarge   a body or headers over the limit; nothing was stored
@@ -51,6 +52,7 @@ __all__ = [
     "FatalError",
     "ForkedError",
     "GapError",
+    "GapHeld",
     "GroupBusy",
     "InboxIndeterminate",
     "InboxLocked",
@@ -127,6 +129,14 @@ class GapError(TransientError):
     def __init__(self, gap: Gap) -> None:
         super().__init__(str(gap))
         self.gap = gap
+
+
+class GapHeld(GapError):
+    """Messages of a stream are missing, did not come in time, and hold that stream alone (``on_gap="hold"``).
+
+    Reported through ``on_error``, once for each gap. The stream goes on by itself if they arrive, and without
+    them after ``consumer.accept(error.gap)`` or ``reliamsg inbox accept``.
+    """
 
 
 class FatalError(ReliamsgError):

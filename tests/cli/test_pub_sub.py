@@ -169,7 +169,9 @@ def test_too_few_messages(mqtt: Sites, unique: str) -> None:
     refused(result, 1, "nothing came for 5 s", "1 of 2")
 
 
-def test_a_gap_stops_or_is_skipped_and_said(shared_mosquitto: Mosquitto, tmp_path: Path, unique: str) -> None:
+def test_a_gap_holds_or_stops_or_is_skipped_and_said(
+    shared_mosquitto: Mosquitto, tmp_path: Path, unique: str
+) -> None:
     sites = Sites(["--site", f"dc1={shared_mosquitto.url}"], tmp_path)
     succeeded(create(sites, unique, unique))
     succeeded(publish(sites, unique, b"a\n"))
@@ -179,8 +181,15 @@ def test_a_gap_stops_or_is_skipped_and_said(shared_mosquitto: Mosquitto, tmp_pat
     succeeded(publish(sites, unique, b"lost\n"))
     succeeded(create(sites, unique, unique))
     succeeded(publish(sites, unique, b"c\n"))
-    gap = ["--gap-timeout", "0.5", "--count", "1"]
-    refused(subscribe(sites, unique, unique, *gap), 1, "lacks 2", "--on-gap skip", "0 messages written")
+    gap = ["--gap-timeout", "0.5", "--timeout", "5", "--count", "1"]
+    refused(subscribe(sites, unique, unique, *gap), 1, "nothing came for 5 s")
+    refused(
+        subscribe(sites, unique, unique, *gap, "--on-gap", "stop"),
+        1,
+        "lacks 2",
+        "--on-gap skip",
+        "0 messages written",
+    )
     result = subscribe(sites, unique, unique, *gap, "--on-gap", "skip")
     assert succeeded(result) == b"c\n"
     (said,) = result.stderr.decode().splitlines()

@@ -241,7 +241,7 @@ def test_halt_on_dead_letter(opener: Opener, network: MemoryNetwork) -> None:
 
 
 def test_a_gap_is_raised_and_accepted(opener: Opener, network: MemoryNetwork) -> None:
-    consumer = opener(gap_timeout=0.3)
+    consumer = opener(gap_timeout=0.3, on_gap="raise")
     both(network, 1, 2)
     both(network, 5, 6)
     got: list[int] = []

@@ -220,7 +220,9 @@ def test_what_both_sites_lose_is_said(
         mosquitto.start()
 
     def arrive() -> Consumer:
-        return Consumer(unique, sites, topics=[unique], inbox=tmp_path / "inbox.db", gap_timeout=0.5)
+        return Consumer(
+            unique, sites, topics=[unique], inbox=tmp_path / "inbox.db", gap_timeout=0.5, on_gap="raise"
+        )
 
     def take(consumer: Consumer, count: int) -> None:
         for number in range(count):

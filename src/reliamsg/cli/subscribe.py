@@ -56,8 +56,9 @@ _CLOSE_SECONDS = 10.0
     metavar="SECONDS", help="How long to wait for missing messages.",
 )  # fmt: skip
 @click.option(
-    "--on-gap", type=click.Choice(["stop", "skip"]), default="stop", show_default=True,
-    help="When they did not come: stop, or say so and go on after the gap.",
+    "--on-gap", type=click.Choice(["hold", "stop", "skip"]), default="hold", show_default=True,
+    help="When they did not come: hold that stream alone (see `reliamsg inbox gaps`), stop, or say so and go on after"
+    " the gap.",
 )  # fmt: skip
 @click.option(
     "--standby",
@@ -77,7 +78,7 @@ def sub(
     timeout: float | None,
     begin: Literal["earliest", "latest"],
     gap_timeout: float,
-    on_gap: Literal["stop", "skip"],
+    on_gap: Literal["hold", "stop", "skip"],
     standby: bool,
     journal: str | None,
     keys: KeyRing | None,
@@ -106,7 +107,7 @@ def sub(
             inbox=inbox,
             begin=begin,
             gap_timeout=gap_timeout,
-            on_gap="raise" if on_gap == "stop" else _report_gap,
+            on_gap="hold" if on_gap == "hold" else "raise" if on_gap == "stop" else _report_gap,
             standby=standby,
             journal=journal,
             keys=keys,
@@ -114,11 +115,15 @@ def sub(
         try:
             writer = _Writer(sys.stdout.buffer, as_json)
             reason = _read(consumer, writer, count, timeout, stop, progress)
+            held = [stream.gap for stream in consumer.status().streams.values() if stream.gap_held]
         finally:
             consumer.close(_CLOSE_SECONDS)
     if count is not None and writer.count < count:
         status = stop.status if stop else Status.INCOMPLETE
         raise Failure(status, f"{reason} after {writer.count:,} of {count:,} messages")
+    if held and not stop and writer.count != count:
+        hint = f"see `reliamsg inbox gaps {inbox}`"
+        raise Failure(Status.INCOMPLETE, f"{reason}, and {len(held):,} streams are held: {held[0]} ({hint})")
     return Status.OK
 
 

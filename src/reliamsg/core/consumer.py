@@ -64,6 +64,8 @@ class Rules(DeliveryRules):
     """Streams that are known at a time; those beyond are refused."""
     skip_gaps: bool = False
     """An expired gap is declared at once; otherwise it is reported and waits for :meth:`ConsumerCore.accept`."""
+    hold_gaps: bool = False
+    """An expired gap holds its stream, and that alone, until it is filled or accepted."""
     nak_delay: float = 0.5
     """What is missing for so many seconds is asked for."""
     repair_timeout: float = 300.0
@@ -95,6 +97,10 @@ class ConsumerCore:
         """(stream, epoch, what is wrong), each reported once. The caller takes them out."""
         self.missed: list[Gap] = []
         """Gaps that were passed by joining, and found out afterwards. The caller takes them out."""
+        self.held_up: list[Gap] = []
+        """Gaps that began to hold their streams, each episode once. The caller takes them out."""
+        self.resumed: list[Stream] = []
+        """Streams that were held and go on. The caller takes them out."""
         self.urgent = False
         self.touched: dict[Stream, StreamState] = {}
         self.moved: set[Stream] = set()

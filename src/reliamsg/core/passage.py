@@ -85,6 +85,8 @@ def _whole_gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
 
 def _aim(core: ConsumerCore, state: StreamState, target: GapKey | None, now: float) -> None:
     clock = state.clock
+    if state.hold.reported is not None and (target is None or target != clock.target):
+        _resume(core, state, target)
     if target == clock.target:
         if target is not None:
             core.time(state)
@@ -112,6 +114,33 @@ def _aim(core: ConsumerCore, state: StreamState, target: GapKey | None, now: flo
     if target is not None:
         clock.tick(now, False)
         core.time(state)
+
+
+def _resume(core: ConsumerCore, state: StreamState, target: GapKey | None) -> None:
+    """The stream waits for something else than before, or for nothing: what held it does not any more. What is left
+    of it after a part came is still the same episode."""
+    hold = state.hold
+    hold.by = None
+    if hold.reported is None:
+        return
+    epoch, first, last = hold.reported
+    known = state.current
+    if target is not None:
+        rest = _is_part(target, hold.reported)
+    elif known is None or known.epoch != epoch or last is None:
+        rest = False
+    else:
+        first = max(first, known.cursor)
+        rest = first <= last and _missing(known, first, last)
+    if not rest:
+        hold.reported = None
+        core.resumed.append(state.stream)
+
+
+def _is_part(target: GapKey, whole: GapKey) -> bool:
+    if target[0] != whole[0] or target[1] < whole[1]:
+        return False
+    return whole[2] is None or (target[2] is not None and target[2] <= whole[2])
 
 
 # -- epochs -------------------------------------------------------------------------------------------------
@@ -179,9 +208,33 @@ def expire(core: ConsumerCore, state: StreamState, now: float) -> None:
     if core.rules.skip_gaps:
         declare(core, state, gap, now)
         return
+    if core.rules.hold_gaps:
+        if reason == "removed":
+            declare(core, state, gap, now)
+        elif state.hold.by is None:
+            _hold(core, state, gap)
+        return
     clock.rewind()
     state.gap = gap
     core.mark(state)
+    core.touch(state)
+
+
+def _hold(core: ConsumerCore, state: StreamState, gap: Gap) -> None:
+    """The stream stays where it is until the gap is filled or accepted."""
+    state.hold.by = gap
+    key = gap.epoch, gap.first, gap.last
+    if state.hold.reported is None or not _is_part(key, state.hold.reported):
+        state.hold.reported = key
+        core.held_up.append(gap)
+        known = state.current
+        incarnation = 0 if known is None else known.incarnation
+        core.note(
+            Note(
+                "gap_held", state.stream, gap.epoch, incarnation, gap.first, gap.last or 0, reason=gap.reason
+            )
+        )
+    core.mark(state, urgent=True)
     core.touch(state)
 
 
@@ -209,6 +262,10 @@ def declare(core: ConsumerCore, state: StreamState, gap: Gap, now: float) -> boo
         return False
     state.accepted.add(first, top)
     state.accepted_as = how
+    state.history_changed = (
+        True  # it counts also if what comes before it is not dealt with when the process ends
+    )
+    core.mark(state, urgent=True)
     if target is not None and target[2] is not None and _may_pass(state, target):
         _pass(core, state, known, target[1], target[2])
     follow(core, state, now)

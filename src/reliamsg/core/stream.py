@@ -21,6 +21,7 @@ __all__ = [
     "Adopted",
     "EpochChange",
     "HandedOut",
+    "Hold",
     "Note",
     "Snapshot",
     "StreamChange",
@@ -148,14 +149,24 @@ class Doubt:
         known.redelivered_below = max(known.redelivered_below, below)
 
 
+@dataclass(slots=True)
+class Hold:
+    """A gap that holds its stream until it is filled or accepted."""
+
+    by: Gap | None = None
+    """The gap; None where nothing holds the stream."""
+    reported: GapKey | None = None
+    """What was reported; what is left of it after a part came is the same episode."""
+
+
 class StreamState:
     """One stream at one group."""
 
     __slots__ = (
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
         "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing", "gap", "halted",
-        "handed_out", "heard", "history", "history_changed", "joined", "live", "look_at", "pace", "proof", "reported",
-        "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard", "vouched", "waiting",
+        "handed_out", "heard", "history", "history_changed", "hold", "joined", "live", "look_at", "pace", "proof",
+        "reported", "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard", "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -174,6 +185,7 @@ class StreamState:
         self.clock, self.pace = GapClock(), Pace()
         self.gap: Gap | None = None
         """Expired, and to be decided by the application."""
+        self.hold = Hold()
         self.accepted = RangeSet()
         """Numbers of the current epoch that may be passed as soon as they are a gap at the head."""
         self.accepted_as: tuple[str, float | None] = ("expired", None)
@@ -186,8 +198,7 @@ class StreamState:
         """Attempts that the next commit must hold before they are made."""
         self.armed: dict[tuple[int, int], int] = {}
         """Attempts that a commit holds and that were not made yet."""
-        self.retry_at = self.look_at = 0.0
-        """Nothing of the stream is timed before."""
+        self.retry_at = self.look_at = 0.0  # nothing of the stream is timed before
         # Unheard: it was joined without a word from its producer, which may count the group from before that.
         # Vouched: the highest epoch that the producer or an operator vouched for though it was far ahead.
         # Saving history: a commit that is being written holds a change of it.

@@ -45,8 +45,8 @@ def _tick_clock(core: ConsumerCore, state: StreamState, now: float, connected: b
         clock.decided = True
         expire(core, state, now)
         idle = not state.draining and state.unacknowledged == 0
-    if clock.target is None:
-        return None
+    if clock.target is None or state.hold.by is not None:
+        return None  # a stream that is held is looked at again when anything changes
     running = idle and connected
     waiting = running and clock.waited < core.rules.repair_timeout and _is_promised(state, now)
     elapsed = clock.tick(now, running, waiting)
@@ -57,7 +57,7 @@ def _tick_clock(core: ConsumerCore, state: StreamState, now: float, connected: b
         core.note_range("gap_opened", state, epoch, known.incarnation if known else 0, first, last or 0)
     if elapsed >= core.rules.gap_timeout:
         expire(core, state, now)
-        if clock.target is None:
+        if clock.target is None or state.hold.by is not None:
             return None
     elif clock.counted - clock.saved >= 1.0:
         core.mark(state)

@@ -36,7 +36,7 @@ from reliamsg.transport.base import Transports
 __all__ = ["Consumer", "OnGap"]
 
 GapDecision = Literal["skip", "wait", "raise"]
-OnGap = Literal["raise", "skip"] | Callable[[Gap], GapDecision]
+OnGap = Literal["hold", "raise", "skip"] | Callable[[Gap], GapDecision]
 
 CHUNK_MESSAGES = 256
 EXIT_TIMEOUT_S = 2.0
@@ -56,13 +56,17 @@ class Consumer:
 
     `begin`: where a stream that the group does not know starts: with the oldest that arrives within
     `gap_timeout`, or with what arrives first. `on_gap`: what happens when messages of a stream are missing
-    for `gap_timeout` seconds while nothing else of it can be handed out. ``"raise"``: :class:`GapError`; call
-    :meth:`accept` to go on without them. ``"skip"``: go on without them. A callable decides with the
+    for `gap_timeout` seconds while nothing else of it can be handed out. ``"hold"``: the stream waits, and all others
+    go on; `on_error` gets a :class:`GapHeld`, once for each gap, and ``status()`` shows it. The stream goes on by
+    itself if the messages arrive, and without them after :meth:`accept` or ``reliamsg inbox accept``. What its
+    producer removed holds nobody. ``"raise"``: :class:`GapError` is raised to whoever asks for messages of any stream;
+    call :meth:`accept` to go on. ``"skip"``: go on without them. A callable decides with the
     :class:`Gap`, on the thread that asks for messages, by returning ``"skip"``, ``"wait"`` or ``"raise"``.
     `on_late` is called, on such a thread, with messages that arrive after their gap was passed; it is all
     that ever happens with them. `on_error` is called on a thread of the consumer's with what handlers raised,
     with conflicts between producers, with a :class:`GapError` for what was missing when a stream was joined and is
-    found out afterwards (there is nothing to accept), with an inbox that can't be written, and with what ends the
+    found out afterwards (there is nothing to accept), with :class:`GapHeld`,
+    with an inbox that can't be written, and with what ends the
     consumer.
     `max_deliveries`: a message whose handling failed so often goes to the dead letters, and counts as
     acknowledged; with ``on_dead_letter="halt"`` :class:`DeadLetterHalt` is raised instead.
@@ -111,7 +115,7 @@ class Consumer:
         inbox: str | os.PathLike[str],
         begin: Literal["earliest", "latest"] = "earliest",
         gap_timeout: float = 30.0,
-        on_gap: OnGap = "raise",
+        on_gap: OnGap = "hold",
         on_late: Callable[[Message], object] | None = None,
         on_error: OnError | None = None,
         max_deliveries: int = 5,
@@ -162,6 +166,7 @@ class Consumer:
             gap_timeout=gap_timeout,
             max_streams=max_streams,
             skip_gaps=on_gap == "skip",
+            hold_gaps=on_gap == "hold",
             nak_delay=nak_delay,
             repair_timeout=repair_timeout,
             seed=secrets.randbits(32),
@@ -330,7 +335,7 @@ class Consumer:
                 self._engine.release(chunk)
 
     def _decide_gap(self, item: GapItem) -> None:
-        if self._on_gap == "raise" or self._on_gap == "skip":  # noqa: PLR1714  (a callable is neither)
+        if isinstance(self._on_gap, str):
             raise GapError(item.gap)
         decision = self._on_gap(item.gap)
         if decision == "skip":
@@ -486,7 +491,7 @@ def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
 def _check_choices(**found: object) -> None:
     choices = {
         "begin": ("earliest", "latest"),
-        "on_gap": ("raise", "skip"),
+        "on_gap": ("hold", "raise", "skip"),
         "on_dead_letter": ("continue", "halt"),
         "unsequenced": ("refuse", "deliver"),
     }

@@ -20,6 +20,7 @@ from reliamsg.errors import (
     DeadLetterHalt,
     FatalError,
     GapError,
+    GapHeld,
     GroupBusy,
     InboxWriteError,
     ProducerConflict,
@@ -72,7 +73,7 @@ class EngineSettings:
     """Messages without identity are delivered."""
     max_inbox_bytes: int = 256 * 1024 * 1024
     takeover_timeout: float = 30.0
-    on_gap: str = "raise"
+    on_gap: str = "hold"
     """What the application wants to happen at a gap: for the journal only."""
     standby: bool = False
     """Wait for another inbox of the group to end, however long it reads."""
@@ -286,6 +287,11 @@ class ReceivingEngine:
             log.error("%s: it was not known when the stream was joined", gap)
             self.shared.errors.append(GapError(gap))
         self.shared.core.missed.clear()
+        for gap in self.shared.core.held_up:
+            held = GapHeld(gap)
+            log.error("%s: the stream waits; other streams go on", held)
+            self.shared.errors.append(held)
+        self.shared.core.held_up.clear()
 
     # -- handing out --------------------------------------------------------------------------------------
 

@@ -31,6 +31,10 @@ def restored(saved: SavedStream) -> StreamState:
         # to come first: the later epoch is entered anew after them.
     for epoch, first, last in saved.held:
         _hold(state, epoch, first, last)
+    current = state.current
+    for epoch, first, last in history.accepted:
+        if current is not None and current.epoch == epoch:
+            state.accepted.add(first, last)
     state.attempts = {(epoch, seq): count for epoch, seq, count in saved.attempts}
     if saved.gap is not None:
         gap = saved.gap

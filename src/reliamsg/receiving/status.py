@@ -56,9 +56,12 @@ class StreamStatus:
     gap: Gap | None
     """What holds the stream up, if anything is missing."""
     gap_elapsed_s: float
+    """For how long it has held the stream up, as far as that counts."""
     failing: bool
     """A message whose handling failed waits to be handed out again."""
     halted: bool
+    gap_held: bool = False
+    """With ``on_gap="hold"``: the gap's time is over, and it holds the stream until it is filled or accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +202,5 @@ def _stream(state: StreamState) -> StreamStatus:
         state.clock.elapsed,
         state.failing,
         state.halted,
+        state.hold.by is not None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from reliamsg.errors import GapError, GroupBusy, InboxWriteError, ReliamsgError
+from reliamsg.errors import GapError, GapHeld, GroupBusy, InboxWriteError, ReliamsgError
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import GapItem, ReceivingEngine
@@ -28,6 +28,8 @@ __all__ = ["ConsumerProcess"]
 CHUNK_MESSAGES = 64
 HANDLING_S = 0.002
 """A handler takes up to so long."""
+OPERATOR_S = (0.1, 3.0)
+"""An operator looks at a held stream after so long, and again."""
 SLOW_S = (0.05, 1.0)
 """Some take so long."""
 
@@ -143,7 +145,12 @@ class ConsumerProcess(Process):
         errors = engine.take_errors()
         self.world.told(self, errors)
         for error in errors:
-            if isinstance(error, GapError):
+            if isinstance(error, GapHeld):
+                self.note(f"is told: {error}; the stream is held")
+                self.after(
+                    self.random.uniform(*OPERATOR_S), lambda stream=error.gap.stream: self._held(stream)
+                )
+            elif isinstance(error, GapError):
                 self.note(f"is told: {error}")
                 self.world.oracle.missed(self.group, self.name, error.gap)
         fatal = engine.shared.fatal
@@ -286,10 +293,26 @@ class ConsumerProcess(Process):
         """Decide on a gap."""
         if self.world.scenario.on_gap == "wait" and not self._in_vain(item.gap):
             return
-        self.note(f"accepts: {item.gap}")
-        if engine.accept(item.gap):
-            self.world.oracle.gap(self.group, self.name, item.gap)
-            self._accepted.append(item.gap)
+        self._accept(engine, item.gap)
+
+    def _accept(self, engine: ReceivingEngine, gap: Gap) -> None:
+        self.note(f"accepts: {gap}")
+        if engine.accept(gap):
+            self.world.oracle.gap(self.group, self.name, gap)
+            self._accepted.append(gap)
+
+    def _held(self, stream: Stream) -> None:
+        """An operator looks at a stream that was reported as held, now and then until it is not any more."""
+        engine = self.engine
+        state = None if engine is None else engine.shared.core.streams.get(stream)
+        if engine is None or state is None or state.hold.reported is None:
+            return
+        gap = state.hold.by
+        retained = self.world.scenario.release == "consumed"
+        if gap is not None and (not retained or self._in_vain(gap)):
+            self._accept(engine, gap)
+            self.wake()
+        self.after(self.random.uniform(*OPERATOR_S), lambda: self._held(stream))
 
     def _in_vain(self, gap: Gap) -> bool:
         """Whether waiting helps no more: a disk took what is missing with it, or nobody listens to this inbox."""
@@ -300,7 +323,7 @@ class ConsumerProcess(Process):
     def tell_journalled(self) -> None:
         """Tell the judge what applications are not told: what came before the group joined, what was skipped or
         came in an epoch that was over, and what had become durable of what its consumers did before they ended."""
-        skips = self.world.scenario.on_gap == "skip"
+        skips, holds = (self.world.scenario.on_gap == policy for policy in ("skip", "hold"))
         with self.drive.reading() as connection:
             rows = list(read_journal(connection, self._told_lsn))
         for row in rows:
@@ -317,7 +340,7 @@ class ConsumerProcess(Process):
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
             elif row.kind == "declared":
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
-                if skips or row.reason == "superseded":
+                if skips or row.reason == "superseded" or (holds and row.reason == "removed"):
                     self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
                 begins = gap.stream, gap.epoch, gap.first
                 self._accepted = [g for g in self._accepted if (g.stream, g.epoch, g.first) != begins]

@@ -32,7 +32,7 @@ class Scenario:
     confirm: Confirm = "all"
     keys: bool = False
     wire: Literal["batch", "plain"] = "batch"
-    on_gap: Literal["accept", "skip", "wait"] = "accept"
+    on_gap: Literal["accept", "skip", "wait", "hold"] = "accept"
     gap_timeout: float = 5.0
     takeover_timeout: float = 16.0
     hello_timeout: float = 1.0
@@ -79,8 +79,8 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     standbys = chance.random() < 0.12
     consumed = standbys or chance.random() < 0.5
     confirm: Confirm = chance.choice(["all", "all", "any", "all-active", Quorum(min(2, len(sites)))])
-    gaps: list[Literal["accept", "skip", "wait"]] = (
-        ["wait", "wait", "accept", "skip"] if consumed else ["accept", "skip"]
+    gaps: list[Literal["accept", "skip", "wait", "hold"]] = (
+        ["wait", "hold", "hold", "accept", "skip"] if consumed else ["accept", "skip", "hold"]
     )
     keys = chance.random() < 0.2 or "forged" in (fixed or ())
     plain = chance.random() < 0.1

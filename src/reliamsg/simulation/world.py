@@ -142,7 +142,7 @@ class World:
         s = self.scenario
         return Rules(
             max_unacknowledged=50, max_deliveries=50, gap_timeout=s.gap_timeout, skip_gaps=s.on_gap == "skip",
-            nak_delay=0.5, repair_timeout=60.0, signed=s.keys, seed=seed,
+            hold_gaps=s.on_gap == "hold", nak_delay=0.5, repair_timeout=60.0, signed=s.keys, seed=seed,
         )  # fmt: skip
 
     # -- what processes tell --------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class World:
         for consumer in self.consumers:
             consumer.tell_journalled()
             consumer.tell_letters()
-        holds = self.scenario.release == "consumed" and self.scenario.on_gap == "wait"
+        holds = self.scenario.release == "consumed" and self.scenario.on_gap in ("wait", "hold")
         self.oracle.judge(set(self.scenario.groups) - self.unheard if holds else ())
 
     @property

@@ -39,6 +39,8 @@ class History(msgspec.Struct):
     """(epoch, (epoch, number)) of a :class:`~reliamsg.core.stream.Doubt`."""
     vouched: int = 0
     """The highest epoch that was vouched for though it was far ahead."""
+    accepted: list[tuple[int, int, int]] = []
+    """(epoch, first, last): accepted as lost, to be passed when it is their turn."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,130 @@
+"""``on_gap="hold"``: a gap holds its stream, and that alone, until it is filled or accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliamsg.errors import GapHeld
+from reliamsg.message import Gap, Stream
+from reliamsg.receiving.status import status_of
+from tests.receiving.test_journals import rows
+from tests.receiving.tools import TOPIC, Bench, send, seqs
+
+HELD = Stream("held", TOPIC)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "inbox.db", gap_timeout=5.0, hold_gaps=True)
+
+
+def gapped(bench: Bench, last: int = 6) -> Gap:
+    """Messages 1, 2 and 5 to `last` of a stream arrive, and their gap's time passes."""
+    send(bench.network["dc1"], 1, 2, producer="held")
+    send(bench.network["dc1"], 5, last, producer="held")
+    bench.settle()
+    assert seqs(bench.take()) == [1, 2]
+    bench.settle(8.0)
+    (error,) = bench.engine.take_errors()
+    assert isinstance(error, GapHeld)
+    assert (error.gap.first, error.gap.last) == (3, 4)
+    return error.gap
+
+
+def is_held(bench: Bench) -> bool:
+    return status_of(bench.engine).streams[HELD].gap_held
+
+
+def test_a_held_stream_holds_up_no_other_and_is_reported_once(bench: Bench) -> None:
+    gapped(bench)
+    for number in range(1, 30):
+        send(bench.network["dc1"], number, number, producer="other")
+        bench.settle(5.0)
+        assert seqs(bench.take()) == [number]
+    assert is_held(bench)
+    assert bench.engine.take_errors() == []
+    assert len(rows(bench.path, "gap_held")) == 1
+
+
+def test_it_goes_on_by_itself_when_the_messages_arrive(bench: Bench) -> None:
+    gapped(bench)
+    send(bench.network["dc2"], 3, 4, producer="held")
+    bench.settle()
+    assert seqs(bench.take()) == [3, 4, 5, 6]
+    assert not is_held(bench)
+
+
+def test_a_part_that_arrives_leaves_one_episode(bench: Bench) -> None:
+    gap = gapped(bench)
+    send(bench.network["dc2"], 3, 3, producer="held")
+    bench.settle()
+    assert seqs(bench.take()) == [3]
+    bench.settle(8.0)
+    assert is_held(bench)
+    assert bench.engine.take_errors() == []
+    assert bench.engine.accept(gap)
+    bench.settle()
+    assert seqs(bench.take()) == [5, 6]
+
+
+def test_acceptance_goes_on_and_the_next_gap_is_an_episode_of_its_own(bench: Bench) -> None:
+    gap = gapped(bench)
+    assert bench.engine.accept(gap)
+    assert not bench.engine.accept(gap)
+    send(bench.network["dc1"], 9, 9, producer="held")
+    bench.settle()
+    assert seqs(bench.take()) == [5, 6]
+    bench.settle(8.0)
+    (error,) = bench.engine.take_errors()
+    assert isinstance(error, GapHeld)
+    assert (error.gap.first, error.gap.last) == (7, 8)
+    declared = [(row.first, row.last) for row in rows(bench.path, "declared")]
+    assert declared == [(3, 4)]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_hold_outlives_a_restart_and_is_reported_again_by_the_new_process(
+    bench: Bench, clean: bool
+) -> None:
+    gap = gapped(bench)
+    bench.reopen(clean=clean)
+    bench.settle(0.5)
+    (error,) = bench.engine.take_errors()
+    assert isinstance(error, GapHeld)
+    assert error.gap == gap
+    assert bench.engine.accept(gap)
+    bench.settle()
+    bench.reopen()
+    assert seqs(bench.take()) == [5, 6]
+
+
+def test_what_was_accepted_behind_unacknowledged_messages_outlives_a_crash(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 2, producer="held")
+    send(bench.network["dc1"], 5, 6, producer="held")
+    bench.settle()
+    assert seqs(bench.take(ack=False)) == [1, 2]
+    open_gap = status_of(bench.engine).streams[HELD].gap
+    assert open_gap is not None
+    assert bench.engine.accept(open_gap)
+    bench.engine.want_durable()
+    bench.settle()
+    assert rows(bench.path, "declared") == []
+    bench.reopen()
+    assert seqs(bench.take()) == [1, 2, 5, 6]
+    assert [(row.first, row.last) for row in rows(bench.path, "declared")] == [(3, 4)]
+
+
+def test_two_forged_messages_stop_nobody_else(bench: Bench) -> None:
+    for number in range(50):
+        send(bench.network["dc1"], 1, 1, producer=f"evil-{number}")
+        send(bench.network["dc1"], 3, 3, producer=f"evil-{number}")
+    bench.settle()
+    assert len(bench.take()) == 50
+    bench.settle(8.0)
+    assert len(bench.engine.take_errors()) == 50
+    for number in range(1, 10):
+        send(bench.network["dc1"], number, number, producer="honest")
+        bench.settle()
+        assert seqs(bench.take()) == [number]
