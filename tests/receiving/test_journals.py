@@ -147,7 +147,7 @@ def test_the_journal_says_how_gaps_are_treated(tmp_path: Path) -> None:
     (opened,) = rows(bench.path, "opened")
     assert opened.detail is not None
     assert opened.detail["gap_timeout"] == 5.0
-    assert (opened.detail["begin"], opened.detail["on_gap"]) == (Rules().begin, "raise")
+    assert (opened.detail["begin"], opened.detail["on_gap"]) == (Rules().begin, "hold")
     report = check_directory(tmp_path)
     assert not report.of_kind("gap_closed_early")
     assert not report.of_kind("gap_closed_late")

@@ -15,6 +15,7 @@ from reliamsg.cli.audit import audit
 from reliamsg.cli.chaos import chaos
 from reliamsg.cli.demo.command import demo
 from reliamsg.cli.group import group
+from reliamsg.cli.inbox import inbox
 from reliamsg.cli.journal import journal
 from reliamsg.cli.outbox import outbox
 from reliamsg.cli.publish import pub
@@ -40,7 +41,7 @@ def root(verbose: int) -> None:
     _log_to_stderr(verbose)
 
 
-for _command in (pub, sub, group, outbox, journal, audit, demo, chaos, simulate):
+for _command in (pub, sub, group, outbox, inbox, journal, audit, demo, chaos, simulate):
     root.add_command(_command)
 
 

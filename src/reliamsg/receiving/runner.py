@@ -7,6 +7,7 @@ import time
 
 from reliamsg.errors import FatalError, ReliamsgError
 from reliamsg.receiving.engine import ReceivingEngine
+from reliamsg.receiving.operating import Operating
 from reliamsg.receiving.reporter import OnError, Reporter
 from reliamsg.receiving.state import log
 from reliamsg.transport.network import Waker
@@ -27,6 +28,7 @@ class Runner:
         self.stopped = False
         """The application asked to end; set by :meth:`stop`."""
         self._reporter = Reporter(on_error, f"{name} errors")
+        self._operating = Operating(engine)
         self._waker = Waker()
         self._ending = False
         self._closed = False
@@ -35,6 +37,7 @@ class Runner:
         engine.shared.wake = self._waker.wake
 
     def start(self) -> None:
+        self._operating.step(self.engine.shared.clock())
         self.engine.start()
         self._thread.start()
 
@@ -48,6 +51,7 @@ class Runner:
         shared = engine.shared
         while not self._ending:
             deadline = self._step()
+            self._operating.step(shared.clock())
             self.report_errors()
             if self.stopped:
                 with shared.lock:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from reliamsg.errors import StoreMismatch
 from reliamsg.message import Stream
 from reliamsg.store.database import open_readonly, reading
 from reliamsg.store.inbox_rows import DeadLetter, GapRow
+from reliamsg.store.quarantine import QuarantinedDelivery, Selection, read_quarantined
 
-__all__ = ["InboxInfo", "StreamInfo", "inspect_inbox", "read_dead_letters"]
+__all__ = [
+    "InboxInfo", "InboxSummary", "StreamInfo", "check_inbox", "find_stream", "inspect_inbox", "list_gaps",
+    "list_quarantined", "list_streams", "read_dead_letters", "summarize_inbox",
+]  # fmt: skip
 
 
 def _dead_letters(connection: sqlite3.Connection, number: int | None, limit: int) -> list[DeadLetter]:
@@ -70,6 +75,25 @@ class InboxInfo:
     """The oldest 1,000."""
     dead_letter_count: int
     quarantined: int
+    """Samples of unusable deliveries."""
+
+
+@dataclass(frozen=True, slots=True)
+class InboxSummary:
+    """The same in numbers, for inboxes of any size."""
+
+    group: str
+    inbox_id: str
+    streams: int
+    gaps: int
+    """Streams that lack something at their heads."""
+    held_messages: int
+    held_bytes: int
+    dead_letters: int
+    samples: int
+    """Unusable deliveries that are kept to be looked at."""
+    quarantined: dict[str, tuple[int, int]]
+    """By reason, whole deliveries in quarantine, and their bytes."""
 
 
 def inspect_inbox(path: str | os.PathLike[str]) -> InboxInfo:
@@ -112,3 +136,97 @@ def _stream_info(connection: sqlite3.Connection, stream_id: int, stream: Stream)
         "SELECT epoch, first, last, elapsed_s FROM gap WHERE stream_id = ?", (stream_id,)
     ).fetchone()
     return StreamInfo(stream, row[0], row[1], held, None if gap is None else GapRow(stream, *gap))
+
+
+@contextlib.contextmanager
+def _looking(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
+    with reading(path), contextlib.closing(open_readonly(path)) as connection:
+        tables = {
+            name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")
+        }
+        if "held" not in tables:
+            raise StoreMismatch(f"{path}: this is no inbox")
+        if "quarantined_delivery" not in tables:
+            raise StoreMismatch(f"{path}: an older version wrote this inbox; open it once with this one")
+        yield connection
+
+
+def check_inbox(path: str | os.PathLike[str]) -> None:
+    """Raises :class:`StoreCorrupt` or :class:`StoreMismatch` where this is no inbox."""
+    with _looking(path):
+        pass
+
+
+def summarize_inbox(path: str | os.PathLike[str]) -> InboxSummary:
+    """What an inbox holds, in numbers. Raises what :func:`check_inbox` raises."""
+    with _looking(path) as connection:
+        meta = dict(connection.execute("SELECT name, value FROM meta").fetchall())
+
+        def number(sql: str) -> int:
+            return int(connection.execute(sql).fetchone()[0])
+
+        return InboxSummary(
+            meta["owner"],
+            meta.get("inbox_id", ""),
+            number("SELECT count(*) FROM stream"),
+            number("SELECT count(*) FROM gap"),
+            number("SELECT coalesce(sum(last - first + 1), 0) FROM held"),
+            number("SELECT coalesce(sum(size), 0) FROM held"),
+            number("SELECT count(*) FROM dead_letter"),
+            number("SELECT count(*) FROM quarantine"),
+            {
+                reason: (count, size)
+                for reason, count, size in connection.execute(
+                    "SELECT reason, count(*), sum(size) FROM quarantined_delivery GROUP BY reason ORDER BY reason"
+                )
+            },
+        )
+
+
+def list_streams(path: str | os.PathLike[str], limit: int) -> list[StreamInfo]:
+    """The first `limit` streams, by name (-1: all). Raises what :func:`check_inbox` raises."""
+    with _looking(path) as connection:
+        return [
+            _stream_info(connection, stream_id, Stream(*names))
+            for stream_id, *names in connection.execute(
+                "SELECT id, producer, topic, part FROM stream ORDER BY producer, topic, part LIMIT ?",
+                (limit,),
+            ).fetchall()
+        ]
+
+
+def list_gaps(path: str | os.PathLike[str], limit: int) -> list[GapRow]:
+    """The gaps at streams' heads, longest first (limit -1: all). Raises what :func:`check_inbox` raises."""
+    with _looking(path) as connection:
+        return [
+            GapRow(Stream(producer, topic, part), *gap)
+            for producer, topic, part, *gap in connection.execute(
+                "SELECT producer, topic, part, epoch, first, last, elapsed_s, waited_s FROM gap"
+                " JOIN stream ON stream.id = stream_id ORDER BY elapsed_s DESC, producer, topic, part LIMIT ?",
+                (limit,),
+            )
+        ]
+
+
+def list_quarantined(path: str | os.PathLike[str], limit: int) -> list[QuarantinedDelivery]:
+    """The oldest deliveries in quarantine, without their frames. Raises what :func:`check_inbox` raises."""
+    with _looking(path) as connection:
+        return read_quarantined(connection, Selection(), limit)
+
+
+def find_stream(path: str | os.PathLike[str], name: str) -> Stream | None:
+    """The stream of which anything is known here and that is written so; None where there is none."""
+    with _looking(path) as connection:
+        for table in ("stream", "quarantined_delivery"):
+            for at, character in enumerate(name):
+                if character != "/":
+                    continue
+                producer, rest = name[:at], name[at + 1 :]
+                topic, _, part = rest.partition("~")
+                row = connection.execute(
+                    f"SELECT producer, topic, part FROM {table} WHERE producer = ? AND topic = ? AND part = ? LIMIT 1",
+                    (producer, topic, int(part) if part.isdecimal() else 0),
+                ).fetchone()
+                if row is not None:
+                    return Stream(*row)
+    return None

@@ -30,10 +30,11 @@ lsn, how far its journal was committed; only the newest before a ``drained`` row
 next in its order),
 ``buffered``, ``delivered`` (digest; latency received→delivered),
 ``redelivered`` (the same, flagged; reason ``unjournalled`` where no row says that it had been handed out
-before: the process ended before a commit could), ``acknowledged``, ``gap_opened``, ``gap_held`` (its time is over, and it holds its stream; reason),
-``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was passed; reason; detail: elapsed, what its clock said, in
-seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``, ``quarantined`` (site, reason;
-a delivery was put into quarantine whole, and its broker may forget it), ``rejected`` (site, reason;
+before: the process ended before a commit could), ``acknowledged``, ``gap_opened``, ``gap_held`` (its time is over,
+and it holds its stream; reason), ``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was passed; reason;
+detail: elapsed, what its clock said, in seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``,
+``quarantined`` (site, reason; a delivery was put into quarantine whole, and its broker may forget it),
+``quarantine_discarded`` (an operator discarded it there), ``rejected`` (site, reason;
 detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site: its queue was seen empty;
 detail: count, likewise; heard, for each producer that a ``heard`` row told of since the last its lsn and the
 incarnation of the boot that it is of), ``closed``. A ``connected`` row whose session was gone has ``heard`` likewise.

@@ -1,0 +1,134 @@
+"""What an operator asks of the consumer that owns an inbox: files in a directory beside it.
+
+An inbox has one owner, and SQLite must not be written by two processes, so whoever is not the owner leaves a request.
+The owner carries it out within a second, commits that, and leaves an answer; where none runs, the next one does it when
+it opens the inbox. A request is a file ``<inbox>.requests/<name>.json``, written under another name and renamed, so
+that it is there whole or not at all. Carrying one out twice does no harm.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import stat
+import time
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from reliamsg.message import Stream
+
+__all__ = ["Answer", "Request", "RequestBox", "ask"]
+
+log = logging.getLogger("reliamsg.store")
+
+MAX_REQUEST_BYTES = 1024 * 1024
+MAX_AT_ONCE = 100
+POLL_S = 0.05
+"""How often an answer is looked for."""
+
+
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is to be done; which fields count depends on `action`."""
+
+    action: Literal["accept", "replay", "discard", "forget"]
+    stream: Stream | None = None
+    epoch: int = 0
+    first: int = 0
+    last: int | None = None
+    ids: tuple[int, ...] | None = None
+    reason: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What became of it."""
+
+    done: bool
+    text: str
+
+
+class RequestBox:
+    """The directory, as the inbox's owner sees it. Nothing here raises: what is unreadable is logged and removed."""
+
+    def __init__(self, inbox: Path) -> None:
+        self._path = _directory(inbox)
+
+    def waiting(self) -> list[tuple[str, Request]]:
+        """Requests and their names, oldest first."""
+        try:
+            names = sorted(name for name in os.listdir(self._path) if name.endswith(".json"))
+        except OSError:
+            return []  # nobody ever asked for anything
+        found: list[tuple[str, Request]] = []
+        for name in names[:MAX_AT_ONCE]:
+            try:
+                found.append((name, msgspec.json.decode(_read(self._path / name), type=Request)))
+            except (OSError, ValueError, msgspec.MsgspecError) as error:
+                log.warning("%s: not a request: %s", self._path / name, error)
+                self._remove(name)
+        return found
+
+    def answer(self, name: str, answer: Answer) -> None:
+        """The request was carried out, and that is durable."""
+        with contextlib.suppress(OSError):
+            _write(self._path, f"{name.removesuffix('.json')}.answer", msgspec.json.encode(answer))
+        self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        try:
+            os.unlink(self._path / name)
+        except OSError as error:
+            log.warning("%s: %s", self._path / name, error)
+
+
+def ask(inbox: Path, request: Request, timeout: float) -> Answer | None:
+    """Leave a request, durably, and wait up to `timeout` seconds for the answer; None where there was none, since no
+    consumer runs: then the request stays. Raises OSError."""
+    directory = _directory(inbox)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    name = f"{time.time_ns():020}-{secrets.token_hex(8)}"
+    _write(directory, f"{name}.json", msgspec.json.encode(request))
+    answer = directory / f"{name}.answer"
+    deadline = time.monotonic() + timeout
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            found = msgspec.json.decode(_read(answer), type=Answer)
+            answer.unlink()
+            return found
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(POLL_S)
+
+
+def _directory(inbox: Path) -> Path:
+    return Path(f"{os.path.realpath(inbox)}.requests")
+
+
+def _read(path: Path) -> bytes:
+    """A file of this user's; no link, no device, nothing that blocks."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MAX_REQUEST_BYTES:
+            raise ValueError("not a small file")
+        if about.st_uid not in (os.getuid(), 0):
+            raise ValueError("it belongs to another user")
+        return file.read(MAX_REQUEST_BYTES)
+
+
+def _write(directory: Path, name: str, data: bytes) -> None:
+    part = directory / f"{name}.part"
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    os.rename(part, directory / name)
+    above = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(above)
+    finally:
+        os.close(above)
