@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "errors", "forks", "keys"}
+BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal"}
 MIDDLE = {"core", "store", "transport"}
 UPPER = {"sending", "receiving"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "keys": {"errors"},
     "message": set(),
     "forks": set(),
+    "terminal": set(),
     "wire": BASE,
     "core": BASE,
     "store": BASE,
@@ -39,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "wire",
         "message",
         "errors",
+        "terminal",
         "store.journal",
         "store.database",
         "store.segment",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
@@ -20,6 +19,7 @@ from reliamsg.audit.session import make_session
 from reliamsg.audit.until import parse_until
 from reliamsg.audit.verdict import status, table
 from reliamsg.errors import ConfigError
+from reliamsg.terminal import say, say_json, say_text
 
 __all__ = ["main"]
 
@@ -104,7 +104,10 @@ def _command(
         Output(out)  # what is wrong with it is said before Spark is started
     with _session(master, journals) as spark:
         found = audit(spark, journals, out=out, expect=rules)
-    click.echo(json.dumps(found, ensure_ascii=False) if as_json else table(found))
+    if as_json:
+        say_json(found)
+    else:
+        say_text(table(found))
     return status(found)
 
 
@@ -171,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(text: str, code: int) -> int:
-    click.echo(f"reliamsg: {' '.join(text.split())}", err=True)
+    say(f"reliamsg: {' '.join(text.split())}", err=True)
     return code
 
 

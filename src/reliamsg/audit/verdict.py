@@ -9,6 +9,7 @@ from pyspark.sql import Row
 
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.ranges import LAST
+from reliamsg.terminal import printable
 
 __all__ = ["as_dict", "messages", "status", "table", "worst"]
 
@@ -130,4 +131,4 @@ def table(verdict: Mapping[str, Any], limit: int = 20) -> str:
         if len(shown) > limit:
             lines.append(f"  {len(shown) - limit:,} more {what} like these")
     lines.append(f"  {verdict['rows']:,} rows in {verdict['seconds']:.1f} s")
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))

@@ -22,6 +22,7 @@ from reliamsg.cli.publish import pub
 from reliamsg.cli.simulate import simulate
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line, status_of
 from reliamsg.cli.subscribe import sub
+from reliamsg.terminal import say, say_text
 
 __all__ = ["main"]
 
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  # the last line of defence: a user gets a line, not a traceback
         status = status_of(error)
         if status is Status.SOFTWARE and os.environ.get("RELIAMSG_TRACEBACK"):
-            traceback.print_exc()
+            say_text(traceback.format_exc().rstrip("\n"), err=True)
         _say(_describe(error, status))
         return status
     return result if isinstance(result, int) else Status.OK
@@ -89,7 +90,7 @@ def _describe(error: Exception, status: Status) -> str:
 
 
 def _say(text: str) -> None:
-    click.echo(f"reliamsg: {one_line(text)}", err=True)
+    say(f"reliamsg: {one_line(text)}", err=True)
 
 
 def _abandon_stdout() -> None:

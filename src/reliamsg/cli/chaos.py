@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliamsg.cli.options import SiteType, json_option, print_json
+from reliamsg.cli.options import SiteType, json_option
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
 from reliamsg.lab.process import LabError
+from reliamsg.terminal import say, say_json, say_text
 
 if TYPE_CHECKING:
     from reliamsg.lab.chaos.result import Result
@@ -41,7 +42,7 @@ def list_scenarios(as_json: bool) -> None:
 
     if as_json:
         for found in scenarios():
-            print_json(
+            say_json(
                 {
                     "scenario": found.name, "numbers": list(found.numbers), "promises": found.promises.split(),
                     "needs": sorted(found.needs), "own_brokers": found.own_brokers,
@@ -53,11 +54,11 @@ def list_scenarios(as_json: bool) -> None:
     for found in scenarios():
         numbers = ",".join(map(str, found.numbers)) or "-"
         needs = " ".join(sorted(found.needs))
-        click.echo(f"{numbers:>3}  {found.name:30} {found.promises:11}  {needs}")
-        click.echo(textwrap.indent(textwrap.fill(found.title, width - 5), " " * 5))
+        say(f"{numbers:>3}  {found.name:30} {found.promises:11}  {needs}")
+        say_text(textwrap.indent(textwrap.fill(found.title, width - 5), " " * 5))
     names = [found.name for found in scenarios() if found.earlier]
-    click.echo()
-    click.echo(
+    say()
+    say_text(
         textwrap.fill(f"Earlier runs with several faults: {', '.join(names)}.", width, break_on_hyphens=False)
     )
 
@@ -103,16 +104,16 @@ def run(
     _end_like_interrupted()
     for scenario in chosen:
         if not as_json:
-            click.echo(f"{scenario.name}: {scenario.title} (seed {seed})")
+            say(f"{scenario.name}: {scenario.title} (seed {seed})")
         result = run_scenario(
             scenario, _place(directory, scenario.name, seed), seed, messages=messages, sites=site, keep=keep,
-            on_event=lambda text: click.echo(f"  {text}", err=True),
+            on_event=lambda text: say(f"  {text}", err=True),
         )  # fmt: skip
         results.append(result)
         if as_json:
-            print_json(result.as_dict())
+            say_json(result.as_dict())
         else:
-            click.echo(result.text())
+            say_text(result.text())
     if len(results) > 1:
         _say_all(results, seed, as_json)
     return _status(results)
@@ -150,20 +151,20 @@ def campaign(runs: int, jobs: int, seed: int | None, directory: Path, black_box:
 
     def tell(result: Result) -> None:
         kept = "" if result.verdict == "complete" and not result.problems else f"; files: {result.files}"
-        click.echo(
+        say(
             f"seed {result.seed}: {result.verdict}, {result.messages:,} messages, {result.seconds:.1f} s, drained in"
             f" {result.drain_seconds:.1f} s ({', '.join(struck(result))}){kept}", err=as_json,
         )  # fmt: skip
         for problem in (*result.problems, *result.findings):
-            click.echo(f"  {problem}", err=as_json)
+            say(f"  {problem}", err=as_json)
 
     seed = secrets.randbelow(2**32) if seed is None else seed
     _end_like_interrupted()
     summary = perform(runs, directory.resolve(), seed, jobs=jobs, black_box=black_box, on_result=tell)
     if as_json:
-        print_json(summary.as_dict())
+        say_json(summary.as_dict())
     else:
-        click.echo(summary.text())
+        say_text(summary.text())
     if summary.missing:
         return Status.UNKNOWN
     return Status.OK if summary.ok else Status.INCOMPLETE
@@ -205,15 +206,15 @@ def _status(results: list[Result]) -> Status:
 
 def _say_all(results: list[Result], seed: int, as_json: bool) -> None:
     if as_json:
-        print_json(_total(results, seed))
+        say_json(_total(results, seed))
         return
     good = sum(result.ok for result in results)
     lacking = [result.scenario.name for result in results if result.missing]
     wrong = [result.scenario.name for result in results if not result.ok and not result.missing]
-    click.echo(f"{good} of {len(results)} scenarios are ok")
+    say(f"{good} of {len(results)} scenarios are ok")
     for text, which in (("not ok", wrong), ("not run, something is missing", lacking)):
         if which:
-            click.echo(f"{text}: {', '.join(which)}")
+            say(f"{text}: {', '.join(which)}")
 
 
 def _total(results: list[Result], seed: int) -> dict[str, Any]:

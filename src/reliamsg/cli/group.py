@@ -10,12 +10,12 @@ from reliamsg.cli.options import (
     NameType,
     build_sites,
     json_option,
-    print_json,
     site_options,
     timeout_option,
 )
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
 from reliamsg.errors import ReliamsgError
+from reliamsg.terminal import say, say_json
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
 
@@ -61,13 +61,11 @@ def create(
             results[one.name] = None
             if not as_json:
                 seconds = time.monotonic() - started
-                click.echo(
-                    f"{one.name}: group {name} keeps {', '.join(dict.fromkeys(topics))} ({seconds:.1f} s)"
-                )
+                say(f"{one.name}: group {name} keeps {', '.join(dict.fromkeys(topics))} ({seconds:.1f} s)")
     failed = [error for error in results.values() if error is not None]
     if as_json:
         sites = {site: {"created": error is None, "error": error} for site, error in results.items()}
-        print_json({"group": name, "topics": list(dict.fromkeys(topics)), "sites": sites})
+        say_json({"group": name, "topics": list(dict.fromkeys(topics)), "sites": sites})
     if failed:
         raise Failure(Status.UNAVAILABLE, "; ".join(failed))
     return Status.OK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from reliamsg.cli.options import json_option, print_json
+from reliamsg.cli.options import json_option
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
 from reliamsg.config import is_remote
+from reliamsg.terminal import say, say_json
 
 if TYPE_CHECKING:
     from reliamsg.store.journal import JournalRow
@@ -42,9 +42,9 @@ def export(files: tuple[str, ...], target: str, as_json: bool) -> int:
         _check_there(file)
         segments = export_file(file, target)
         if as_json:
-            print_json({"file": file, "segments": segments})
+            say_json({"file": file, "segments": segments})
         else:
-            click.echo(f"{file}: {segments:,} {'segment' if segments == 1 else 'segments'}")
+            say(f"{file}: {segments:,} {'segment' if segments == 1 else 'segments'}")
     return Status.OK
 
 
@@ -67,13 +67,13 @@ def cat(paths: tuple[str, ...], kinds: tuple[str, ...], client: str | None) -> i
             except _Damaged as error:
                 role, name, rows, problem = "", "", [], str(error)
             if problem:
-                click.echo(f"reliamsg: {one_line(problem)}", err=True)
+                say(f"reliamsg: {one_line(problem)}", err=True)
                 damaged += 1
             if client is not None and name != client:
                 continue
             for row in rows:
                 if not kinds or row.kind in kinds:
-                    sys.stdout.write(encode(_as_dict(role, name, row)).decode() + "\n")
+                    say_json(encode(_as_dict(role, name, row)), flush=False)
     if damaged:
         raise Failure(Status.DATA, f"{damaged} files could not be used")
     return Status.OK
@@ -95,7 +95,7 @@ def verify(path: str, as_json: bool) -> int:
     found.chains = merge_copies(found.chains)
     sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
     if as_json:
-        print_json(
+        say_json(
             {
                 "sound": sound,
                 "chains": [_chain_as_dict(chain) for chain in found.chains],
@@ -104,7 +104,7 @@ def verify(path: str, as_json: bool) -> int:
             }
         )
     else:
-        click.echo("\n".join(_lines(found)))
+        say(*_lines(found))
     return Status.OK if sound else Status.UNKNOWN
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from reliamsg.keys import KeyRing
 
 __all__ = [
     "ConfirmType", "NameType", "SiteType", "build_sites", "journal_option", "json_option", "keys_option",
-    "print_json", "site_options", "timeout_option",
+    "site_options", "timeout_option",
 ]  # fmt: skip
 
 MAX_KEYS_FILE_BYTES = 64 * 1024
@@ -174,8 +173,3 @@ def timeout_option(default: float | None, text: str) -> Callable[[F], F]:
         metavar="SECONDS",
         help=text,
     )
-
-
-def print_json(value: Any) -> None:
-    """One line of JSON on standard output."""
-    click.echo(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")))

@@ -13,7 +13,6 @@ from reliamsg.cli.options import (
     build_sites,
     json_option,
     keys_option,
-    print_json,
     site_options,
     timeout_option,
 )
@@ -22,6 +21,7 @@ from reliamsg.cli.sending import describe, drain, left
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
 from reliamsg.config import Confirm
+from reliamsg.terminal import say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def stats(file: str, as_json: bool) -> int:
         found["parked"] = [
             {"site": site, "stream": stream, "reason": reason} for site, stream, reason in info.parked
         ]
-        print_json({**found, "oldest_age_s": age})
+        say_json({**found, "oldest_age_s": age})
         return Status.OK
     oldest = "" if age is None else f", the oldest {age:,.1f} s old"
     lines = [
@@ -67,7 +67,7 @@ def stats(file: str, as_json: bool) -> int:
     lines += [f"not confirmed by {site}: {count:,} messages" for site, count in info.sites.items()]
     lines += [_of_group(member) for member in info.members]
     lines += [f"parked at {site}: {stream} ({reason})" for site, stream, reason in info.parked]
-    click.echo("\n".join(lines))
+    say(*lines)
     return Status.OK
 
 
@@ -96,7 +96,7 @@ def list_(file: str, limit: int, as_json: bool) -> int:
     for row in list_batches(file, limit):
         last = row.seq + row.count - 1
         if as_json:
-            print_json(
+            say_json(
                 {
                     "topic": row.stream.topic,
                     "partition": row.stream.partition,
@@ -109,9 +109,7 @@ def list_(file: str, limit: int, as_json: bool) -> int:
             )
         else:
             stored = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.wall_us / 1e6))
-            click.echo(
-                f"{stored}  {row.stream.topic}  epoch {row.epoch}  {row.seq} to {last}  {row.size:,} bytes"
-            )
+            say(f"{stored}  {row.stream.topic}  epoch {row.epoch}  {row.seq} to {last}  {row.size:,} bytes")
     return Status.OK
 
 
@@ -164,13 +162,13 @@ def drain_(
         finally:
             producer.close(0.0 if pending else _CLOSE_SECONDS)
     if as_json:
-        print_json({"producer": info.producer, "sent": before - pending, "pending": pending})
+        say_json({"producer": info.producer, "sent": before - pending, "pending": pending})
     done = "acknowledged" if consumed else "confirmed"
     if pending:
         status = stop.status if stop else Status.INCOMPLETE
         raise Failure(status, f"{pending:,} messages not yet {done} ({waiting})")
     if not as_json:
-        click.echo(f"{before - pending:,} messages of {info.producer} {done}; nothing remains")
+        say(f"{before - pending:,} messages of {info.producer} {done}; nothing remains")
     return Status.OK
 
 

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Self
 
+from reliamsg.terminal import rewrite
+
 __all__ = ["Progress"]
 
 _EVERY_SECONDS = 0.2
@@ -27,8 +29,7 @@ class Progress:
         if self._active and now >= self._due:
             self._due = now + _EVERY_SECONDS
             width = shutil.get_terminal_size().columns
-            sys.stderr.write("\r\x1b[K" + text()[: width - 1])
-            sys.stderr.flush()
+            rewrite(text(), width - 1)
             self._shown = True
 
     def __enter__(self) -> Self:
@@ -36,5 +37,4 @@ class Progress:
 
     def __exit__(self, *exc: object) -> None:
         if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            rewrite("", 0)

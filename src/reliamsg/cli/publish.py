@@ -14,7 +14,6 @@ from reliamsg.cli.options import (
     journal_option,
     json_option,
     keys_option,
-    print_json,
     site_options,
     timeout_option,
 )
@@ -24,6 +23,7 @@ from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, status_of
 from reliamsg.config import Confirm
 from reliamsg.errors import FatalError, OutboxFull, TransientError
+from reliamsg.terminal import say_json
 
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
@@ -171,7 +171,7 @@ def _report(
 ) -> int:
     remaining = _remaining(taken, pending, waiting, done)
     if as_json:
-        print_json({"lines": taken, "pending": pending, "interrupted": bool(stop)})
+        say_json({"lines": taken, "pending": pending, "interrupted": bool(stop)})
     if trouble is not None:
         raise Failure(trouble.status, f"{trouble}; {remaining}")
     if stop:

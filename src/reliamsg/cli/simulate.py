@@ -14,6 +14,7 @@ from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.runner import Outcome, run, run_many
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.shrink import shrink
+from reliamsg.terminal import say, say_json, say_text
 
 __all__ = ["simulate"]
 
@@ -97,7 +98,7 @@ def simulate(
         raise click.UsageError(f"--keep {keep}: it exists and is not empty")
     if trace and seed is not None:
         for line in run(draw(seed, messages, faults), keep=True).lines:
-            click.echo(line)
+            say(line)
     failed: list[Outcome] = []
 
     def told(outcome: Outcome) -> None:
@@ -111,36 +112,36 @@ def simulate(
         _shrink(failed[0])
     idle = summary.idle_faults if every_fault else []
     if as_json:
-        click.echo(msgspec.json.encode(summary.as_dict()).decode())
+        say_json(msgspec.json.encode(summary.as_dict()))
     else:
         for name, times in summary.faults.items():
             if times or every_fault:
-                click.echo(f"  {name:20} {times:8,}  {FAULTS[name][1]}")
-        click.echo(
+                say(f"  {name:20} {times:8,}  {FAULTS[name][1]}")
+        say(
             f"{summary.seeds:,} runs, {len(summary.failing_seeds)} with violations,"
             f" {summary.runs_per_minute:,.0f} a minute"
         )
     for name in idle:
-        click.echo(f"reliamsg: the fault {name} never struck", err=True)
+        say(f"reliamsg: the fault {name} never struck", err=True)
     return Status.INCOMPLETE if failed or idle else Status.OK
 
 
 def _tell(outcome: Outcome, messages: int) -> None:
     scenario = outcome.scenario
-    click.echo(f"seed {scenario.seed}: {scenario.described()}")
+    say(f"seed {scenario.seed}: {scenario.described()}")
     for violation in outcome.violations[:10]:
-        click.echo(f"  {violation}")
+        say(f"  {violation}")
     if len(outcome.violations) > 10:
-        click.echo(f"  and {len(outcome.violations) - 10} more")
+        say(f"  and {len(outcome.violations) - 10} more")
     if outcome.error:
-        click.echo(outcome.error)
-    click.echo(f"  again: reliamsg simulate --seed {scenario.seed} --messages {messages} --trace")
+        say_text(outcome.error)
+    say(f"  again: reliamsg simulate --seed {scenario.seed} --messages {messages} --trace")
 
 
 def _shrink(outcome: Outcome) -> None:
-    small = shrink(outcome, lambda line: click.echo(f"  {line}"))
+    small = shrink(outcome, lambda line: say(f"  {line}"))
     scenario = small.scenario
     for line in small.lines:
-        click.echo(line)
+        say(line)
     _tell(small, scenario.messages)
-    click.echo(f"  with --faults {','.join(scenario.faults) or 'none'}")
+    say(f"  with --faults {','.join(scenario.faults) or 'none'}")

@@ -6,6 +6,7 @@ import re
 from enum import IntEnum
 
 from reliamsg import errors
+from reliamsg.terminal import printable
 
 __all__ = ["EXIT_CODES_HELP", "Failure", "Status", "one_line", "status_of"]
 
@@ -67,7 +68,8 @@ _BY_ERROR: tuple[tuple[type[Exception], Status], ...] = (
     (OSError, Status.IO),
 )
 
-_LOGIN = re.compile(r"//[^/\s@]*@")
+_LOGIN = re.compile(r"//\S*@")
+"""What may be a login: a password can hold a slash that should have been escaped, and each of several hosts has one."""
 
 
 class Failure(Exception):
@@ -84,5 +86,6 @@ def status_of(error: Exception) -> Status:
 
 
 def one_line(text: object) -> str:
-    """`text` in one line, without what stands between ``//`` and ``@`` of a URL: it may be a password."""
-    return _LOGIN.sub("//", " ".join(str(text).split()))
+    """`text` in one line that is safe to print, without what stands between ``//`` and the last ``@`` of a URL: it may
+    be a password."""
+    return printable(_LOGIN.sub("//", " ".join(str(text).split())))

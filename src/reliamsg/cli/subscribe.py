@@ -25,6 +25,7 @@ from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
 from reliamsg.errors import GapError
 from reliamsg.message import Gap, Message
+from reliamsg.terminal import ascii_json, printable, say
 
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
@@ -90,7 +91,8 @@ def sub(
     nobody reads the output any more, and after --timeout; with 1 instead where --count was not reached.
 
     With --json a line is an object with id, producer, topic, epoch, seq, key, headers, redelivered and body, or
-    body_base64 where the body is no UTF-8 text.
+    body_base64 where the body is no UTF-8 text. Where standard output is a terminal, control characters and
+    what can't be seen are shown as escapes; anywhere else a body is written byte for byte.
     """
     from reliamsg.receiving.consumer import Consumer
 
@@ -133,7 +135,7 @@ class _Writer:
     def __init__(self, output: BinaryIO, as_json: bool) -> None:
         self.count = 0
         self._output = output
-        self._line = _json_line if as_json else _body_line
+        self._line = _json_line if as_json else _shown_line if output.isatty() else _body_line
 
     def write(self, messages: list[Message]) -> None:
         self._output.write(b"".join([self._line(message) for message in messages]))
@@ -191,12 +193,17 @@ def _some(consumer: Consumer, most: int) -> tuple[list[Message], GapError | None
 
 
 def _report_gap(gap: Gap) -> Literal["skip"]:
-    click.echo(f"reliamsg: {one_line(gap)}; skipped", err=True)
+    say(f"reliamsg: {one_line(gap)}; skipped", err=True)
     return "skip"
 
 
 def _body_line(message: Message) -> bytes:
     return message.body + b"\n"
+
+
+def _shown_line(message: Message) -> bytes:
+    """For a terminal, which would obey some bodies."""
+    return f"{printable(message.body.decode(errors='backslashreplace'))}\n".encode()
 
 
 def _json_line(message: Message) -> bytes:
@@ -214,7 +221,7 @@ def _json_line(message: Message) -> bytes:
         found["body"] = message.body.decode()
     except UnicodeDecodeError:
         found["body_base64"] = base64.b64encode(message.body).decode()
-    return json.dumps(found, ensure_ascii=False).encode() + b"\n"
+    return ascii_json(json.dumps(found)).encode() + b"\n"
 
 
 def _silence_stdout() -> None:

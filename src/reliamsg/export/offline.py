@@ -11,7 +11,7 @@ from typing import Literal
 from reliamsg.errors import ConfigError
 from reliamsg.export.segments import check_client, make_segment
 from reliamsg.export.target import open_target
-from reliamsg.store.database import Database, Kind, open_readonly
+from reliamsg.store.database import Database, Kind, open_readonly, reading
 from reliamsg.store.exported import Exported
 from reliamsg.store.journal import Journal
 
@@ -50,7 +50,7 @@ def export_file(
 
 def _owner(path: str | os.PathLike[str]) -> tuple[Kind, str]:
     """What kind of file it is, and whose."""
-    with contextlib.closing(open_readonly(Path(path))) as connection:
+    with reading(path), contextlib.closing(open_readonly(Path(path))) as connection:
         return _kind(connection), connection.execute(
             "SELECT value FROM meta WHERE name = 'owner'"
         ).fetchone()[0]

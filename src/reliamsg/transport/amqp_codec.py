@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS
+from reliamsg.terminal import printable
 from reliamsg.transport.base import Outgoing
 from reliamsg.wire.address import topic_address
 
@@ -136,8 +137,8 @@ def ack_frame(channel: int, tag: int, multiple: bool) -> bytes:
 
 
 def text(value: object) -> str:
-    """A short string as the client library decoded it: bytes where it was not UTF-8."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    """A short string as the client library decoded it, bytes where it was not UTF-8; safe to be logged and shown."""
+    return printable(value.decode(errors="backslashreplace") if isinstance(value, bytes) else value)
 
 
 def readable_headers(raw: object) -> tuple[dict[str, str], str | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from reliamsg.message import Stream
+from reliamsg.terminal import printable
 from reliamsg.verify.spans import ENDLESS
 
 __all__ = ["KINDS", "Counts", "Finding", "Report", "Severity", "SiteCounts", "Verdict", "worst"]
@@ -253,4 +254,4 @@ class Report:
             lines += [f"  {finding.severity}: {finding}" for finding in found[:limit]]
             if len(found) > limit:
                 lines.append(f"  {found[0].severity}: {kind}: {len(found) - limit} more like these")
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))

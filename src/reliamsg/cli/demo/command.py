@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reliamsg.cli.options import json_option, print_json
+from reliamsg.cli.options import json_option
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
+from reliamsg.terminal import say, say_json, say_text
 
 if TYPE_CHECKING:
     from reliamsg.cli.demo.director import Outcome
@@ -63,10 +64,10 @@ def demo(messages: int, kind: Kind, directory: Path | None, as_json: bool) -> in
         place.keep = place.keep or status is not Status.OK
         kept = str(place.path) if place.keep else None
         if as_json:
-            print_json(as_dict(outcome, kind, kept))
+            say_json(as_dict(outcome, kind, kept))
         else:
-            click.echo("\n" + text(outcome, plan, kind, plain_kind))
-            click.echo(f"{'Files':21}{kept or 'removed (--dir keeps them)'}")
+            say_text("\n" + text(outcome, plan, kind, plain_kind))
+            say(f"{'Files':21}{kept or 'removed (--dir keeps them)'}")
     return status
 
 

@@ -8,10 +8,9 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-import click
-
 from reliamsg.cli.demo.plan import Plan
 from reliamsg.cli.demo.watch import Watch
+from reliamsg.terminal import printable, say
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -66,10 +65,10 @@ class LineDisplay:
         parts = [f"published {sum(watch.published.values()):,} of {self._total:,}"]
         parts += [f"confirmed by {site} {count:,}" for site, count in watch.confirmed.items()]
         parts += [f"delivered to {group} {count:,}" for group, count in watch.acknowledged.items()]
-        click.echo(f"{self._clock}  {'; '.join(parts)}", err=True)
+        say(f"{self._clock}  {'; '.join(parts)}", err=True)
 
     def event(self, text: str) -> None:
-        click.echo(f"{self._clock}  * {text}", err=True)
+        say(f"{self._clock}  * {text}", err=True)
 
     def __enter__(self) -> Self:
         return self
@@ -100,7 +99,7 @@ class LiveDisplay:
         self._watch = watch
 
     def event(self, text: str) -> None:
-        self._events.append(f"{self._clock}  {text}")
+        self._events.append(f"{self._clock}  {printable(text)}")
 
     def _draw(self) -> Group:
         from rich.console import Group
