@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import pty
+import shutil
 import sqlite3
 import sys
 import unicodedata
@@ -165,6 +166,14 @@ LOOKERS = {
     "outbox stats --json": ["outbox", "stats", "--json"],
     "outbox ls": ["outbox", "ls"],
     "outbox ls --json": ["outbox", "ls", "--json"],
+    "inbox stats": ["inbox", "stats"],
+    "inbox stats --json": ["inbox", "stats", "--json"],
+    "inbox ls": ["inbox", "ls"],
+    "inbox ls --json": ["inbox", "ls", "--json"],
+    "inbox gaps": ["inbox", "gaps"],
+    "inbox gaps --json": ["inbox", "gaps", "--json"],
+    "inbox quarantine list": ["inbox", "quarantine", "list"],
+    "inbox quarantine list --json": ["inbox", "quarantine", "list", "--json"],
 }
 
 
@@ -181,13 +190,28 @@ def test_files_of_strangers(role: str, command: str, tmp_path: Path) -> None:
     raw = seeds.outbox_file() if role == "outbox" else seeds.inbox_file()
     for path in spoiled(raw, tmp_path / f"{role}.db"):
         shown += check(*LOOKERS[command], path)
-    if command.startswith(("journal", role)):
+    if command.startswith(("journal", role)) and "quarantine" not in command:
         assert "pwned" in shown
 
 
 def test_exports_of_strangers(tmp_path: Path) -> None:
     for number, path in enumerate(spoiled(seeds.inbox_file(), tmp_path / "inbox.db")):
-        check("journal", "export", path, "--to", tmp_path / f"out{number}")
+        out = tmp_path / "below" / f"out{number}"
+        check("journal", "export", path, "--to", out)
+        assert not [file for file in tmp_path.rglob("*.ndjson") if out not in file.parents]
+        shutil.rmtree(out, ignore_errors=True)
+
+
+@pytest.mark.parametrize("boot", ["../../../../outside", "/outside", "a/b", "", "A" * 16])
+def test_an_export_stays_below_its_directory(boot: str, tmp_path: Path) -> None:
+    """A boot becomes part of a file's name."""
+    path = tmp_path / "inbox.db"
+    path.write_bytes(seeds.inbox_file())
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE journal SET boot = ?", (boot,))
+        connection.commit()
+    assert reliamsg_here("journal", "export", path, "--to", tmp_path / "a" / "b").returncode == 65
+    assert not list(tmp_path.rglob("*.ndjson"))
 
 
 RUNNING = ("demo", "chaos", "simulate")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reliamsg.cli.options import json_option, print_json, timeout_option
+from reliamsg.cli.options import json_option, timeout_option
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
+from reliamsg.terminal import printable, say, say_json
 
 if TYPE_CHECKING:
     from reliamsg.store.requests import Request
@@ -43,7 +44,7 @@ def stats(file: str, as_json: bool) -> int:
 
     found = summarize_inbox(file)
     if as_json:
-        print_json(asdict(found))
+        say_json(asdict(found))
         return Status.OK
     lines = [
         f"group {one_line(found.group)}, inbox {found.inbox_id}",
@@ -55,7 +56,7 @@ def stats(file: str, as_json: bool) -> int:
         f"in quarantine ({one_line(reason)}): {count:,} deliveries, {size:,} bytes"
         for reason, (count, size) in found.quarantined.items()
     ]
-    click.echo("\n".join(lines))
+    say(*lines)
     return Status.OK
 
 
@@ -72,13 +73,11 @@ def list_(file: str, limit: int, as_json: bool) -> int:
 
     for info in list_streams(file, limit):
         if as_json:
-            print_json(
+            say_json(
                 {**_named(info.stream), "epoch": info.epoch, "position": info.position, "held": info.held}
             )
         else:
-            click.echo(
-                f"{one_line(info.stream)}  epoch {info.epoch}  position {info.position}  {info.held:,} held"
-            )
+            say(f"{one_line(info.stream)}  epoch {info.epoch}  position {info.position}  {info.held:,} held")
     return Status.OK
 
 
@@ -95,7 +94,7 @@ def gaps(file: str, limit: int, as_json: bool) -> int:
 
     for gap in list_gaps(file, limit):
         if as_json:
-            print_json(
+            say_json(
                 {
                     **_named(gap.stream), "epoch": gap.epoch, "first": gap.first, "last": gap.last,
                     "elapsed_s": gap.elapsed_s, "waited_s": gap.waited_s,
@@ -103,7 +102,7 @@ def gaps(file: str, limit: int, as_json: bool) -> int:
             )  # fmt: skip
         else:
             last = "an unknown end" if gap.last is None else gap.last
-            click.echo(
+            say(
                 f"{one_line(gap.stream)}  lacks {gap.first} to {last} of epoch {gap.epoch}"
                 f"  for {gap.elapsed_s:,.1f} s"
             )
@@ -126,11 +125,12 @@ def accept(file: str, streams: tuple[str, ...], everything: bool, timeout: float
 
     if not streams and not everything:
         raise click.UsageError("name streams, or give --all")
-    found = {str(gap.stream): gap for gap in list_gaps(file, -1)}
-    missing = sorted(set(streams) - set(found))
+    found = {printable(gap.stream): gap for gap in list_gaps(file, -1)}
+    named = [printable(name) for name in streams]
+    missing = sorted(set(named) - set(found))
     if missing:
         raise Failure(Status.INCOMPLETE, f"{missing[0]} lacks nothing")
-    for name in found if everything else streams:
+    for name in found if everything else named:
         gap = found[name]
         _ask(file, Request("accept", gap.stream, gap.epoch, gap.first, gap.last), timeout)
     return Status.OK
@@ -151,7 +151,7 @@ def list_quarantine(file: str, limit: int, as_json: bool) -> int:
 
     for one in list_quarantined(file, limit):
         if as_json:
-            print_json(
+            say_json(
                 {
                     "id": one.id, "reason": one.reason, "site": one.site, **_named(one.stream), "epoch": one.epoch,
                     "first": one.first, "last": one.last, "bytes": one.size, "received_us": one.received_us,
@@ -160,7 +160,7 @@ def list_quarantine(file: str, limit: int, as_json: bool) -> int:
             )  # fmt: skip
         else:
             came = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(one.received_us / 1e6))
-            click.echo(
+            say(
                 f"{one.id}  {came}  {one_line(one.reason)}  {one_line(one.stream)}  epoch {one.epoch}"
                 f"  {one.first} to {one.last}  {one.size:,} bytes"
             )
@@ -212,9 +212,9 @@ def _ask(file: str, request: Request, timeout: float) -> None:
     check_inbox(file)
     answer = ask(Path(file), request, timeout)
     if answer is None:
-        click.echo("no consumer has the inbox open: the next one that opens it carries this out")
+        say("no consumer has the inbox open: the next one that opens it carries this out")
     elif answer.done:
-        click.echo(one_line(answer.text))
+        say(one_line(answer.text))
     else:
         raise Failure(Status.INCOMPLETE, answer.text)
 

@@ -44,6 +44,7 @@ Role = Literal["producer", "group"]
 _MAX_LSN_DIGITS = 19  # of 2**63
 _UNREADABLE = (ValueError, RecursionError)
 """What JSON that is none, is no UTF-8 or nests too deep makes its decoder raise."""
+_BOOT = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(r"(?P<boot>[0-9a-f]{16})-(?P<first>[0-9]{19})-(?P<digest>[0-9a-f]{64})\.ndjson")
 
 
@@ -106,6 +107,8 @@ def encode(role: Role, client: str, rows: Sequence[JournalRow], parent: str | No
     first, last = rows[0], rows[-1]
     if any(row.boot != first.boot for row in rows) or last.lsn - first.lsn + 1 != len(rows):
         raise ValueError("a segment takes consecutive rows of one boot")
+    if _BOOT.fullmatch(first.boot) is None:  # it becomes part of the file's name
+        raise ValueError("a boot that is not 16 hexadecimal digits")
     header = Header(
         role=role, client=client, boot=first.boot, first_lsn=first.lsn, last_lsn=last.lsn, rows=len(rows), parent=parent
     )  # fmt: skip
