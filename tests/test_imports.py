@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal"}
+BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "wakeup"}
 MIDDLE = {"core", "store", "transport"}
 UPPER = {"sending", "receiving"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "message": set(),
     "forks": set(),
     "terminal": set(),
+    "wakeup": set(),
     "wire": BASE,
     "core": BASE,
     "store": BASE,

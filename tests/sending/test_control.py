@@ -201,7 +201,7 @@ class TestConsumed:
         other.tell(settled(engine, "t", 3))
         bench.run(10.0)
         assert inspect_outbox(bench.path).messages == 0
-        assert engine.held_bytes == engine.retention.stored_bytes == 0
+        assert engine.admission.stored == engine.retention.stored_bytes == 0
         told = [(row.group, row.first, row.last) for row in journal(bench.path, "consumed")]
         assert sorted(told) == [("g", 1, 3), ("h", 1, 2), ("h", 3, 3)] or sorted(told) == [
             ("g", 1, 3),
@@ -242,10 +242,10 @@ class TestConsumed:
         bench.run(0.01)
         again = bench.open(GROUPS, release="consumed", retain_seconds=0.0, hello_timeout=0)
         assert again.status().groups[0].position == (first, 4)
-        held = again.held_bytes
+        held = again.admission.stored
         bench.run(10.0)
         assert inspect_outbox(bench.path).messages == 1
-        assert again.retention.stored_bytes == again.held_bytes == held > 0
+        assert again.retention.stored_bytes == again.admission.stored == held > 0
 
     def test_streams_that_interleave_leave_independently(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -266,7 +266,7 @@ class TestConsumed:
         )
         bench.run(10.0)
         assert inspect_outbox(bench.path).messages == 0
-        assert again.held_bytes == 0
+        assert again.admission.stored == 0
 
     def test_what_is_not_published_stays_too(self, bench: Bench, tmp_path: Path) -> None:
         bench = Bench(tmp_path / "two.db", "dc1", "dc2")
@@ -516,4 +516,4 @@ def test_a_group_that_lags_on_one_stream_costs_the_others_nothing(
     )
     bench.run(10.0)
     assert inspect_outbox(bench.path).messages == 0
-    assert again.held_bytes == again.retention.stored_bytes == 0
+    assert again.admission.stored == again.retention.stored_bytes == 0

@@ -158,7 +158,7 @@ def test_nothing_leaves_before_the_group_has_it(tmp_path: Path, attempt: int, se
             break
     assert model.acknowledged == published
     assert held(bench.path) == set()
-    assert engine.held_bytes == engine.retention.stored_bytes == 0
+    assert engine.admission.stored == engine.retention.stored_bytes == 0
     assert all(group.behind == 0 for group in engine.status().groups)
     bench.close(engine)
     assert not bench.errors

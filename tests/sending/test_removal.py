@@ -37,7 +37,7 @@ def test_what_was_not_sent_is_never_sent(bench: Bench) -> None:
     assert cut.done
     assert not gone.done
     assert gone.sites == {"dc1": "removed"}
-    assert engine.pending() == engine.held_bytes == 0
+    assert engine.pending() == engine.admission.stored == 0
     assert engine.status().sites["dc1"].behind == 0
     told = [(row.first, row.last, row.topic) for row in journal(bench.path, "removed")]
     assert told == [(2, 4, "t")]
@@ -73,7 +73,7 @@ def test_in_flight(bench: Bench) -> None:
     assert remove(engine, 1, 1) == 1, "all of the first batch"
     broker.release_confirms()
     bench.run(2.0)
-    assert engine.pending() == engine.held_bytes == 0
+    assert engine.pending() == engine.admission.stored == 0
     assert engine.core.sites["dc1"].bytes == 0
     broker.cut()
     bench.publish(engine, "t", b"6")
@@ -102,7 +102,7 @@ def test_a_hole_in_the_middle(bench: Bench) -> None:
     group.tell(settled(engine, "t", 5))
     bench.run(5.0)
     assert inspect_outbox(bench.path).messages == 0
-    assert engine.held_bytes == engine.retention.stored_bytes == 0
+    assert engine.admission.stored == engine.retention.stored_bytes == 0
 
 
 def test_what_fills_the_outbox_makes_room(bench: Bench) -> None:

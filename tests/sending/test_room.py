@@ -89,7 +89,7 @@ class TestRoom:
 
         thread = threading.Thread(target=publish)
         thread.start()
-        wait_for(lambda: producer._engine.intake._waiting)
+        wait_for(lambda: producer._engine.admission.waiting)
         assert not done.is_set()
         network["dc1"].up()
         thread.join(60)
@@ -116,7 +116,7 @@ class TestRoom:
 
         thread = threading.Thread(target=publish)
         thread.start()
-        wait_for(lambda: producer._engine.intake._waiting)
+        wait_for(lambda: producer._engine.admission.waiting)
         producer.close(timeout=0.0)
         thread.join(60)
         assert len(raised) == 1

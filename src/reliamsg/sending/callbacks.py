@@ -1,4 +1,5 @@
-"""The thread on which receipts' callbacks run, started when the first one is added."""
+"""The thread on which receipts' callbacks run, started by the writer when the first one is added: an application that
+adds one may be interrupted, and must not leave a thread half started."""
 
 from __future__ import annotations
 
@@ -26,31 +27,33 @@ class Callbacks:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._queue: queue.SimpleQueue[Watch | Callable[[], object] | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
         self._started = False
         self.on_error: Callable[[BaseException], object] | None = None
 
     def put(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
         """Call back when the receipt's outcome is final. Does not block."""
         self._queue.put((receipt, callback))
-        self._start()
+        if not self._started:
+            self._engine.wake()
 
     def report(self, error: BaseException) -> None:
         """Have ``on_error`` called."""
         if self.on_error is not None:
             on_error = self.on_error
             self._queue.put(lambda: on_error(error))
-            self._start()
+            if not self._started:
+                self._engine.wake()
 
     def stop(self) -> None:
-        """End the thread after what is queued."""
+        """End the thread after what is queued. The writer's last call."""
+        self.start()
         self._queue.put(None)
 
-    def _start(self) -> None:
-        with self._lock:
-            if not self._started:
-                self._started = True
-                threading.Thread(target=self._run, name="reliamsg-callbacks", daemon=True).start()
+    def start(self) -> None:
+        """Start the thread if there is something for it. Called by the writer."""
+        if not self._started and not self._queue.empty():
+            self._started = True
+            threading.Thread(target=self._run, name="reliamsg-callbacks", daemon=True).start()
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
@@ -66,7 +69,7 @@ class Callbacks:
 
     def _call(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> None:
         group = receipt._group
-        group.event.wait()  # a commit away, or an error when the producer is closed
+        group.wait(None)  # a commit away, or an error when the producer is closed
         if group.error is None and self._engine.outcomes.watch(receipt, callback):
             return
         callback(receipt)

@@ -21,6 +21,7 @@ from reliamsg.core.window import Lane, SiteLimits
 from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
 from reliamsg.export.exporter import Exporter
 from reliamsg.message import MessageId, Stream
+from reliamsg.sending.admission import Admission
 from reliamsg.sending.callbacks import Callbacks
 from reliamsg.sending.control import Control
 from reliamsg.sending.feed import Feed, Shelf, Tail
@@ -78,7 +79,7 @@ class Engine:
         """Journal rows that did not reach their target before the outbox was closed."""
         self.close_by: float | None = None
         """Until when, by `clock`, the journal's last segment may take."""
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # reentrant for signal handlers: applications only read under it
         self.log = logging.getLogger("reliamsg.sending")
         self.generation = forks.generation
         self.producer_id = outbox.producer
@@ -95,7 +96,8 @@ class Engine:
         self.stopped = False
         """Nothing is sent any more."""
         self.fatal: FatalError | None = None
-        self.intake = Intake(self, settings.max_bytes, wall_us, on_wake)
+        self.admission = Admission(settings.max_bytes)
+        self.intake = Intake(self, self.admission, settings, wall_us, on_wake)
         self.callbacks = Callbacks(self)
         self.outcomes = Outcomes(self)
         self.orders = Orders(on_wake)
@@ -111,8 +113,6 @@ class Engine:
         self._tail = Tail()
         self.retention = Retention(settings.max_bytes, settings.retain_seconds, settings.retain_bytes)
         self.pending_messages = 0
-        self.held_bytes = 0
-        """Bytes of batches that must not leave: not published, or not consumed where that counts."""
         self.oldest_pending_us: int | None = None
         """When the oldest message that is not published was stored, as of the latest look."""
         self.links: dict[str, SiteLink] = {}
@@ -238,6 +238,7 @@ class Engine:
     def step(self) -> float | None:
         """Do what is to be done; returns when (by `clock`) there will be more, None for only when woken."""
         now = self.clock()
+        self.callbacks.start()
         if self.fatal is None:
             failure = self.orders.carry_out()
             if failure is not None:
@@ -302,10 +303,7 @@ class Engine:
         group = self.intake.take()
         if group is None:
             return
-        messages, reserved = group.count, group.bytes
-        with self.lock:
-            self.held_bytes += reserved  # so that it takes room while it is being stored
-        self.intake.made_room()
+        messages = group.count
         error: ReliamsgError | None = None
         rows: list[Row] = []
         try:
@@ -320,15 +318,14 @@ class Engine:
             self.die(failure)
         if rows:
             self.probe("committed")
+        size = sum(row.size for row in rows)
         with self.lock:
-            self.held_bytes -= reserved
+            self.admission.transfer(group, size)
             if rows:
-                size = sum(row.size for row in rows)
                 self._tail.extend(rows)
                 self.core.top = rows[-1].id
                 self.membership.stored(rows)
                 self.pending_messages += messages
-                self.held_bytes += size
                 self.retention.stored(size)
                 if self.oldest_pending_us is None:
                     self.oldest_pending_us = rows[0].wall_us
@@ -337,7 +334,6 @@ class Engine:
             self.control.announcing.timetable.published(
                 dict.fromkeys(row.stream for row in rows), self.clock()
             )
-        self.intake.made_room()
         group.finish(error)
         self._give_way()  # so that who waits in publish() goes on before sites are woken
         for link in self.links.values() if rows else ():
@@ -363,6 +359,7 @@ class Engine:
         with self.lock:
             self.membership.renumbered(epochs)
             self.outcomes.renumbered(epochs)
+            self.housekeeping.recount = True
             self.forget_rows()
         self.probe("renumbered")
 

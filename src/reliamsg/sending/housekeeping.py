@@ -125,7 +125,7 @@ class Housekeeping:
         engine = self._engine
         retention = engine.retention
         with engine.lock:
-            need = retention.due(now, engine.held_bytes)
+            need = retention.due(now, engine.admission.stored)
             if need is None:
                 return
             consumed = engine.membership.consumed is not None and engine.membership.progressed
@@ -162,7 +162,7 @@ class Housekeeping:
             leaving = (
                 [] if consumed is None else [part for span in published for part in consumed.overlap(*span)]
             )
-            before = engine.pending_messages, engine.held_bytes
+            before = engine.pending_messages, engine.admission.stored
         _, stored = self._outbox.totals()
         messages = size = 0
         for first, last in spans:
@@ -173,9 +173,8 @@ class Housekeeping:
         with engine.lock:
             # What was published meanwhile was taken off the old figures.
             engine.pending_messages += messages - before[0]
-            engine.held_bytes += size - before[1]
+            engine.admission.release(before[1] - size)
             engine.retention.stored_bytes = stored
-        engine.intake.made_room()
 
     def _find_oldest(self) -> None:
         """When the oldest message that is not published was stored."""

@@ -305,7 +305,6 @@ class Membership:
                 done = self._settle(stream_id, rows, None if slowest is None else slowest.position)
                 if done and len(rows) == WALK_ROWS:
                     self._moved.add(stream_id)
-        engine.intake.made_room()
 
     def _settle(self, stream_id: int, rows: Sequence[Row], position: Position | None) -> bool:
         """Whether all of `rows`, a stream's next ones, are behind `position`."""
@@ -317,7 +316,7 @@ class Membership:
                 return False
             self.consumed.add(row.id, row.id)
             if row.id in published:
-                self._engine.held_bytes -= row.size
+                self._engine.admission.release(row.size)
         if len(rows) == WALK_ROWS:
             self._walks[stream_id] = rows[-1].id + 1
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from reliamsg.message import MessageId, Stream
 from reliamsg.sending.remains import Messages, Remains
 from reliamsg.store.rewriting import Taken
 from reliamsg.store.rows import Row
+from reliamsg.wakeup import Waiters
 
 if TYPE_CHECKING:
     from reliamsg.sending.callbacks import Watch
@@ -28,8 +28,7 @@ class Outcomes:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._changed = threading.Condition(engine.lock)
-        self._waiting = 0
+        self._waiters = Waiters()
         self._watched: dict[int, list[Watch]] = {}
         self._remains = Remains()
         self._renumbered: dict[int, int] = {}
@@ -37,15 +36,15 @@ class Outcomes:
     # -- what the application asks ----------------------------------------------------------------------------
 
     def wait_durable(self, group: Group, timeout: float | None) -> None:
-        if not group.event.wait(timeout):
+        if not group.wait(timeout):
             raise ConfirmTimeout(f"not on the disk within {timeout} s; it may still be stored and sent")
         if group.error is not None:
             raise group.error
 
     def wait_published(self, receipt: Receipt, timeout: float | None) -> None:
         engine = self._engine
+        self._wait(lambda: not self._unpublished(receipt), timeout)
         with engine.lock:
-            self._wait(lambda: not self._unpublished(receipt) or self._ended, timeout)
             if not self._unpublished(receipt):
                 if removed := self._remains.unconfirmed(self._messages(receipt)):
                     raise MessageRemoved(f"removed from the outbox before confirmed: {_numbers(removed)}")
@@ -62,7 +61,8 @@ class Outcomes:
         with engine.lock:
             if not engine.membership.table.named(stream):
                 raise ConfigError(f"until='consumed': no group is named for topic {receipt._topic!r}")
-            self._wait(lambda: not self._behind(stream, receipt) or self._ended, timeout)
+        self._wait(lambda: not self._behind(stream, receipt), timeout)
+        with engine.lock:
             lagging = self._behind(stream, receipt)
             if not lagging:
                 if removed := self._remains.unconsumed(self._messages(receipt)):
@@ -150,7 +150,7 @@ class Outcomes:
         start = engine.clock()
         for group in engine.intake.groups:
             left = None if timeout is None else max(0.0, timeout - (engine.clock() - start))
-            if not group.event.wait(left):
+            if not group.wait(left):
                 raise ConfirmTimeout(f"not everything was on the disk within {timeout} s")
         left = None if timeout is None else max(0.0, timeout - (engine.clock() - start))
         with engine.lock:
@@ -164,7 +164,8 @@ class Outcomes:
                     row in published for row in self._remains.moved(target)
                 )
 
-            self._wait(lambda: done() or self._ended, left)
+        self._wait(done, left)
+        with engine.lock:
             if done():
                 return
             self._raise_ended("confirmed")
@@ -183,13 +184,14 @@ class Outcomes:
                 self._watched.setdefault(missing[0][0], []).append((receipt, callback))
             return bool(missing)
 
-    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait, with the lock held, until `condition` is true."""
-        self._waiting += 1
-        try:
-            return self._changed.wait_for(condition, timeout)
-        finally:
-            self._waiting -= 1
+    def _wait(self, condition: Callable[[], bool], timeout: float | None) -> None:
+        """Wait until `condition`, which is looked at with the lock held, is true, or nothing will happen any more."""
+
+        def come() -> bool:
+            with self._engine.lock:
+                return self._ended or condition()
+
+        self._waiters.wait(come, timeout)
 
     @property
     def _ended(self) -> bool:
@@ -212,17 +214,18 @@ class Outcomes:
             engine.housekeeping.recount = True
         else:
             sizes = {flight.row.id: flight.row for flight in flights}
+            released = 0
             for number in rows:
                 row = sizes[number]
                 assert isinstance(row, Row)  # the core carries what it was given
                 engine.pending_messages -= row.count
                 if engine.membership.may_leave(number):
-                    engine.held_bytes -= row.size
+                    released += row.size
+            engine.admission.release(released)
         for number in rows:
             engine.housekeeping.published.add(number, number)
             self._call_back(number)
         self.changed()
-        engine.intake.made_room()
 
     def removed(self, topic: str, epoch: int, taken: Taken) -> None:
         """Messages were removed. To be called before the core and the groups are told."""
@@ -244,8 +247,7 @@ class Outcomes:
 
     def changed(self) -> None:
         """Something is further than it was, or will not come: whoever waits looks again."""
-        if self._waiting:
-            self._changed.notify_all()
+        self._waiters.notify_all()
 
     def renumbered(self, epochs: dict[int, int]) -> None:
         """Epochs whose messages were never offered were given other numbers."""

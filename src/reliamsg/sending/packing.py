@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from reliamsg.core.histogram import Histogram, bucket
 from reliamsg.message import digest_sum
+from reliamsg.sending.intake import Column, Group, Item
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import NewBatch, Row, StreamRow
 from reliamsg.wire.data import Records, encode
 
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
-    from reliamsg.sending.intake import Group, Item
     from reliamsg.sending.receipt import Receipt
 
 __all__ = ["Packed", "Packer"]
@@ -167,22 +167,24 @@ class Packer:
         # The newest message of a batch is not newer than now.
         times = (group.wall_us, max(group.wall_us, wall_us))
         packed = Packed()
-        if group.bodies:
-            self._pack_columns(self._stream(group.topic), group, packed, times)
-        for topic, items in _by_topic(group.items).items():
-            self._pack(self._stream(topic), items, packed, times)
+        for topic, parts in _by_topic(group.parts).items():
+            stream = self._stream(topic)
+            if len(parts) == 1 and isinstance(parts[0], Column):
+                self._pack_column(stream, parts[0], packed, times)
+            else:
+                self._pack(stream, _items(parts), packed, times)
         return packed
 
-    def _pack_columns(self, stream: StreamRow, group: Group, packed: Packed, times: tuple[int, int]) -> None:
-        seq, at, count = stream.next_seq, 0, len(group.bodies)
+    def _pack_column(self, stream: StreamRow, column: Column, packed: Packed, times: tuple[int, int]) -> None:
+        seq, at, count = stream.next_seq, 0, len(column.bodies)
         while at < count:
             builder = _Builder(stream)
-            taken = builder.take(group.bodies, at, None, None, self._max_messages, self._max_bytes)
-            builder.whole = group.receipts[at : at + taken]
+            taken = builder.take(column.bodies, at, None, None, self._max_messages, self._max_bytes)
+            builder.whole = column.receipts[at : at + taken]
             seq = self._close(builder, seq, packed, times)
             at += taken
 
-    def _pack(self, stream: StreamRow, items: Sequence[Item], packed: Packed, times: tuple[int, int]) -> None:
+    def _pack(self, stream: StreamRow, items: Iterable[Item], packed: Packed, times: tuple[int, int]) -> None:
         seq = stream.next_seq
         builder = _Builder(stream)
         for _, bodies, key, headers, receipt in items:
@@ -230,10 +232,20 @@ class Packer:
         return seq + count
 
 
-def _by_topic(items: Sequence[Item]) -> dict[str, list[Item]]:
-    """The items of each topic, in order. One topic is packed after the other: the batches of a receipt must not have
+def _by_topic(parts: Sequence[Column | Item]) -> dict[str, list[Column | Item]]:
+    """The parts of each topic, in order. One topic is packed after the other: the batches of a receipt must not have
     those of another topic between them, which may be refused where they are not."""
-    topics: dict[str, list[Item]] = {}
-    for item in items:
-        topics.setdefault(item[0], []).append(item)
+    topics: dict[str, list[Column | Item]] = {}
+    for part in parts:
+        topics.setdefault(part.topic if isinstance(part, Column) else part[0], []).append(part)
     return topics
+
+
+def _items(parts: Sequence[Column | Item]) -> Iterator[Item]:
+    """All of one topic's parts as items."""
+    for part in parts:
+        if isinstance(part, Column):
+            for body, receipt in zip(part.bodies, part.receipts, strict=True):
+                yield part.topic, (body,), None, None, receipt
+        else:
+            yield part

@@ -32,6 +32,7 @@ from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
 from reliamsg.transport.base import Transports
+from reliamsg.wakeup import Wakeup
 from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
 
 __all__ = ["Producer"]
@@ -91,8 +92,10 @@ class Producer:
     :class:`~reliamsg.export.exporter.Exporter`), on whichever thread passes it.
 
     Threads: any thread may call any method. One writer thread uses the file, each site has one I/O thread,
-    callbacks run on a thread of their own. After ``fork()`` the child must open a producer of its own
-    (:class:`ForkedError`).
+    callbacks run on a thread of their own. Signal handlers may call :meth:`publish_nowait`, :meth:`pending` and
+    :meth:`status`, whatever they interrupt, and nothing that waits. A ``KeyboardInterrupt`` in any method leaves the
+    producer in order; whether what was being published is stored is unknown then. After ``fork()`` the child must open
+    a producer of its own (:class:`ForkedError`).
 
     Raises at construction: :class:`ConfigError` for wrong arguments, :class:`OutboxLocked` when another
     process or object has this outbox, :class:`StoreMismatch` when it is another producer's,
@@ -137,8 +140,8 @@ class Producer:
         self._block = check_blocking(when_full, block_timeout)
         self._topics = set(named)
         self._generation = forks.generation
-        self._closed = False
-        self._wakeup = threading.Event()
+        self._closed = self._ended = False
+        self._wakeup = Wakeup()
         store = Outbox(outbox, producer_id, _wall_us(), _mono_us(), os.urandom(8).hex())
         try:
             self._engine = Engine(
@@ -242,10 +245,10 @@ class Producer:
         self._check()
         if topic not in self._topics:
             self._topics.add(check_name("topic", topic))
-        beside = len(check_key(key) or "")
+        beside = len((check_key(key) or "").encode())
         checked = check_headers(headers)
         if checked:
-            beside += sum(len(name) + len(value) for name, value in checked.items())
+            beside += sum(len(name.encode()) + len(value.encode()) for name, value in checked.items())
         size = sum(map(len, bodies)) + beside * len(bodies)
         return self._intake.accept(topic, bodies, key, checked, size, block)
 
@@ -321,14 +324,15 @@ class Producer:
         """
         if self._generation != forks.generation:
             raise ForkedError("this producer belongs to the parent process")
-        if not self._closed:
-            self._closed = True
+        self._closed = True
+        if not self._ended:  # also after a close() that was interrupted
             self._engine.close_by = time.monotonic() + timeout
             self._engine.begin_close()
             with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
                 self._engine.outcomes.flush(timeout)
             self._threads.end(ENDING_S)
             self._finalizer.detach()
+            self._ended = True
         return self._engine.remaining()
 
     def __enter__(self) -> Self:
@@ -359,7 +363,7 @@ class Producer:
 class _Threads:
     """The writer thread and the transports of one producer. Holds no reference to the producer itself."""
 
-    def __init__(self, engine: Engine, wakeup: threading.Event) -> None:
+    def __init__(self, engine: Engine, wakeup: Wakeup) -> None:
         self._engine = engine
         self._wakeup = wakeup
         self._generation = forks.generation

@@ -68,7 +68,7 @@ class Receipt:
     @property
     def durable(self) -> bool:
         """Whether the messages are committed and fsynced."""
-        return self._group.event.is_set() and self._group.error is None
+        return self._group.done and self._group.error is None
 
     @property
     def id(self) -> MessageId | None:

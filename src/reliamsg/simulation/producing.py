@@ -178,7 +178,7 @@ class ProducerProcess(Process):
         while self._waiting:
             operation, receipt = self._waiting[0]
             group = receipt._group
-            if not group.event.is_set():
+            if not group.done:
                 break
             del self._waiting[0]
             if group.error is not None:

@@ -1,0 +1,98 @@
+"""Interrupting a call at every point at which Python may run a signal handler, one after the other.
+
+CPython looks for signals after calls, at jumps back and when a function begins. Tracing stops before every
+instruction; those that follow such a place in their function are where a handler can run, and an exception leave it.
+(Where the call was the last thing inside a ``with`` or ``try``, a real exception still belongs to that block, and one
+that is raised by tracing does not. Such points are left out.)
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+CHECKED = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+
+_names: dict[CodeType, dict[int, tuple[str, int | None]]] = {}
+
+
+def _instructions(code: CodeType) -> dict[int, tuple[str, int | None]]:
+    """By offset: the instruction's name, and the handler of exceptions that it raises."""
+    found = _names.get(code)
+    if found is None:
+        table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+        found = _names[code] = {
+            at.offset: (at.opname, next((e.target for e in table if e.start <= at.offset < e.end), None))
+            for at in dis.get_instructions(code)
+        }
+    return found
+
+
+class Interruption:
+    """Has `action` called at the `number`-th point of a call, once. `everywhere`: at every instruction, not only where
+    an exception can come from."""
+
+    def __init__(self, number: int, action: Callable[[], object], everywhere: bool = False) -> None:
+        self.number = number
+        self.happened = False
+        self._action = action
+        self._everywhere = everywhere
+        self._before: dict[FrameType, tuple[str, int | None]] = {}
+
+    def __enter__(self) -> Interruption:
+        sys.settrace(self._enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        self._before.clear()
+
+    def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
+        if "reliamsg" not in frame.f_code.co_filename.replace("tests", ""):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event != "opcode" or self.happened:
+            return self._step
+        now = _instructions(frame.f_code)[frame.f_lasti]
+        before = self._before.get(frame)
+        self._before[frame] = now
+        if self._everywhere or (before is not None and before[0] in CHECKED and before[1] == now[1]):
+            self.number -= 1
+            if self.number < 0:
+                self.happened = True
+                self._action()
+        return self._step
+
+
+def points(
+    call: Callable[[], object],
+    action: Callable[[], object],
+    everywhere: bool = False,
+    prepare: Callable[[], object] = lambda: None,
+) -> Iterator[bool]:
+    """Make the call again and again, after `prepare`, interrupted at each of its points in turn; yields after each,
+    whether the interruption ended it."""
+    number = 0
+    while True:
+        prepare()
+        interruption = Interruption(number, action, everywhere)
+        ended = False
+        try:
+            with interruption:
+                call()
+        except KeyboardInterrupt:
+            ended = True
+        if not interruption.happened:
+            return
+        yield ended
+        number += 1
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
