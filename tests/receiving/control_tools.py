@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reliamsg.config import Site
@@ -10,7 +10,7 @@ from reliamsg.message import Prev
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.testing import MemoryNetwork
-from reliamsg.transport.base import Outcome, Outgoing
+from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from reliamsg.wire.control import (
     VERSION,
@@ -46,6 +46,7 @@ class Ear:
     def confirmed(self, tokens: Sequence[int]) -> None: ...
     def refused(self, token: int, outcome: Outcome, reason: str) -> None: ...
     def blocked(self, reason: str | None) -> None: ...
+    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None: ...
 
 
 class FakeProducer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import make_settings
 from reliamsg.store.outbox import Outbox
 from reliamsg.testing import MemoryNetwork
-from reliamsg.transport.base import Binding, Delivery
+from reliamsg.transport.base import Binding, Delivery, Evidence, Mark
 from reliamsg.wire.address import call_address, group_address, is_group, producer_address, status_address
 from reliamsg.wire.control import (
     VERSION,
@@ -220,6 +220,7 @@ class Group:
     def disconnected(self, reason: str) -> None: ...
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None: ...
     def blocked(self, reason: str | None) -> None: ...
+    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None: ...
     def pull(self) -> tuple[()]:
         return ()
 

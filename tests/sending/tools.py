@@ -32,10 +32,12 @@ def producer(network: MemoryNetwork, path: Path, **options: Any) -> Producer:
 class Reader:
     """Reads what one site holds for the group, in the site's own order, duplicates included."""
 
-    def __init__(self, network: MemoryNetwork, site: str, topics: Iterable[str] = tuple(GROUPS)) -> None:
+    def __init__(
+        self, network: MemoryNetwork, site: str, topics: Iterable[str] = tuple(GROUPS), group: str = "g"
+    ) -> None:
         self.frames: list[Frame] = []
         self.raw: list[Delivery] = []
-        bindings = [Binding(topic, 0, "g") for topic in topics]
+        bindings = [Binding(topic, 0, group) for topic in topics]
         where = next(s for s in network.sites if s.name == site)
         self._transport = network.open_receiver(where, bindings, self)
         self._transport.start()

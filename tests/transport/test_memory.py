@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -13,6 +13,8 @@ from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import (
     Binding,
     Delivery,
+    Evidence,
+    Mark,
     Outcome,
     Outgoing,
     ReceiverTransport,
@@ -32,6 +34,7 @@ class Sending:
     def __init__(self) -> None:
         self.waiting: list[Outgoing] = []
         self.confirms: list[int] = []
+        self.evidence: list[dict[Binding, Evidence | Mark]] = []
         self.calls: list[tuple[object, ...]] = []
         self._lock = threading.Lock()
 
@@ -57,6 +60,9 @@ class Sending:
 
     def refused(self, token: int, outcome: Outcome, reason: str) -> None:
         self.calls.append(("refused", token, outcome))
+
+    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
+        self.evidence.append(dict(evidence))
 
     def blocked(self, reason: str | None) -> None:
         self.calls.append(("blocked", reason))

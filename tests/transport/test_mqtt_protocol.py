@@ -332,6 +332,7 @@ def test_messages_ahead_of_the_suback_are_delivered() -> None:
         body = peer.expect(8)
         peer.send(0x3A, b"\x00\x06orders\x00\x07\x00early")
         peer.send(0x90, body[:2] + b"\0\1")
+        peer.expect(8)  # the proof address
         assert peer.expect(4)[:2] == b"\x00\x07"
         peer.wait_for_close()
 
@@ -378,6 +379,7 @@ def test_acknowledgements_go_out_in_the_order_of_receipt() -> None:
         peer.send(0x90, body[:2] + b"\0\1")
         for mid in (40, 30, 20, 10):
             peer.send(0x32, b"\x00\x06orders" + mid.to_bytes(2, "big") + b"\x00x")
+        peer.expect(8)  # the proof address
         for _ in range(4):
             acknowledged.append(int.from_bytes(peer.expect(4)[:2], "big"))
         peer.wait_for_close()

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from reliamsg.transport.base import Delivery, Outcome, Outgoing, ReceiverTransport, SenderTransport
+from reliamsg.transport.base import (
+    Binding,
+    Delivery,
+    Evidence,
+    Mark,
+    Outcome,
+    Outgoing,
+    ReceiverTransport,
+    SenderTransport,
+)
 from reliamsg.wire.address import status_address
 from reliamsg.wire.data import CONTENT_TYPE
 from tests.patience import wait_for
@@ -122,6 +131,7 @@ class Sending(Recorded):
         self.confirms: list[int] = []
         self.refusals: list[tuple[int, Outcome, str]] = []
         self.blocks: list[str | None] = []
+        self.evidence: list[dict[Binding, Evidence | Mark]] = []
 
     def connected(self, endpoint: str, window: int | None) -> None:
         self.note("connected")
@@ -148,6 +158,9 @@ class Sending(Recorded):
         self.note("refused")
         self.refusals.append((token, outcome, reason))
         self.open.discard(token)
+
+    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
+        self.evidence.append(dict(evidence))
 
     def blocked(self, reason: str | None) -> None:
         self.note("blocked")

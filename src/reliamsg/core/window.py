@@ -12,6 +12,10 @@ States of a lane::
                                        └────── refused / dropped ─────┘
 
 A parked stream whose rows were all removed meanwhile has nothing to probe with, and joins the main lane at once.
+
+A stream whose confirms say nothing at the site, since a named group was not proven there (rules P15 to P17), has a lane
+of its own as well, in whatever state: what is confirmed on it is noted as *unproven*. Once all groups are proven, and
+what is in flight has been answered, the lane goes back to the first of these rows.
 """
 
 from __future__ import annotations
@@ -23,7 +27,10 @@ from typing import Protocol
 
 from reliamsg.core.ranges import RangeSet
 
-__all__ = ["Flight", "Lane", "LaneState", "RowLike", "SiteLimits", "SiteWindow"]
+__all__ = ["UNSEEN", "Flight", "Lane", "LaneState", "RowLike", "SiteLimits", "SiteWindow"]
+
+UNSEEN = "unseen"
+"""The reason of a lane that a stream has since a named group of it is not proven."""
 
 PARK_MIN_S = 0.5
 PARK_MAX_S = 30.0
@@ -64,7 +71,17 @@ class LaneState(Enum):
 class Lane:
     """Rows in order: what is in flight, and what comes next. `stream_id` is None for the main lane."""
 
-    __slots__ = ("attempts", "flights", "next", "reason", "retry_at", "state", "stream_id")
+    __slots__ = (
+        "attempts",
+        "flights",
+        "next",
+        "reason",
+        "retry_at",
+        "state",
+        "stream_id",
+        "trusted",
+        "unproven",
+    )
 
     def __init__(self, stream_id: int | None, cursor: int) -> None:
         self.stream_id = stream_id
@@ -75,10 +92,20 @@ class Lane:
         self.retry_at = 0.0
         self.attempts = 0
         self.reason = ""
+        self.unproven: RangeSet | None = None
+        """Rows whose confirm does not count; None where confirms do."""
+        self.trusted = False
+        """Confirms will count again as soon as what is in flight is answered."""
 
     @property
     def cursor(self) -> int:
-        """Every row of the lane below is confirmed."""
+        """Every row of the lane below is confirmed, and that counts."""
+        first = None if self.unproven is None else self.unproven.first
+        return self.unanswered if first is None else min(self.unanswered, first)
+
+    @property
+    def unanswered(self) -> int:
+        """Every row of the lane below was confirmed, whether or not that counts."""
         return min(min(self.flights, default=self.next), self.next)
 
     def park(self, row: int, reason: str, now: float) -> None:
@@ -111,7 +138,9 @@ class SiteWindow:
         """Everything in flight, oldest first."""
         self.bytes = 0
         self.confirmed = RangeSet()
-        """Rows that the site has confirmed."""
+        """Rows that the site has confirmed, as far as that counts."""
+        self.rewound: list[Lane] = []
+        """Lanes that went back to rows that had been passed; whoever feeds them clears this."""
         if cursor > 1:
             self.confirmed.add(1, cursor - 1)
         self.connected = False
@@ -149,12 +178,12 @@ class SiteWindow:
         """
         was_connected, self.connected = self.connected, False
         self.blocked = None
-        first = self.main.cursor if self.main.flights else None
         probing = [lane for lane in self.lanes.values() if lane.state is LaneState.PROBING and lane.flights]
-        suspect = self.main.flights[first].row if first is not None else None
+        suspect = self._first_usual()
         for lane in (self.main, *self.lanes.values()):
-            lane.next = lane.cursor
+            lane.next = lane.unanswered
             lane.flights.clear()
+            self._settle(lane)
         self.flights.clear()
         self.bytes = 0
         if not was_connected or asked:
@@ -170,6 +199,10 @@ class SiteWindow:
             return None
         if suspect.id == self._suspect and self.alone:
             self._drops = 0
+            lane_of = self.lanes.get(suspect.stream_id)
+            if lane_of is not None:
+                lane_of.park(suspect.id, "connection dropped", now)
+                return lane_of
             return self._park(suspect.stream_id, suspect.id, "connection dropped", now)
         self._drops = self._drops + 1 if suspect.id == self._suspect else 1
         self._suspect = suspect.id
@@ -204,10 +237,12 @@ class SiteWindow:
 
     def room(self, lane: Lane, size: int) -> bool:
         """Whether a row of `size` bytes may be sent on `lane` now."""
+        if lane.trusted:
+            return False
         if lane.state is LaneState.PROBING:
             return not lane.flights
-        if self.alone and lane is self.main:
-            return not lane.flights
+        if self.alone and self._is_usual(lane):
+            return self._first_usual() is None
         if not self.flights:
             return True  # a row larger than the window goes alone
         return len(self.flights) < self._batches and self.bytes + size <= self.limits.bytes
@@ -219,6 +254,8 @@ class SiteWindow:
                 return False
         elif row.stream_id != lane.stream_id:
             return False
+        if lane.unproven is not None and row.id in lane.unproven:
+            return False
         return row.id not in self.flights and row.id not in self.confirmed
 
     def sent(self, lane: Lane, row: RowLike, now: float) -> None:
@@ -229,11 +266,11 @@ class SiteWindow:
         lane.next = row.id + 1
 
     def confirm(self, row_id: int, now: float) -> Flight | None:
-        """The site has the row; None where nothing of it is in flight."""
+        """The site has the row; None where nothing of it is in flight. Whether that counts, :attr:`confirmed` says."""
         flight = self._land(row_id, now)
         if flight is None:
             return None
-        self.confirmed.add(row_id, row_id)
+        (self.confirmed if flight.lane.unproven is None else flight.lane.unproven).add(row_id, row_id)
         self.overdue_since = None
         if not self.flights:
             self._patience = 1
@@ -243,12 +280,16 @@ class SiteWindow:
         if lane.state is LaneState.PROBING and not lane.flights:  # else it was in flight before the try
             lane.state = LaneState.FLOWING
             lane.attempts = 0
+        self._settle(lane)
         return flight
 
     def skip(self, row_id: int, now: float) -> None:
         """The row exists no longer, so the site need not confirm it."""
-        if self.confirm(row_id, now) is None:
-            self.confirmed.add(row_id, row_id)
+        self.confirm(row_id, now)
+        self.confirmed.add(row_id, row_id)
+        for lane in self.lanes.values():
+            if lane.unproven is not None:
+                lane.unproven.remove(row_id, row_id)
 
     def change(self, row: RowLike) -> None:
         """The row is another one now, under the same id: what is in flight counts as that."""
@@ -269,7 +310,54 @@ class SiteWindow:
             lane.next = min(lane.next, row_id)  # it was in flight already: no reason for a longer pause
         else:
             lane.park(row_id, reason, now)
+        self._settle(lane)
         return flight
+
+    def doubt(self, stream_id: int) -> None:
+        """A named group of the stream is not proven: what is confirmed from now on does not count."""
+        lane = self.lanes.get(stream_id)
+        if lane is None:
+            lane = self.lanes[stream_id] = self._separate(stream_id, self.main.next)
+            lane.reason = UNSEEN
+        lane.trusted = False
+        if lane.unproven is None:
+            lane.unproven = RangeSet()
+
+    def trust(self, stream_id: int) -> None:
+        """All named groups of the stream are proven: what did not count is sent again, and counts from then on. What is
+        in flight may have reached the site before the group did, so that is waited for."""
+        lane = self.lanes.get(stream_id)
+        if lane is not None and lane.unproven is not None:
+            lane.trusted = True
+            self._settle(lane)
+
+    def is_doubted(self, stream_id: int) -> bool:
+        """Whether what is confirmed of the stream does not count, nor will soon."""
+        lane = self.lanes.get(stream_id)
+        return lane is not None and lane.unproven is not None and not lane.trusted
+
+    def is_unproven(self, row_id: int) -> bool:
+        """Whether the site has confirmed the row, and that does not count."""
+        return any(lane.unproven is not None and row_id in lane.unproven for lane in self.lanes.values())
+
+    def _settle(self, lane: Lane) -> None:
+        """Have confirms count again on a lane that waits for that with nothing in flight."""
+        if not lane.trusted or lane.flights or lane.unproven is None:
+            return
+        lane.next = lane.cursor
+        lane.unproven, lane.trusted = None, False
+        self.rewound.append(lane)
+
+    def _is_usual(self, lane: Lane) -> bool:
+        """Whether the lane has many rows in flight, of which each may be what breaks connections."""
+        return lane is self.main or (lane.unproven is not None and lane.state is LaneState.FLOWING)
+
+    def _first_usual(self) -> RowLike | None:
+        """The lowest row in flight on such lanes."""
+        if not self.lanes:
+            return self.main.flights[self.main.cursor].row if self.main.flights else None
+        rows = (flight.row for flight in self.flights.values() if self._is_usual(flight.lane))
+        return min(rows, key=lambda row: row.id, default=None)
 
     def rejoin(self, top: int) -> list[Lane]:
         """Take lanes that have caught up back into the main lane, also those that were to be tried again when nothing
@@ -278,6 +366,7 @@ class SiteWindow:
             lane
             for lane in self.lanes.values()
             if not lane.flights
+            and lane.unproven is None
             and (
                 (lane.state is LaneState.FLOWING and lane.next >= self.main.next)
                 or (lane.state is LaneState.PROBING and lane.next > top)
@@ -318,22 +407,27 @@ class SiteWindow:
         return min(times, default=None)
 
     def restore_lane(self, stream_id: int, cursor: int, attempts: int, reason: str) -> None:
-        """Take over a stream that was parked when the outbox was closed; it is tried at once."""
+        """Take over a stream that was parked, or not proven, when the outbox was closed; it is tried at once."""
         lane = Lane(stream_id, cursor)
-        lane.state = LaneState.PARKED
+        if reason != UNSEEN:
+            lane.state = LaneState.PARKED
         lane.attempts, lane.reason = attempts, reason
         self.lanes[stream_id] = lane
 
     def _park(self, stream_id: int, row_id: int, reason: str, now: float) -> Lane:
-        """Give a stream a lane of its own, with what of it is in flight."""
-        lane = Lane(stream_id, row_id)
+        """Have a stream wait in a lane of its own."""
+        lane = self.lanes[stream_id] = self._separate(stream_id, row_id)
+        lane.park(row_id, reason, now)
+        return lane
+
+    def _separate(self, stream_id: int, first: int) -> Lane:
+        """A lane for a stream, from row `first` on and with what of it is in flight."""
+        lane = Lane(stream_id, first)
         for flight in list(self.main.flights.values()):
             if flight.row.stream_id == stream_id:
                 del self.main.flights[flight.row.id]
                 lane.flights[flight.row.id] = flight
                 flight.lane = lane
-        lane.park(row_id, reason, now)
-        self.lanes[stream_id] = lane
         return lane
 
     def _land(self, row_id: int, now: float) -> Flight | None:

@@ -23,13 +23,21 @@ from reliamsg.message import Stream
 from reliamsg.receiving.lease import make_nonce, parse_nonce
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared
-from reliamsg.wire.address import call_address, group_address, is_group, producer_address, status_address
+from reliamsg.wire.address import (
+    call_address,
+    created_address,
+    group_address,
+    is_group,
+    producer_address,
+    status_address,
+)
 from reliamsg.wire.control import (
     VERSION,
     State,
     Status,
     StreamState,
     StreamStatus,
+    encode_mark,
     encode_state,
     is_control_frame,
     open_control,
@@ -293,6 +301,10 @@ class Control:
             to = call_address(*topic)
             for frame in encode_state(self._state(to, "", "call", self._nonce, []), self._keys):
                 site.tell(to, frame)
+            if site.site.protocol == "mqtt" and site.state == "connected":
+                # The group's session is there: producers that the broker does not tell of it find its mark.
+                mark = created_address(*topic, self.group)
+                site.tell(mark, encode_mark(mark, self._keys))
         for stream in self.shared.core.streams:
             if stream.producer:
                 self._unanswered.setdefault(stream.producer, {})[stream] = None

@@ -8,12 +8,14 @@ other, only while the lock is refused, or for a while after the session was lost
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reliamsg.transport.base import (
     Binding,
     Delivery,
+    Evidence,
+    Mark,
     Outcome,
     Outgoing,
     ReceiverTransport,
@@ -123,6 +125,9 @@ class Listening:
 
     def refused(self, token: int, outcome: Outcome, reason: str) -> None:
         """Nothing was published."""
+
+    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
+        """It names no groups."""
 
     def blocked(self, reason: str | None) -> None:
         """Control frames that can't be sent are lost, as any may be."""

@@ -111,10 +111,11 @@ class Control:
         """A site was connected."""
         self._connected = True
 
-    def heard(self, address: str, body: bytes) -> None:
-        """Something came in at a control address. What is not sound, or not signed where it must be, takes no room and
-        no time of the writer's; what groups say that are not named takes none of the named ones."""
-        if self._copies.has((address, body)):
+    def heard(self, address: str, body: bytes, site: str) -> None:
+        """Something came in at a control address, over a site. What is not sound, or not signed where it must be,
+        takes no room and no time of the writer's; what groups say that are not named takes none of the named ones."""
+        copy = self._copies.has((address, body))
+        if copy and not self._proves_something(site):
             return
         try:
             frame = open_control(body, address, self._keys)
@@ -125,10 +126,31 @@ class Control:
         with self._engine.lock:
             group = frame.group if isinstance(frame, State) else ""
             source = group if self._engine.membership.table.is_named(group) else ""
+            if isinstance(frame, State) and source and frame.role == "active" and address == self._address:
+                self._engine.links[site].heard_from(group, self._topics_of(group, frame))
+            if copy:
+                return
             if not self._heard.put(source, Letter(address, frame, len(body))):
                 return
         self._copies.add((address, body))
         self._engine.wake()
+
+    def _proves_something(self, site: str) -> bool:
+        """Whether a state of some group would prove it at the site (P15)."""
+        proving = self._engine.proving
+        if not proving.is_needed(site):
+            return False
+        with self._engine.lock:
+            return proving.listens_for(site, self._engine.membership.bindings())
+
+    def _topics_of(self, group: str, state: State) -> list[tuple[str, int]]:
+        """For which topics the group is named, of those that it tells of. With the engine's lock held."""
+        table, producer = self._engine.membership.table, self._engine.producer_id
+        return [
+            (told.topic, told.partition)
+            for told in state.streams
+            if table.is_named(group, Stream(producer, told.topic, told.partition))
+        ]
 
     def limit(self, top: int) -> int:
         """The highest row that may be sent. With the engine's lock held."""

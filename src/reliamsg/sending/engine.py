@@ -34,6 +34,7 @@ from reliamsg.sending.notes import Notes
 from reliamsg.sending.orders import Orders
 from reliamsg.sending.outcomes import Outcomes
 from reliamsg.sending.packing import Packer
+from reliamsg.sending.proving import Proving
 from reliamsg.sending.recoding import recode
 from reliamsg.sending.removal import remove
 from reliamsg.sending.retention import Retention
@@ -41,7 +42,7 @@ from reliamsg.sending.settings import Settings
 from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
-from reliamsg.transport.base import Transports
+from reliamsg.transport.base import Binding, Transports
 
 __all__ = ["CLOSING_EXPORT_S", "Engine"]
 
@@ -137,11 +138,13 @@ class Engine:
             self.settings.repair_bytes_per_second,
         )  # fmt: skip
         bindings = self.membership.bindings()
+        self.proving = self._proving(sites, bindings)
         for site in sites:
             self._restore(site.name, stored.get(site.name))
             link = SiteLink(self, site, self.core.sites[site.name], Feed(self._tail, self._ask))
             link.transport = transports.open_sender(site, self.producer_id, bindings, link)
             self.links[site.name] = link
+            link.review(self.membership.book.pages)
         # With a changed policy, what was confirmed before may be enough now.
         for span in self.core.confirms.candidates():
             for row in self.core.confirms.decide(range(span[0], span[1] + 1)):
@@ -159,6 +162,17 @@ class Engine:
                 else:
                     window.confirmed.remove(row, row)
             window.restore_lane(parked.stream_id, parked.cursor, parked.attempts, parked.reason)
+
+    def _proving(self, sites: Sequence[Site], bindings: Sequence[Binding]) -> Proving:
+        """What the outbox says of groups that are still named."""
+        named = {(b.topic, b.partition, b.group) for b in bindings}
+        streams = {row.id: row.stream for row in self._outbox.streams.values()}
+        stored = {
+            (site, (streams[stream_id].topic, streams[stream_id].partition, group)): marked
+            for (site, stream_id, group), marked in self._outbox.proofs().items()
+        }
+        proven = {key: marked for key, marked in stored.items() if key[1] in named}
+        return Proving(sites, proven, self.settings.keys)
 
     def _name_groups(self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]]) -> None:
         opened = Entry("opened", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation)

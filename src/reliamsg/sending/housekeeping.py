@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.ranges import RangeSet
 from reliamsg.errors import ReliamsgError
+from reliamsg.message import Stream
 from reliamsg.sending.link import SiteLink
 from reliamsg.sending.notes import Notes
 from reliamsg.store.journal import Entry
@@ -56,6 +57,7 @@ class Housekeeping:
             or len(engine.notes)
             or not self.published.empty
             or engine.membership.progressed
+            or engine.proving.changed
         )
 
     def deadline(self, now: float) -> float | None:
@@ -98,17 +100,24 @@ class Housekeeping:
             entries = engine.notes.take()
             positions, progress = engine.membership.take_progress()
             entries += progress
+            proofs = engine.proving.take_changes()
+            pages = engine.membership.book.pages
             confirmed, engine.confirmed_rows = engine.confirmed_rows, 0
             cursor = engine.core.confirms.cursor
         try:
             told = self._published_entries(published)
             self._outbox.progress(
-                sites, cursor, [*entries, *told, *last], engine.wall_us(), engine.mono_us(), positions
-            )
+                sites, cursor, [*entries, *told, *last], engine.wall_us(), engine.mono_us(), positions,
+                {
+                    (site, pages[Stream(engine.producer_id, topic, partition)].row.id, group): marked
+                    for (site, (topic, partition, group)), marked in proofs.items()
+                },
+            )  # fmt: skip
         except ReliamsgError:
             with engine.lock:
                 engine.notes.put_back(entries)
                 engine.membership.put_back(positions)
+                engine.proving.put_back(proofs)
                 engine.confirmed_rows += confirmed
                 for span in published:
                     self.published.add(*span)

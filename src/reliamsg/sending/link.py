@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reliamsg.config import Site
 from reliamsg.core.histogram import bucket
 from reliamsg.core.window import Flight, Lane, LaneState, SiteWindow
+from reliamsg.message import Stream
 from reliamsg.sending.feed import Feed
 from reliamsg.sending.forms import PLAIN_MESSAGES
-from reliamsg.sending.status import ParkedStream, SenderSite
+from reliamsg.sending.proving import advice
+from reliamsg.sending.status import ParkedStream, SenderSite, UnseenGroup
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Row
-from reliamsg.transport.base import Outcome, Outgoing, SenderTransport
+from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, SenderTransport
 
 if TYPE_CHECKING:
     from reliamsg.sending.engine import Engine
@@ -39,6 +41,8 @@ class SiteLink:
         self.error = ""
         self._engine = engine
         self._handed_over = False
+        self._missing: set[Binding] = set()
+        """Groups of which it was said that they are unseen."""
 
     # -- what the transport tells ---------------------------------------------------------------------------
 
@@ -46,6 +50,7 @@ class SiteLink:
         engine = self._engine
         with engine.lock:
             engine.core.connected(self.site.name, window)
+            engine.proving.connected(self.site.name)
             self.state, self.endpoint, self.error = "connected", endpoint, ""
             engine.notes.add(Entry("connected", site=self.site.name, detail={"endpoint": endpoint}))
         engine.control.connected()
@@ -85,9 +90,12 @@ class SiteLink:
         with engine.lock:
             flights, published = engine.core.confirmed(self.site.name, tokens, engine.clock())
             wall_us = engine.wall_us()
-            for flight in flights:
+            counting = flights
+            if self.window.lanes:
+                counting = [flight for flight in flights if flight.row.id in self.window.confirmed]
+            for flight in counting:
                 self._note("confirmed", flight.row, latency={bucket(wall_us - _row(flight).wall_us): 1})
-            engine.confirmed_rows += len(flights)
+            engine.confirmed_rows += len(counting)
             engine.outcomes.published(published, flights=flights)
         engine.probe("confirmed")
         engine.wake_if_waited_for()
@@ -105,8 +113,34 @@ class SiteLink:
                 self._note_parked(lane, reason, flight.row)
         engine.wake()
 
+    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
+        engine = self._engine
+        with engine.lock:
+            self._review_topics(engine.proving.found(self.site.name, evidence))
+            self._warn(evidence)
+        engine.wake()
+
+    def _warn(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
+        """Say once of each group that it is missing."""
+        for binding in evidence:
+            missing = self._engine.proving.unseen(
+                self.site.name, binding.topic, binding.partition, [binding.group]
+            )
+            if not missing:
+                self._missing.discard(binding)
+            elif binding not in self._missing:
+                self._missing.add(binding)
+                self._engine.log.warning(
+                    "producer %s: %s; what is published is kept until then",
+                    self._engine.producer_id, advice({self.site.name: missing}, binding.topic),
+                )  # fmt: skip
+
     def heard(self, address: str, body: bytes) -> None:
-        self._engine.control.heard(address, body)
+        self._engine.control.heard(address, body, self.site.name)
+
+    def heard_from(self, group: str, topics: Iterable[tuple[str, int]]) -> None:
+        """A group told its state over this site. Called with the engine's lock held."""
+        self._review_topics(self._engine.proving.heard(self.site.name, group, topics))
 
     # -- what the transport asks ----------------------------------------------------------------------------
 
@@ -120,6 +154,9 @@ class SiteLink:
             if engine.stopped:
                 return ()
             now = engine.clock()
+            for lane in self.window.rewound:
+                self.feed.forget(lane)
+            self.window.rewound.clear()
             for lane in self.window.ready(now):
                 self._pull_lane(lane, rows, now)
             for lane in self.window.rejoin(engine.core.top):
@@ -147,6 +184,37 @@ class SiteLink:
             elif lane.next <= row.id:
                 return  # no room
 
+    # -- groups that are not known to be there ----------------------------------------------------------------
+
+    def unseen(self, stream: Stream) -> list[str]:
+        """Named groups of a stream that are not proven at this site. Called with the engine's lock held."""
+        engine = self._engine
+        named = engine.membership.table.named(stream)
+        return engine.proving.unseen(self.site.name, stream.topic, stream.partition, named)
+
+    def review(self, streams: Iterable[Stream]) -> None:
+        """What is proven of these, or which groups they have, has changed. Called with the engine's lock held."""
+        engine, window = self._engine, self.window
+        for stream in streams:
+            stream_id = engine.membership.book.pages[stream].row.id
+            unseen, doubted = self.unseen(stream), window.is_doubted(stream_id)
+            if unseen and not doubted:
+                window.doubt(stream_id)
+                engine.confirmed_rows += 1  # so that it is stored
+            elif doubted and not unseen:
+                window.trust(stream_id)
+                engine.log.info(
+                    "producer %s: all groups of %s are known at site %s; what was sent before goes there again",
+                    engine.producer_id, stream, self.site.name,
+                )  # fmt: skip
+
+    def _review_topics(self, topics: Iterable[tuple[str, int]]) -> None:
+        producer = self._engine.producer_id
+        streams = [Stream(producer, *topic) for topic in topics]
+        if streams:
+            self.review(stream for stream in streams if stream in self._engine.membership.book.pages)
+            self.transport.wake()
+
     @property
     def reachable(self) -> bool:
         """Whether it is worth while to tell anything there."""
@@ -163,6 +231,11 @@ class SiteLink:
             if lane.state is not LaneState.FLOWING and lane.stream_id is not None:
                 stream = self._engine.stream_of(lane.stream_id)
                 parked.append(ParkedStream(stream.topic, stream.partition, lane.reason, lane.attempts))
+        unseen = tuple(
+            UnseenGroup(group, stream.topic, stream.partition)
+            for stream in self._engine.membership.book.pages
+            for group in self.unseen(stream)
+        )
         return SenderSite(
             self.state,
             self.endpoint,
@@ -171,6 +244,7 @@ class SiteLink:
             len(window.flights),
             tuple(parked),
             tuple(self.transport.refused_addresses()),
+            unseen,
         )
 
     def _note(self, kind: str, row: object, reason: str = "", latency: dict[int, int] | None = None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from reliamsg.config import check_name
@@ -11,6 +12,7 @@ from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.errors import ConfigError
 from reliamsg.message import Stream
 from reliamsg.sending.book import Book, Page
+from reliamsg.sending.proving import advice
 from reliamsg.sending.status import GroupStatus
 from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member, Position
@@ -159,6 +161,8 @@ class Membership:
         self._store({(row.id, group): Member(since, since)}, entries)
         with self._engine.lock:
             self._name(row.stream, group, Member(since, since))
+            for link in self._engine.links.values():
+                link.review([row.stream])
         self._bind()
 
     def remove_group(self, topic: str, group: str) -> None:
@@ -175,6 +179,9 @@ class Membership:
             self.table.drop(row.stream, group)
             self._told.pop((row.stream, group), None)
             self._moved.add(row.id)
+            self._engine.proving.forget((topic, 0, group))
+            for link in self._engine.links.values():
+                link.review([row.stream])
             self._engine.outcomes.changed()
         self._bind()
 
@@ -372,6 +379,18 @@ class Membership:
 
     def lagging(self) -> str:
         """Which groups the outbox is waiting for, the slowest first; empty where it waits for none."""
+        return "; ".join(part for part in (self._behind(), *self._unseen()) if part)
+
+    def _unseen(self) -> Iterator[str]:
+        """What to do about named groups that are not proven at sites; of three topics at most."""
+        links = self._engine.links
+        told = (
+            advice({name: link.unseen(stream) for name, link in links.items()}, stream.topic)
+            for stream in self.book.pages
+        )
+        return islice(filter(None, told), 3)
+
+    def _behind(self) -> str:
         if self.consumed is None:
             return ""
         behind = [

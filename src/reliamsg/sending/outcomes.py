@@ -9,6 +9,7 @@ from reliamsg.core.ranges import Span
 from reliamsg.core.window import Flight, LaneState
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
+from reliamsg.sending.proving import advice
 from reliamsg.sending.remains import Messages, Remains
 from reliamsg.store.rewriting import Taken
 from reliamsg.store.rows import Row
@@ -51,7 +52,16 @@ class Outcomes:
                 return
             self._raise_ended("confirmed")
             states = ", ".join(f"{name}: {state}" for name, state in self._states(receipt).items())
-        raise ConfirmTimeout(f"not confirmed within {timeout:.3g} s ({states}); it stays in the outbox")
+            unseen = self._unseen(receipt._topic)
+        raise ConfirmTimeout(
+            f"not confirmed within {timeout:.3g} s ({states}); it stays in the outbox"
+            + (f"; {unseen}" if unseen else "")
+        )
+
+    def _unseen(self, topic: str) -> str:
+        """What to do about groups of a topic that are not known at sites."""
+        stream = Stream(self._engine.producer_id, topic, 0)
+        return advice({name: link.unseen(stream) for name, link in self._engine.links.items()}, topic)
 
     def wait_consumed(self, receipt: Receipt, timeout: float | None) -> None:
         engine = self._engine
@@ -134,6 +144,8 @@ class Outcomes:
         row = missing[0][0]
         if engine.retention.released_unsent(row):
             return "released"
+        if window.is_unproven(row):
+            return "unseen"
         for lane in window.lanes.values():
             if lane.state is not LaneState.FLOWING and lane.next <= row:
                 word = lane.reason.partition(":")[0]

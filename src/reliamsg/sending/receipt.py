@@ -27,6 +27,7 @@ SiteState = Literal[
     "disconnected",
     "released",
     "removed",
+    "unseen",
 ]
 """What a site says of a message.
 
@@ -34,7 +35,9 @@ SiteState = Literal[
 ``returned``, ``refused``, ``dropped``: the site said no (or dropped the connection over it), the stream is
 parked there and is tried again. ``timed out``: no answer in time, ``disconnected``: no connection; the
 outcome is open. ``released``: the message left the outbox before this site had confirmed it, since others had
-and its room was needed. ``removed``: it was taken out with :meth:`Producer.remove`.
+and its room was needed. ``removed``: it was taken out with :meth:`Producer.remove`. ``unseen``: an MQTT broker has
+confirmed it, and a named group is not known to exist there, so that it may have got nothing; it is sent again once
+the group exists.
 """
 
 

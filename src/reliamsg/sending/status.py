@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from reliamsg.export.exporter import JournalStatus
 
-__all__ = ["GroupStatus", "ParkedStream", "ProducerStatus", "Remaining", "SenderSite"]
+__all__ = ["GroupStatus", "ParkedStream", "ProducerStatus", "Remaining", "SenderSite", "UnseenGroup"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,15 @@ class ParkedStream:
     partition: int
     reason: str
     attempts: int
+
+
+@dataclass(frozen=True)
+class UnseenGroup:
+    """A named group that nothing proves to exist at an MQTT site, so that the site's confirms do not count."""
+
+    group: str
+    topic: str
+    partition: int
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,8 @@ class SenderSite:
     parked: tuple[ParkedStream, ...]
     refused_addresses: tuple[str, ...] = ()
     """Control addresses that the site does not let us send to or listen at, as far as it lets us know."""
+    unseen: tuple[UnseenGroup, ...] = ()
+    """Named groups that are not known to exist there. Start their consumers, or run ``reliamsg group create``."""
 
     @property
     def connected(self) -> bool:
@@ -47,6 +58,8 @@ class SenderSite:
             text += f", parked: {', '.join(stream.topic for stream in self.parked)}"
         if self.refused_addresses:
             text += f", refuses {', '.join(self.refused_addresses)}"
+        if self.unseen:
+            text += f", unseen: {', '.join(f'{each.group} on {each.topic}' for each in self.unseen)}"
         return text + (f" ({self.error})" if self.error else "")
 
 

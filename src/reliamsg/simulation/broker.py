@@ -14,13 +14,17 @@ from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.history import History
 from reliamsg.simulation.network import Connection
-from reliamsg.transport.base import Binding, Delivery, Outcome, Outgoing
-from reliamsg.wire.address import topic_address
+from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing
+from reliamsg.wire.address import created_address, is_created, topic_address
 
-__all__ = ["Broker", "Reader", "Session"]
+__all__ = ["TELLS", "Broker", "Reader", "Session", "Tells"]
 
 Key = tuple[str, int, str]
 """Topic, partition and group of a queue."""
+Tells = Literal["always", "wrongly", "never"]
+"""Whether an MQTT broker says so where nobody subscribes; ``wrongly``: also, now and then, where somebody does."""
+TELLS: tuple[Tells, ...] = ("always", "always", "wrongly", "never", "never")
+WRONG = 0.2
 REORDER_WITHIN = 6
 LATE_STORE_S = (0.2, 3.0)
 GHOST_S = (1.0, 10.0)
@@ -86,15 +90,17 @@ class Broker:
         faults: Faults,
         history: History,
         chance: random.Random,
+        tells: Tells = "always",
     ) -> None:
         self.name = name
+        self.tells = tells
+        self.marks: dict[str, bytes] = {}
+        """What groups left, by address."""
         self.protocol = protocol
         self.up = True
         self.login_refused = False
         self.blocked: str | None = None
         self.queues: dict[Key, deque[Stored]] = {}
-        self.first_read: dict[Key, float] = {}
-        """When a group read for the first time."""
         self.sessions: dict[Session, None] = {}
         self.readers: dict[Reader, None] = {}
         self._scheduler, self._faults, self._history = scheduler, faults, history
@@ -161,9 +167,25 @@ class Broker:
         existed = all(key in self.queues for key in reader.keys)
         for key in reader.keys:
             self.queues.setdefault(key, deque())
-            self.first_read.setdefault(key, self._scheduler.now)
         self.readers[reader] = None
         return existed
+
+    def create(self, key: Key, mark: bytes) -> None:
+        """Somebody makes a group."""
+        self.queues.setdefault(key, deque())
+        self.marks[created_address(*key)] = mark
+
+    def evidence(self, bindings: Iterable[Binding]) -> dict[Binding, Evidence | Mark]:
+        """MQTT: what it shows of groups."""
+        return {
+            binding: self._evidence((binding.topic, binding.partition, binding.group)) for binding in bindings
+        }
+
+    def _evidence(self, key: Key) -> Evidence | Mark:
+        if self.tells == "never":
+            return self.marks.get(created_address(*key), Evidence.NOT_MARKED)
+        wrong = self.tells == "wrongly" and self._random.random() < WRONG
+        return Evidence.SUBSCRIBED if key in self.queues and not wrong else Evidence.NOT_SUBSCRIBED
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -326,6 +348,8 @@ class Broker:
         if faults.bites("control_lost"):
             faults.strikes("control_lost")
             copies = 0
+        elif is_created(address) and self.protocol == "mqtt":
+            self.marks[address] = body
         elif faults.bites("control_twice"):
             faults.strikes("control_twice")
             copies = 2
@@ -372,9 +396,12 @@ class Broker:
         if how == "broker_empty":
             changed = self.waiting() or len(self.queues)
             self.queues.clear()
+            self.marks.clear()
         elif how == "broker_stale":
             changed = sum(map(len, self._copy.values())) + self.waiting()
             self.queues = {key: deque(queue) for key, queue in self._copy.items()}
+            there = {created_address(*key) for key in self.queues}
+            self.marks = {address: mark for address, mark in self.marks.items() if address in there}
         elif how == "broker_tail":
             for queue in self.queues.values():
                 for _ in range(min(len(queue), self._faults.random(how).randrange(1, TAIL + 1))):

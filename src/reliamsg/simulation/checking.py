@@ -74,26 +74,6 @@ def _joined_blindly(world: World, finding: Finding) -> bool:
     )
 
 
-def _nobody_subscribed(world: World, finding: Finding) -> bool:
-    """Whether a loss is the documented one of ``release="confirmed"`` over MQTT, which tells no publisher whether
-    anybody subscribes: published before the group's first session, and let go before the group heard the producer. The
-    producer counts the group from its first message on, so it is a loss; the group takes it for what came before."""
-    scenario, stream = world.scenario, finding.stream
-    if scenario.created or scenario.release == "consumed" or any(s.protocol != "mqtt" for s in world.sites):
-        return False
-    assert stream is not None  # losses are of streams
-    key = stream.topic, stream.partition, finding.group
-    began = min(broker.first_read.get(key, float("inf")) for broker in world.brokers.values())
-    assert finding.epoch is not None
-    assert finding.first is not None
-    assert finding.last is not None
-    return all(
-        0.0 < operation.durable_at < began for operation in _operations(world, finding)
-    ) and world.oracle.passages[finding.group].all_came_before(
-        stream, finding.epoch, finding.first, finding.last
-    )
-
-
 def _is_behind(world: World, finding: Finding) -> bool:
     """Whether a loss is the documented one of an outbox that was replaced and went on in an epoch that is over."""
     return all(world.oracle.is_behind(finding.group, operation) for operation in _operations(world, finding))
@@ -112,5 +92,5 @@ def _operations(world: World, finding: Finding) -> list[Operation]:
     ]
 
 
-DOCUMENTED = _nobody_subscribed, _joined_blindly, _is_behind
+DOCUMENTED = _joined_blindly, _is_behind
 """Which losses are known limits, as the documentation says."""

@@ -15,6 +15,8 @@ from reliamsg.simulation.network import Connection, Path
 from reliamsg.transport.base import (
     Binding,
     Delivery,
+    Evidence,
+    Mark,
     Outcome,
     Outgoing,
     ReceiverEvents,
@@ -23,11 +25,17 @@ from reliamsg.transport.base import (
     SenderTransport,
     Token,
 )
+from reliamsg.wire.address import is_created
 
 __all__ = ["Host", "SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
 
+MISSING = (Evidence.NOT_SUBSCRIBED, Evidence.NOT_MARKED)
 RETRY_S = (0.1, 2.0)
 CONNECT_TIMEOUT_S = 3.0
+HOLD_S = 3.0
+"""At most so long a sender waits for what an MQTT broker shows of groups."""
+ASK_S = (1.0, 15.0, 60.0)
+"""While a group is missing the broker is asked again after this, doubling, at most; and while none is."""
 THREAD_S = 0.0003
 """An I/O thread that is woken takes up to so long to run."""
 
@@ -91,7 +99,8 @@ class _Transport:
         connection = self.connection
         if connection is None or len(body) > self.site.max_frame_bytes:
             return False
-        self._host.telling(address, body)
+        if not is_created(address):
+            self._host.telling(address, body)
         connection.site.send(self.broker.tell, address, body)
         return True
 
@@ -245,6 +254,9 @@ class SimulatedSender(_Transport):
         self._bindings = tuple(bindings)
         self._woken = False
         self._blocked = False
+        self._held = False
+        """The broker has not shown yet which groups there are."""
+        self._pause = ASK_S[0]
 
     def wake(self) -> None:
         if not self._woken and not self._closed:
@@ -255,6 +267,7 @@ class SimulatedSender(_Transport):
         self._bindings = tuple(bindings)
         if self.connection is not None:
             self.connection.site.send(self.broker.declare, self._bindings)
+            self._ask(self.connection)
 
     def _enter(self, session: Session) -> tuple[str, bool]:
         self.broker.declare(self._bindings)
@@ -268,7 +281,41 @@ class SimulatedSender(_Transport):
     def _tell_connected(self, existed: bool) -> None:
         self._blocked = False
         self._events.connected(self._endpoint(), None)
+        assert self.connection is not None  # it was just connected
+        self._pause = ASK_S[0]
+        self._held = self._asks
+        if self._held:
+            self._ask(self.connection)
+            self._host.after(HOLD_S, self._go_on, self.connection)
         self.wake()
+
+    @property
+    def _asks(self) -> bool:
+        return self.broker.protocol == "mqtt" and bool(self._bindings)
+
+    def _ask(self, connection: Connection) -> None:
+        """Have the broker show which groups there are."""
+        if self.connection is connection and self._asks:
+            bindings = self._bindings
+
+            def answer() -> None:
+                connection.client.send(self._call, self._found, connection, self.broker.evidence(bindings))
+
+            connection.site.send(answer)
+
+    def _found(self, connection: Connection, evidence: dict[Binding, Evidence | Mark]) -> None:
+        if self.connection is not connection:
+            return
+        missing = any(isinstance(shown, Evidence) and shown in MISSING for shown in evidence.values())
+        self._events.found(evidence)
+        self._go_on(connection)
+        self._host.after(self._pause if missing else ASK_S[2], self._ask, connection)
+        self._pause = min(2 * self._pause, ASK_S[1]) if missing else ASK_S[0]
+
+    def _go_on(self, connection: Connection) -> None:
+        if self.connection is connection and self._held:
+            self._held = False
+            self.wake()
 
     def _block(self, session: Session, reason: str | None) -> None:
         if session is self._session:
@@ -279,7 +326,7 @@ class SimulatedSender(_Transport):
     def _pull(self) -> None:
         self._woken = False
         connection, session = self.connection, self._session
-        while connection is not None and connection is self.connection and not self._blocked:
+        while connection is not None and connection is self.connection and not (self._blocked or self._held):
             outgoing = self._events.pull()
             if not outgoing:
                 break

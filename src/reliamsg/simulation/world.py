@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path as FilePath
 
@@ -21,7 +20,7 @@ from reliamsg.errors import (
 from reliamsg.keys import KeyRing
 from reliamsg.receiving.engine import EngineSettings
 from reliamsg.sending.settings import Settings, make_settings
-from reliamsg.simulation.broker import Broker
+from reliamsg.simulation.broker import TELLS, Broker
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.consuming import ConsumerProcess
 from reliamsg.simulation.disk import Drive
@@ -33,6 +32,8 @@ from reliamsg.simulation.process import Process
 from reliamsg.simulation.producing import ProducerProcess
 from reliamsg.simulation.scenario import Scenario
 from reliamsg.simulation.weather import Weather
+from reliamsg.wire.address import created_address
+from reliamsg.wire.control import encode_mark
 
 __all__ = ["World"]
 
@@ -43,6 +44,8 @@ DRAIN_S = 400.0
 LINGER_S = 3.0
 """When all is done, what comes then must do no harm."""
 LOOK_S = 1.0
+LATE = 0.5
+"""Of groups that were not made beforehand, so many are made later, if their consumers do not do it first."""
 
 
 class World:
@@ -71,6 +74,7 @@ class World:
             site.name: Broker(
                 site.name, site.protocol, self.scheduler, self.faults, self.history,
                 random.Random(f"{scenario.seed}/broker/{site.name}"),
+                random.Random(f"{scenario.seed}/tells/{site.name}").choice(TELLS),
             )
             for site in scenario.sites
         }  # fmt: skip
@@ -174,10 +178,7 @@ class World:
 
     def run(self) -> None:
         """From the beginning to the judgement."""
-        for broker in self.brokers.values() if self.scenario.created else ():
-            for topic in self.scenario.topics:
-                for group in self.scenario.groups:
-                    broker.queues[topic, 0, group] = deque()
+        self._create_groups()
         for process in self.processes:
             self.scheduler.after(self.weather.random.uniform(0.0, 0.3), process.open)
         self.weather.begin()
@@ -201,6 +202,23 @@ class World:
             consumer.tell_letters()
         holds = self.scenario.release == "consumed" and self.scenario.on_gap in ("wait", "hold")
         self.oracle.judge(set(self.scenario.groups) - self.unheard if holds else ())
+
+    def _create_groups(self) -> None:
+        """Somebody makes the groups at their sites: before all else, or while messages are published already, or never;
+        then their consumers do that."""
+        chance = random.Random(f"{self.scenario.seed}/created")
+        late = chance.random() < LATE
+        for broker in self.brokers.values():
+            for topic in self.scenario.topics:
+                for group in self.scenario.groups:
+                    address = created_address(topic, 0, group)
+                    made = (topic, 0, group), encode_mark(address, self.keys)
+                    if self.scenario.created:
+                        broker.create(*made)
+                    elif late:
+                        self.scheduler.after(
+                            chance.uniform(0.0, self.scenario.publish_s), broker.create, *made
+                        )
 
     @property
     def _is_done(self) -> bool:

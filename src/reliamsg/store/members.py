@@ -10,10 +10,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-__all__ = ["ChainRow", "Member", "Position", "RemovedRange"]
+__all__ = ["ChainRow", "Member", "Position", "Proofs", "RemovedRange"]
 
 Position = tuple[int, int]
 """(epoch, number): everything before it is settled. Positions compare as tuples."""
+
+
+Proofs = Mapping[tuple[str, int, str], bool | None]
+"""By site, stream id and group: whether the group's mark was seen there, or None where the group is not proven."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,26 @@ def write_positions(db: sqlite3.Connection, positions: Mapping[tuple[int, str], 
         "UPDATE member SET epoch = ?, next = ? WHERE stream_id = ? AND grp = ? AND (epoch, next) < (?, ?)",
         [(*position, stream_id, group, *position) for (stream_id, group), position in positions.items()],
     )
+
+
+def load_proofs(db: sqlite3.Connection) -> dict[tuple[str, int, str], bool]:
+    """The groups that are proven at sites."""
+    return {
+        (site, stream_id, group): bool(marked)
+        for site, stream_id, group, marked in db.execute("SELECT site, stream_id, grp, marked FROM proven")
+    }
+
+
+def write_proofs(db: sqlite3.Connection, proofs: Proofs) -> None:
+    """Note which groups are proven at sites, and (None) which are not any more."""
+    for key, marked in proofs.items():
+        if marked is None:
+            db.execute("DELETE FROM proven WHERE site = ? AND stream_id = ? AND grp = ?", key)
+        else:
+            db.execute(
+                "INSERT OR REPLACE INTO proven (site, stream_id, grp, marked) VALUES (?, ?, ?, ?)",
+                (*key, int(marked)),
+            )
 
 
 def load_chain(db: sqlite3.Connection, stream_id: int) -> list[ChainRow]:

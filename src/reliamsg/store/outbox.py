@@ -21,14 +21,17 @@ from reliamsg.store.members import (
     ChainRow,
     Member,
     Position,
+    Proofs,
     RemovedRange,
     load_chain,
     load_members,
+    load_proofs,
     load_removed,
     replace_removed,
     trim_chain,
     write_members,
     write_positions,
+    write_proofs,
 )
 from reliamsg.store.rewriting import Cut, Recode, Taken, renumber, rows_of, take_out
 from reliamsg.store.rows import COLUMNS, Cursors, NewBatch, Parked, Row, StreamRow
@@ -175,9 +178,10 @@ class Outbox:
         wall_us: int,
         mono_us: int,
         positions: Mapping[tuple[int, str], Position] | None = None,
+        proofs: Proofs | None = None,
     ) -> None:
-        """Store how far each site is, below which row everything is published, and how far groups are, by stream id
-        and group."""
+        """Store how far each site is, below which row everything is published, how far groups are, by stream id and
+        group, and which of them are proven at sites."""
         with self._written(entries, wall_us, mono_us) as connection:
             for name, cursors in sites.items():
                 known = self._sites.get(name)
@@ -186,6 +190,8 @@ class Outbox:
             put_meta(connection, "published", str(published))
             if positions:
                 write_positions(connection, positions)
+            if proofs:
+                write_proofs(connection, proofs)
         self._sites.update(sites)
 
     def name_groups(
@@ -265,7 +271,9 @@ class Outbox:
     def forget_sites(self, names: Iterable[str]) -> None:
         """Drop the cursors of sites that are not named any more."""
         with self._db.transaction() as connection:
-            connection.executemany("DELETE FROM site WHERE name = ?", [(name,) for name in names])
+            gone = [(name,) for name in names]
+            connection.executemany("DELETE FROM site WHERE name = ?", gone)
+            connection.executemany("DELETE FROM proven WHERE site = ?", gone)
         self._sites.clear()
 
     def remove(self, ids: Sequence[int], entries: Iterable[Entry], wall_us: int, mono_us: int) -> None:
@@ -364,6 +372,11 @@ class Outbox:
         """The named groups, by stream id and group."""
         with self._db.translated():
             return load_members(self._db.connection)
+
+    def proofs(self) -> dict[tuple[str, int, str], bool]:
+        """The groups that are proven at sites, by site, stream id and group, and whether their marks were seen."""
+        with self._db.translated():
+            return load_proofs(self._db.connection)
 
     def chain(self, stream_id: int) -> list[ChainRow]:
         """A stream's non-empty epochs, oldest first."""

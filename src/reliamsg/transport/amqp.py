@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from reliamsg.config import Site
@@ -11,11 +11,11 @@ from reliamsg.errors import ConfigError, ReliamsgError, TransientError
 from reliamsg.transport.amqp_link import Link
 from reliamsg.transport.amqp_receiver import AmqpReceiver
 from reliamsg.transport.amqp_sender import AmqpSender
-from reliamsg.transport.amqp_topology import Refused, declare
+from reliamsg.transport.amqp_topology import Refused, Script, declare, delete
 from reliamsg.transport.base import Binding
 from reliamsg.transport.session import Ended
 
-__all__ = ["AmqpReceiver", "AmqpSender", "create_group"]
+__all__ = ["AmqpReceiver", "AmqpSender", "create_group", "delete_group"]
 
 
 def create_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
@@ -25,27 +25,36 @@ def create_group(site: Site, bindings: Sequence[Binding], timeout: float) -> Non
     once. Raises :class:`~reliamsg.errors.ConfigError` when the broker refuses the login or the declaration,
     and :class:`~reliamsg.errors.TransientError` when no endpoint can be reached.
     """
+    _perform(site, timeout, "group create", "create the queues", lambda link: declare(link, site, bindings))
+
+
+def delete_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
+    """Delete the queues of `bindings` at `site`, with what is in them. Blocks and raises as :func:`create_group`."""
+    _perform(site, timeout, "group delete", "delete the queues", lambda link: delete(link, bindings))
+
+
+def _perform(
+    site: Site, timeout: float, name: str, what: str, script: Callable[[Link], Script[object]]
+) -> None:
     end = time.monotonic() + timeout
     ended = Ended("no time to connect")
     for endpoint in site.endpoints:
         deadline = min(end, time.monotonic() + site.connect_timeout)
-        link = Link(site, endpoint, site.login(), deadline, "reliamsg group create")
+        link = Link(site, endpoint, site.login(), deadline, f"reliamsg {name}")
         refusals: list[Refused] = []
         created: list[bool] = []
-        ended = link.run(partial(_create, link, site, bindings, created, refusals))
+        ended = link.run(partial(_begin, link, script(link), created, refusals))
         if created:
             return
         if refusals:
-            raise ConfigError(f"site {site.name}: the broker refused to create the queues: {refusals[0]}")
+            raise ConfigError(f"site {site.name}: the broker refused to {what}: {refusals[0]}")
         if ended.credentials:
             break
     error: type[ReliamsgError] = ConfigError if ended.credentials else TransientError
     raise error(f"site {site.name}: {ended.reason} ({', '.join(map(str, site.endpoints))})")
 
 
-def _create(
-    link: Link, site: Site, bindings: Sequence[Binding], created: list[bool], refusals: list[Refused]
-) -> None:
+def _begin(link: Link, script: Script[object], created: list[bool], refusals: list[Refused]) -> None:
     def done(_: object) -> None:
         created.append(True)
         link.close(1.0)
@@ -54,4 +63,4 @@ def _create(
         refusals.append(refused)
         link.close(1.0)
 
-    link.perform(declare(link, site, bindings), done, failed)
+    link.perform(script, done, failed)

@@ -18,7 +18,7 @@ from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue, topic_addre
 
 __all__ = [
     "ACCESS_REFUSED", "STUCK", "STUCK_SECONDS", "Busy", "Control", "Refused", "Request", "Script", "Unanswered",
-    "bind_control", "declare", "listen_queue", "ready_count", "renew", "take_locks",
+    "bind_control", "declare", "delete", "listen_queue", "ready_count", "renew", "take_locks",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -139,6 +139,17 @@ def renew(link: Control, site: Site, bindings: Iterable[Binding]) -> Script[None
         yield _bind(link, queue, address, number)
 
 
+def delete(link: Control, bindings: Iterable[Binding]) -> Script[None]:
+    """Delete group queues, with what is in them; those that do not exist are left out."""
+    for binding in bindings:
+        queue = group_queue(binding.topic, binding.partition, binding.group)
+        try:
+            yield _delete_queue(link, queue)
+        except Refused as refused:
+            if refused.code != NOT_FOUND:
+                raise
+
+
 def take_locks(link: Control, bindings: Sequence[Binding]) -> Script[list[str]]:
     """Declare the exclusive lock queue of each binding, in order, and return their names.
 
@@ -246,6 +257,10 @@ def _exchange(link: Control, *, passive: bool) -> Request:
 
 def _queue(link: Control, queue: str, **options: Any) -> Request:
     return lambda done: link.control.queue_declare(queue, callback=done, **options)
+
+
+def _delete_queue(link: Control, queue: str) -> Request:
+    return lambda done: link.control.queue_delete(queue, callback=done)
 
 
 def _bind(link: Control, queue: str, key: str, renewed: int = 0) -> Request:

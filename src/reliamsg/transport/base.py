@@ -24,8 +24,9 @@ import msgspec
 from reliamsg.config import Site
 
 __all__ = [
-    "CONTROL_BACKLOG_BYTES", "Binding", "ControlEvents", "ControlTransport", "Delivery", "Outcome", "Outgoing",
-    "ReceiverEvents", "ReceiverTransport", "SenderEvents", "SenderTransport", "Token", "Transports",
+    "CONTROL_BACKLOG_BYTES", "Binding", "ControlEvents", "ControlTransport", "Delivery", "Evidence", "Mark",
+    "Outcome", "Outgoing", "ReceiverEvents", "ReceiverTransport", "SenderEvents", "SenderTransport", "Token",
+    "Transports",
 ]  # fmt: skip
 
 CONTROL_BACKLOG_BYTES = 1024 * 1024
@@ -42,6 +43,21 @@ class Outcome(Enum):
     REFUSED = "refused"
     """MQTT: a PUBACK with a failing reason code; AMQP: a message over the broker's size limit; both: one over
     ``Site.max_frame_bytes``."""
+
+
+class Evidence(Enum):
+    """What an MQTT broker shows of a named group; see rules P15 and P16."""
+
+    SUBSCRIBED = "subscribed"
+    """Its proof address has a subscriber, by the word of a broker that says so where there is none."""
+    NOT_SUBSCRIBED = "not subscribed"
+    """It has none, by the word of the same."""
+    NOT_MARKED = "not marked"
+    """The broker does not tell who subscribes, and has no mark of the group."""
+
+
+Mark = bytes
+"""The broker does not tell who subscribes, and has this at the place of the group's mark. Not checked."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):
@@ -150,6 +166,10 @@ class SenderEvents(ControlEvents, Protocol):
     def refused(self, token: int, outcome: Outcome, reason: str) -> None:
         """The broker does not have this batch, and said so."""
 
+    def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
+        """MQTT: what the broker shows of the groups that were last given to ``bind()``. Told after every
+        ``connected``, before the first ``pull()`` if the broker answers in time, and again now and then."""
+
     def blocked(self, reason: str | None) -> None:
         """The broker asked to stop sending (AMQP ``connection.blocked``); None when that is over."""
 
@@ -168,7 +188,8 @@ class SenderTransport(ControlTransport, Protocol):
 
     def bind(self, bindings: Sequence[Binding]) -> None:
         """Replace the groups whose queues are declared on every connect, before the first publish; if
-        connected, declare them now, before what is pulled from now on. Nothing at MQTT sites."""
+        connected, declare them now, before what is pulled from now on. At MQTT sites nothing is declared;
+        the broker is asked for them (``events.found``)."""
 
     def close(self, timeout: float) -> None:
         """Disconnect cleanly and end the I/O thread, within `timeout` seconds. Events may still be called

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reliamsg.config import Site
+from reliamsg.keys import KeyRing
 from reliamsg.transport.base import Binding, ReceiverEvents, ReceiverTransport, SenderEvents, SenderTransport
 
-__all__ = ["create_group", "open_receiver", "open_sender"]
+__all__ = ["create_group", "delete_group", "open_receiver", "open_sender"]
 
 
 def open_sender(
@@ -34,8 +35,11 @@ def open_receiver(site: Site, bindings: Sequence[Binding], events: ReceiverEvent
     return MqttReceiver(site, bindings, events)
 
 
-def create_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
-    """Have `site` keep messages for the groups in `bindings` from now on; what exists is left as it is.
+def create_group(
+    site: Site, bindings: Sequence[Binding], timeout: float, keys: KeyRing | None = None
+) -> None:
+    """Have `site` keep messages for the groups in `bindings` from now on; what exists is left as it is. With `keys`,
+    producers that have them believe the mark that is left at an MQTT site.
 
     Blocks for at most about `timeout` seconds. Raises :class:`~reliamsg.errors.ConfigError` when the site
     refuses the login or the declaration, :class:`~reliamsg.errors.TransientError` when it can't be reached.
@@ -47,4 +51,17 @@ def create_group(site: Site, bindings: Sequence[Binding], timeout: float) -> Non
     else:
         from reliamsg.transport import mqtt
 
-        mqtt.create_group(site, bindings, timeout)
+        mqtt.create_group(site, bindings, timeout, keys)
+
+
+def delete_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
+    """Have `site` forget the groups in `bindings`, with all that it has for them; at an MQTT site for their other
+    topics as well. What does not exist is no error. Blocks and raises as :func:`create_group` does."""
+    if site.protocol == "amqp":
+        from reliamsg.transport import amqp
+
+        amqp.delete_group(site, bindings, timeout)
+    else:
+        from reliamsg.transport import mqtt
+
+        mqtt.delete_group(site, bindings, timeout)

@@ -211,6 +211,8 @@ class MemorySender(_MemoryTransport[SenderEvents]):
         super().__init__(site, broker, events, producer_id, threaded=threaded)
         self._bindings = tuple(bindings)
         self._told_blocked: str | None = None
+        self._asked: object = None
+        """The connection and the groups that the broker was asked for, and when that was."""
 
     def wake(self) -> None:
         """Have ``pull()`` asked soon."""
@@ -221,6 +223,7 @@ class MemorySender(_MemoryTransport[SenderEvents]):
         self._bindings = tuple(bindings)
         if self.connected:
             self._declare()
+        self._wake()
 
     def _connect(self) -> None:
         self._connection = self.broker.connect_sender(self.client, self._wake)
@@ -228,6 +231,17 @@ class MemorySender(_MemoryTransport[SenderEvents]):
         self._listen()
         self._told_blocked = None
         self._events.connected(str(self.site.endpoints[0]), self.broker.window)
+        self._ask_for_groups()
+
+    def _ask_for_groups(self) -> None:
+        """At MQTT sites, whenever a real transport would find out sooner or later that something has changed."""
+        bindings = self._bindings
+        if self.broker.protocol != "mqtt" or self.site.declare == "none" or not bindings:
+            return
+        now = self._connection, bindings, self.broker.groups_changed
+        if now != self._asked:
+            self._asked = now
+            self._events.found(self.broker.evidence(bindings))
 
     def _declare(self) -> None:
         # At MQTT sites only a group's own client can make its session.
@@ -240,6 +254,7 @@ class MemorySender(_MemoryTransport[SenderEvents]):
             self._told_blocked = blocked
             self._events.blocked(blocked)
         heard = self._hear(connection)
+        self._ask_for_groups()
         sent = False
         while blocked is None and (outgoing := self._events.pull()):
             self.broker.publish(connection, outgoing, self.site.max_frame_bytes)

@@ -2,8 +2,9 @@
 
 It models what matters to a client: topics that fan out to a durable queue per group, confirms, deliveries
 that stay the broker's until they are acknowledged, one active reader per group. With ``protocol="amqp"`` an
-unroutable message is returned and a queue can be seen empty; with ``"mqtt"`` it is confirmed and gone, and
-acknowledgements count in receive order.
+unroutable message is returned and a queue can be seen empty; with ``"mqtt"`` it is confirmed and gone, unless
+somebody has made the group (:meth:`MemoryBroker.create_group`, or a consumer that reads), and acknowledgements count in
+receive order.
 
 Nothing here runs by itself. Methods may be called from any thread and never wait; every random choice comes
 from one seeded generator, so that one thread makes one history.
@@ -20,9 +21,11 @@ from typing import Literal
 
 import msgspec
 
-from reliamsg.transport.base import Binding, Delivery, Outcome, Outgoing
+from reliamsg.keys import KeyRing
+from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing
 from reliamsg.transport.memory_control import MemoryControl
-from reliamsg.wire.address import topic_address
+from reliamsg.wire.address import created_address, is_created, topic_address
+from reliamsg.wire.control import encode_mark
 
 __all__ = ["Connection", "MemoryBroker", "Refused"]
 
@@ -93,6 +96,13 @@ class MemoryBroker:
         self.window = window
         """What it tells senders about its own limit of unconfirmed messages."""
         self.lost = 0
+        self.tells_subscribers = True
+        """MQTT: whether it says so where nobody subscribes, as MQTT 5 brokers can; others only keep a group's mark."""
+        self.groups_changed = 0
+        """How often groups came or went, or what it says of them changed."""
+        self._marks: dict[str, bytes] = {}
+        """By address."""
+        self._mistaken = False
         self._random = random.Random(seed)
         self._lock = threading.RLock()
         self._watchers: list[Callable[[], None]] = []
@@ -253,6 +263,31 @@ class MemoryBroker:
             if owner is not None:
                 self._drop(owner, "the queue was deleted")
             self.lost += len(self._queues.pop(queue, ()))
+            self.groups_changed += 1
+            self._wake_all()
+
+    def create_group(
+        self, topic: str, group: str, partition: int = 0, *, keys: KeyRing | None = None
+    ) -> None:
+        """Have messages of a topic kept for a group from now on, as ``reliamsg group create`` does."""
+        with self._lock:
+            self._create((topic, partition, group))
+            address = created_address(topic, partition, group)
+            self._marks[address] = encode_mark(address, keys)
+            self._wake_all()
+
+    def delete_group(self, topic: str, group: str, partition: int = 0) -> None:
+        """The opposite, as ``reliamsg group delete`` does."""
+        with self._lock:
+            self._marks.pop(created_address(topic, partition, group), None)
+            self.delete_queue(topic, group, partition)
+
+    def answer_wrongly(self, on: bool = True) -> None:
+        """MQTT: say of every group that nobody subscribes, as some brokers do, or tell the truth again."""
+        with self._lock:
+            self._mistaken = on
+            self.groups_changed += 1
+            self._wake_all()
 
     # What tests look at
 
@@ -314,8 +349,9 @@ class MemoryBroker:
             connection = Connection(wake, client=client, queues=queues)
             self._connections.append(connection)
             for queue in queues:
-                self._queues.setdefault(queue, deque())
+                self._create(queue)
                 self._owners[queue] = connection
+            self._wake_all()
             return connection, existed
 
     def declare(self, bindings: Iterable[Binding]) -> None:
@@ -323,6 +359,11 @@ class MemoryBroker:
         with self._lock:
             for binding in bindings:
                 self._queues.setdefault((binding.topic, binding.partition, binding.group), deque())
+
+    def evidence(self, bindings: Iterable[Binding]) -> dict[Binding, Evidence | Mark]:
+        """MQTT: what it shows of groups."""
+        with self._lock:
+            return {binding: self._evidence(binding) for binding in bindings}
 
     def blocked_reason(self) -> str | None:
         """Why senders are asked to stop, None when they are not."""
@@ -407,7 +448,14 @@ class MemoryBroker:
     def tell(self, connection: Connection, address: str, body: bytes) -> bool:
         """Hand a control frame to whoever listens at its address now; False where it is dropped."""
         with self._lock:
-            return connection.alive and self._blocked is None and self.control.tell(address, body)
+            if not connection.alive or self._blocked is not None:
+                return False
+            told = self.control.tell(address, body)
+            if told and is_created(address) and self._marks.get(address) != body:
+                self._marks[address] = body
+                self.groups_changed += 1
+                self._wake_all()
+            return told
 
     def drop(self, connection: Connection, reason: str) -> None:
         """End a connection; what its client had not acknowledged will be delivered again."""
@@ -421,6 +469,17 @@ class MemoryBroker:
             raise Refused("connection refused")
         if self._login_refused:
             raise Refused("login refused", credentials=True)
+
+    def _create(self, queue: Queue) -> None:
+        self._queues.setdefault(queue, deque())
+        self.groups_changed += 1
+
+    def _evidence(self, binding: Binding) -> Evidence | Mark:
+        queue = (binding.topic, binding.partition, binding.group)
+        if self.tells_subscribers:
+            there = queue in self._queues and not self._mistaken
+            return Evidence.SUBSCRIBED if there else Evidence.NOT_SUBSCRIBED
+        return self._marks.get(created_address(*queue), Evidence.NOT_MARKED)
 
     def _take(self, message: Outgoing, limit: int) -> Refusal | None:
         size = len(message.body)
@@ -469,6 +528,8 @@ class MemoryBroker:
     def _forget(self) -> None:
         self.lost += sum(map(len, self._queues.values()))
         self._queues.clear()
+        self._marks.clear()
+        self.groups_changed += 1
 
     def _drop_all(self, reason: str) -> None:
         for connection in list(self._connections):

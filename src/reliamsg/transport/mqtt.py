@@ -3,8 +3,8 @@
 Nothing is published before the broker's CONNACK, and no more than the broker's Receive Maximum is in flight.
 
 What MQTT 3.1.1 can't tell: why a broker closed a connection, and that it refused a message. Mosquitto confirms
-to a 3.1.1 client what its access rules or its size limit then drop; with MQTT 5 it says so. Neither version
-tells a publisher whether anybody subscribes.
+to a 3.1.1 client what its access rules or its size limit then drop; with MQTT 5 it says so. Nor does it tell a
+publisher whether anybody subscribes; with MQTT 5 some brokers do (:mod:`~reliamsg.transport.mqtt_groups`).
 
 Client ids are longer than the 23 characters that a 3.1.1 broker has to allow; one that stops there refuses
 the connection with that reason.
@@ -12,25 +12,37 @@ the connection with that reason.
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from reliamsg.config import Endpoint, Site
 from reliamsg.errors import ConfigError, TransientError
+from reliamsg.keys import KeyRing
 from reliamsg.transport.base import Binding
 from reliamsg.transport.mqtt_connect import Connector
+from reliamsg.transport.mqtt_link import Link
 from reliamsg.transport.mqtt_receiver import MqttReceiver
 from reliamsg.transport.mqtt_sender import MqttSender
-from reliamsg.transport.mqtt_subscribing import most_held, subscribe, topics_of
+from reliamsg.transport.mqtt_subscribing import most_held, proofs_of, subscribe, topics_of
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import Ended
-from reliamsg.wire.address import client_id
+from reliamsg.wire.address import client_id, created_address
+from reliamsg.wire.control import encode_mark
 
-__all__ = ["MqttReceiver", "MqttSender", "create_group"]
+__all__ = ["MqttReceiver", "MqttSender", "create_group", "delete_group"]
+
+log = logging.getLogger(__name__)
+
+Work = Callable[[Link, Sequence[Binding], float], str | None]
+"""What is to be done for one group by a deadline; returns what is wrong, if anything is."""
 
 
-def create_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
-    """Make the persistent sessions of the groups in `bindings`, so that `site` collects for them from now on.
+def create_group(
+    site: Site, bindings: Sequence[Binding], timeout: float, keys: KeyRing | None = None
+) -> None:
+    """Make the persistent sessions of the groups in `bindings`, so that `site` collects for them from now on, and leave
+    marks there by which producers know, signed if `keys` are given.
 
     Connects as each group, subscribes, and disconnects, within `timeout` seconds over all. A group whose
     consumer is connected at the time is interrupted: it loses its connection to this call and reconnects,
@@ -39,40 +51,118 @@ def create_group(site: Site, bindings: Sequence[Binding], timeout: float) -> Non
     Raises :class:`ConfigError` for a refused login, :class:`TransientError` for a site that can't be reached
     or refuses the subscription.
     """
+    marks = {address: encode_mark(address, keys) for address in map(_mark_of, bindings)}
+
+    def create(link: Link, its: Sequence[Binding], deadline: float) -> str | None:
+        wrong = subscribe(link, topics_of(its), deadline, lambda: False, most_held(site))
+        if wrong is None:
+            _leave_marks(
+                link, site, {_mark_of(binding): marks[_mark_of(binding)] for binding in its}, deadline
+            )
+            asked = link.collect(proofs_of(its))
+            if not _turn_until(link, deadline, lambda: asked in link.answered) or asked in link.denied:
+                log.warning(
+                    "site %s: the broker refuses the subscription to the group's proof address", site.name
+                )
+        return wrong
+
+    _for_each_group(site, bindings, timeout, "created", create, keep=True)
+
+
+def delete_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
+    """End the persistent sessions of the groups in `bindings`, with all that waits in them for whatever topic, and take
+    their marks away. Blocks and raises as :func:`create_group` does."""
+
+    def delete(link: Link, its: Sequence[Binding], deadline: float) -> str | None:
+        _leave_marks(link, site, {_mark_of(binding): b"" for binding in its}, deadline)
+        return None
+
+    _for_each_group(site, bindings, timeout, "deleted", delete, keep=False)
+
+
+def _mark_of(binding: Binding) -> str:
+    return created_address(binding.topic, binding.partition, binding.group)
+
+
+def _for_each_group(
+    site: Site,
+    bindings: Sequence[Binding],
+    timeout: float,
+    what: str,
+    work: Work,
+    keep: bool,
+) -> None:
+    """Connect as each group in turn and have `work` done, which says what is wrong. Without `keep` the group's session
+    ends with the connection."""
     deadline = time.monotonic() + timeout
     waker = Waker()
     try:
         for group in sorted({binding.group for binding in bindings}):
-            topics = topics_of([binding for binding in bindings if binding.group == group])
+            its = [binding for binding in bindings if binding.group == group]
             connector = Connector(site, client_id(group), waker, lambda: False, prefetch=site.prefetch)
+            if not keep:
+                connector = connector.without_session(client_id(group))
             ended = Ended("no time left")
             for number, endpoint in enumerate(site.endpoints):
                 now = time.monotonic()
                 share = (deadline - now) / (len(site.endpoints) - number)
                 until = now + min(site.connect_timeout, share)
-                ended_or_none = _subscribe_once(connector, endpoint, site, topics, until)
+                ended_or_none = _work_once(connector, endpoint, site, its, work, until)
                 if ended_or_none is None:
                     break
                 ended = ended_or_none
             else:
                 error = ConfigError if ended.credentials else TransientError
-                raise error(f"site {site.name}: group {group!r} could not be created: {ended.reason}")
+                raise error(f"site {site.name}: group {group!r} could not be {what}: {ended.reason}")
     finally:
         waker.close()
 
 
-def _subscribe_once(
-    connector: Connector, endpoint: Endpoint, site: Site, topics: Sequence[str], deadline: float
+def _work_once(
+    connector: Connector,
+    endpoint: Endpoint,
+    site: Site,
+    bindings: Sequence[Binding],
+    work: Work,
+    deadline: float,
 ) -> Ended | None:
     link = connector.open(endpoint, site.login(), deadline)
     if isinstance(link, Ended):
         return link
     try:
-        most = most_held(site)
-        wrong = subscribe(link, topics, deadline, lambda: False, most)
+        wrong = work(link, bindings, deadline)
         if wrong is not None:
             return Ended(wrong)
         link.disconnect(deadline)
         return None
     finally:
         link.close()
+
+
+def _leave_marks(link: Link, site: Site, marks: Mapping[str, bytes], deadline: float) -> None:
+    """Have the broker retain these. One that refuses is no reason to fail: it may not be asked for them."""
+    waiting = {link.publish(address, body, b"\0", retain=True) for address, body in marks.items()}
+    refusals: list[str] = []
+
+    def answered() -> bool:
+        for puback in link.pubacks:
+            waiting.discard(puback.mid)
+            refusals.extend([puback.refusal] if puback.refusal else [])
+        link.pubacks.clear()
+        return not waiting
+
+    if not _turn_until(link, deadline, answered) or refusals:
+        log.warning(
+            "site %s: the group's mark could not be changed (%s)",
+            site.name,
+            "; ".join(refusals) or link.reason,
+        )
+
+
+def _turn_until(link: Link, deadline: float, done: Callable[[], bool]) -> bool:
+    """Keep the connection going until something is done; False if it is not by the deadline."""
+    while not done():
+        left = deadline - time.monotonic()
+        if left <= 0 or not link.turn(left):
+            return done()
+    return True

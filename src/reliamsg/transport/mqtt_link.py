@@ -26,6 +26,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from reliamsg.config import Credentials, Endpoint
 from reliamsg.transport.mqtt_packets import MalformedPublish, Publish, decode_publish
 from reliamsg.transport.network import Waker, acknowledge_segments
+from reliamsg.wire.address import is_created
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
 __all__ = ["Link", "PubAck", "Version"]
@@ -49,6 +50,8 @@ _CONTROL_PROPERTIES = b"\x05\x02" + (30).to_bytes(4, "big")
 _MOST_AT_ONCE = 100
 """Most addresses in one SUBSCRIBE or UNSUBSCRIBE."""
 
+_NO_MATCHING_SUBSCRIBERS = 0x10
+
 _REFUSALS = {
     0x80: "Unspecified error",
     0x83: "Implementation specific error",
@@ -69,6 +72,8 @@ class PubAck:
     mid: int
     refusal: str | None
     """The reason code's name where it is a failing one."""
+    unmatched: bool = False
+    """Whether the broker says that nobody subscribes (reason 16)."""
 
 
 class _Packed(Properties):
@@ -160,7 +165,7 @@ class _Client(paho.Client):
             refusal = None
             if code >= 0x80:
                 refusal = _REFUSALS.get(code, f"reason code 0x{code:02x}")
-            self._confirmed(PubAck(mid, refusal))
+            self._confirmed(PubAck(mid, refusal, code == _NO_MATCHING_SUBSCRIBERS))
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def _easy_log(self, level: LogLevel, fmt: str, *args: Any) -> None:
@@ -206,6 +211,11 @@ class Link:
         self._listening: frozenset[str] = frozenset()
         self._unanswered: dict[int, Sequence[str]] = {}
         """Control addresses by the packet id of a SUBSCRIBE that the broker has not answered."""
+        self.answered: set[int] = set()
+        """Packet ids of :meth:`look`, :meth:`look_away` and :meth:`collect` that the broker has answered."""
+        self.denied: set[int] = set()
+        """Those that it refused, in part or as a whole."""
+        self._asked: set[int] = set()
         self._topics: Sequence[str] = ()
         self._sock = sock
         self._waker = waker
@@ -303,11 +313,11 @@ class Link:
             # Those who only listen have not told the broker how much they take; 3.1.1 knows no way to.
             self._fault = "connection given up: a packet over the limit"
 
-    def publish(self, topic: str, body: bytes, properties: bytes) -> int | None:
+    def publish(self, topic: str, body: bytes, properties: bytes, retain: bool = False) -> int | None:
         """Publish at QoS 1; returns the packet id, or None where the connection is gone."""
         packed = _Packed(properties) if self.version == "5" else None
         while True:
-            info = self._client.publish(topic, body, qos=1, properties=packed)
+            info = self._client.publish(topic, body, qos=1, retain=retain, properties=packed)
             # The next packet id may still be in flight, after 65,535 messages; then the one after it.
             if info.rc != MQTTErrorCode.MQTT_ERR_QUEUE_SIZE:
                 break
@@ -325,14 +335,42 @@ class Link:
         """Have nothing more of these topics come, but for what is on its way."""
         self._client.unsubscribe(list(topics))
 
-    def _wishes(self, topics: Sequence[str], qos: int) -> list[tuple[str, Any]]:
+    def _wishes(self, topics: Sequence[str], qos: int, retained: bool = False) -> list[tuple[str, Any]]:
         if self.version != "5":
             return [(topic, qos) for topic in topics]
-        # Retained messages are never ours: not sent now, and marked as such when they are published.
-        options = SubscribeOptions(
-            qos=qos, retainAsPublished=True, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND
+        # Retained messages are never ours, but for marks: not sent now, and marked as such when they are published.
+        handling = (
+            SubscribeOptions.RETAIN_SEND_ON_SUBSCRIBE if retained else SubscribeOptions.RETAIN_DO_NOT_SEND
         )
+        options = SubscribeOptions(qos=qos, retainAsPublished=True, retainHandling=handling)
         return [(topic, options) for topic in topics]
+
+    def look(self, addresses: Sequence[str]) -> int | None:
+        """Have what is retained at these addresses sent; :attr:`answered` has the packet id when it begins."""
+        return self._note_asked(self._client.subscribe(self._wishes(addresses, 0, retained=True))[1])
+
+    def look_away(self, addresses: Sequence[str]) -> int | None:
+        """End :meth:`look`."""
+        return self._note_asked(self._client.unsubscribe(list(addresses))[1])
+
+    def collect(self, addresses: Sequence[str]) -> int | None:
+        """Have the session keep what comes at these addresses as well. A refusal does no harm."""
+        return self._note_asked(self._client.subscribe(self._wishes(addresses, 1))[1])
+
+    def _note_asked(self, mid: int | None) -> int | None:
+        if mid is not None:
+            self._asked.add(mid)
+        return mid
+
+    def _is_answer(self, mid: int, reasons: Sequence[ReasonCode] = ()) -> bool:
+        """Whether a packet id is of one of these; it is answered."""
+        if mid not in self._asked:
+            return False
+        self._asked.remove(mid)
+        if any(code.value >= 0x80 for code in reasons):
+            self.denied.add(mid)
+        self.answered.add(mid)
+        return True
 
     def listen(self, addresses: Sequence[str]) -> None:
         """Subscribe to control addresses at QoS 0, and to no others any more."""
@@ -354,8 +392,9 @@ class Link:
 
     def tell(self, address: str, body: bytes) -> None:
         """Publish a control frame at QoS 0, which the broker does not answer. See :meth:`ping`."""
-        packed = _Packed(_CONTROL_PROPERTIES) if self.version == "5" else None
-        self._client.publish(address, body, qos=0, properties=packed)
+        retain = is_created(address)  # a mark, for those who come later
+        packed = _Packed(b"\0" if retain else _CONTROL_PROPERTIES) if self.version == "5" else None
+        self._client.publish(address, body, qos=0, retain=retain, properties=packed)
 
     def ping(self) -> int:
         """Ask whether the connection stands after all that was sent so far; answered when :attr:`pongs` has reached the
@@ -435,6 +474,8 @@ class Link:
         _properties: Properties | None,
     ) -> None:
         self._packets += 1
+        if self._is_answer(mid, reasons):
+            return
         addresses = self._unanswered.pop(mid, None)
         if addresses is not None:
             for address, code in zip(addresses, reasons, strict=False):
@@ -451,6 +492,7 @@ class Link:
 
     def _on_unsuback(self, _client: paho.Client, _data: Any, mid: int, *_: object) -> None:
         self._packets += 1
+        self._is_answer(mid)
 
     def _on_publish(self, publish: Publish) -> None:
         self._packets += 1

@@ -21,7 +21,7 @@ from reliamsg.transport.mqtt_inflow import Inflow
 from reliamsg.transport.mqtt_link import Link
 from reliamsg.transport.mqtt_packets import AckLedger, Publish
 from reliamsg.transport.mqtt_session import MqttSession
-from reliamsg.transport.mqtt_subscribing import most_held, subscribe, topics_of
+from reliamsg.transport.mqtt_subscribing import most_held, proofs_of, subscribe, topics_of
 from reliamsg.transport.mqtt_substitute import Substitute
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import client_id, control_id, is_control, substitute_id
@@ -29,6 +29,9 @@ from reliamsg.wire.address import client_id, control_id, is_control, substitute_
 __all__ = ["MqttReceiver"]
 
 log = logging.getLogger(__name__)
+
+STRIKES = 3
+"""So many connections that end over the subscription to proof addresses are no coincidence: it is left out then."""
 
 
 class MqttReceiver(MqttSession[ReceiverEvents]):
@@ -63,6 +66,11 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         self._found: tuple[Link, Endpoint] | None = None
         """The session, asked for while it was replaced, and not read yet."""
         self._topics = topics_of(bindings)
+        self._proofs = proofs_of(bindings)
+        self._proving: int | None = None
+        """Packet id of the subscription to them."""
+        self._strikes = 0
+        """So many connections, one after the other, ended before the broker had answered to that."""
         self._acknowledged: deque[Sequence[Token]] = deque()
         self._generation = 0
         self._ledger = AckLedger()
@@ -168,6 +176,10 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         self._ledger = AckLedger()
         self._inflow = Inflow(self._most, self._ledger)
         self._control.begin(link)
+        # Apart from the rest: where it is refused, producers only know less of this group. Over MQTT 3.1.1 they learn
+        # nothing by it, and some brokers close the connection over what they do not permit.
+        asks = link.version == "5" and self._strikes < STRIKES
+        self._proving = link.collect(self._proofs) if asks else None
         self.up = True
         self.events.connected(str(endpoint), None if self._substituting else link.session_present)
         alive = True
@@ -188,6 +200,13 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
             alive = link.turn(1.0)
         self._hand_over(link)
         return Ended(link.reason)
+
+    def _ended(self, link: Link, broken: bool) -> None:
+        if self._proving is not None:
+            answered = self._proving in link.answered
+            self._strikes = self._strikes + 1 if broken and not answered else 0
+            self._proving = None
+        super()._ended(link, broken)
 
     def _hand_over(self, link: Link) -> None:
         """Give the events what arrived: control frames always, and messages as far as they are taken."""

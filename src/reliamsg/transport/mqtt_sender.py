@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from reliamsg.config import Endpoint, Site
 from reliamsg.transport.base import (
     Binding,
+    Evidence,
+    Mark,
     Outcome,
     Outgoing,
     SenderEvents,
 )
+from reliamsg.transport.mqtt_groups import GroupProber
 from reliamsg.transport.mqtt_link import Link, Version
 from reliamsg.transport.mqtt_packets import encode_properties, forbidden
 from reliamsg.transport.mqtt_session import MqttSession
@@ -52,6 +55,7 @@ class MqttSender(MqttSession[SenderEvents]):
         # A name of its own for each owner of a connection: a stale one must not fight over it.
         name = f"reliamsg-p:{producer_id}:{secrets.token_hex(4)}"
         super().__init__(site, events, f"reliamsg-send-{site.name}", name, None, control_id(name))
+        self._groups = GroupProber(site, self._waker, bindings, self._found)
         self._types: dict[str, bytes] = {}
         self._forget()
 
@@ -60,7 +64,11 @@ class MqttSender(MqttSession[SenderEvents]):
         self._waker.wake()
 
     def bind(self, bindings: Sequence[Binding]) -> None:
-        """Nothing: at MQTT sites a group's session collects its messages, and only the group makes one."""
+        """Ask the broker for these groups: a group's session collects its messages, and only the group makes one."""
+        self._groups.bind(bindings)
+
+    def _found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
+        self.events.found(evidence)  # whose they are may change
 
     def _forget(self) -> None:
         self._queue: deque[tuple[_Batch, str, bytes, bytes]] = deque()
@@ -76,6 +84,7 @@ class MqttSender(MqttSession[SenderEvents]):
             self._most_in_flight = min(window, _MOST_IN_FLIGHT)
             self._largest_packet = link.maximum_packet_size
         self._control.begin(link)
+        self._groups.begin(link)
         self.up = True
         self.events.connected(str(endpoint), window)
         alive = True
@@ -87,23 +96,34 @@ class MqttSender(MqttSession[SenderEvents]):
                 return Ended("closed")
             if self._drop is not None:
                 return Ended(self._drop)
-            busy = self._send(link)
-            alive = link.turn(0.0 if busy else 1.0)
+            self._groups.work(link, self._room)
+            busy = not self._groups.holds and self._send(link)
+            alive = link.turn(0.0 if busy else self._groups.wait(1.0))
             self._settle(link)
             arrived, link.arrived = link.arrived, []
             for publish in arrived:
-                self._control.hear(publish)
+                if not self._groups.hear(publish):
+                    self._control.hear(publish)
         return Ended(link.reason)
+
+    def _ended(self, link: Link, broken: bool) -> None:
+        self._groups.end(link, broken)
+        super()._ended(link, broken)
+
+    @property
+    def _room(self) -> int:
+        """How many messages more may be unconfirmed."""
+        return self._most_in_flight - len(self._in_flight) - self._groups.outstanding
 
     def _send(self, link: Link) -> bool:
         """Publish what the windows and the socket take; returns whether there may be more to do at once."""
         pulled = False
-        if not self._queue and len(self._in_flight) < self._most_in_flight and link.can_write:
+        if not self._queue and self._room > 0 and link.can_write:
             outgoing = self.events.pull()
             pulled = bool(outgoing)
             for token, parts in groupby(outgoing, key=lambda part: part.token):
                 self._enqueue(token, list(parts), link.version)
-        while self._queue and len(self._in_flight) < self._most_in_flight and link.can_write:
+        while self._queue and self._room > 0 and link.can_write:
             batch, topic, body, properties = self._queue.popleft()
             if batch.refused:
                 continue
@@ -159,6 +179,10 @@ class MqttSender(MqttSession[SenderEvents]):
         pubacks, link.pubacks = link.pubacks, []
         confirmed = []
         for puback in pubacks:
+            if self._groups.settle(puback):
+                continue
+            if puback.unmatched:
+                self._groups.nobody()
             batch = self._in_flight.pop(puback.mid, None)
             if batch is None or batch.refused:
                 continue

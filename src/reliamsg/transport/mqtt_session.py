@@ -80,8 +80,12 @@ class MqttSession(SiteSession[E]):
             return self._serve(link, endpoint)
         finally:
             self._teller.end()
-            self._control.end(link, broken=self._drop is None and not self.stopping.is_set())
+            self._ended(link, broken=self._drop is None and not self.stopping.is_set())
             link.close()
+
+    def _ended(self, link: Link, broken: bool) -> None:
+        """The connection is over; `broken` unless we ended it."""
+        self._control.end(link, broken)
 
     def _attend(self, link: Link, endpoint: Endpoint) -> None:
         """Do what control frames need, between two turns of the connection."""

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding
 from reliamsg.transport.mqtt_link import Link
-from reliamsg.wire.address import topic_address
+from reliamsg.wire.address import proof_address, topic_address
 
-__all__ = ["most_held", "subscribe", "topics_of"]
+__all__ = ["most_held", "proofs_of", "subscribe", "topics_of"]
 
 _HELD_PER_PREFETCH = 4
 
@@ -34,6 +34,11 @@ def subscribe(
 def topics_of(bindings: Sequence[Binding]) -> list[str]:
     """The addresses to subscribe to."""
     return sorted({topic_address(binding.topic, binding.partition) for binding in bindings})
+
+
+def proofs_of(bindings: Sequence[Binding]) -> list[str]:
+    """The addresses at which producers ask the broker for the group."""
+    return sorted({proof_address(b.topic, b.partition, b.group) for b in bindings})
 
 
 def most_held(site: Site) -> int:

@@ -6,6 +6,9 @@ same, and `/` in a topic stays what it is in MQTT.
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+
 from reliamsg.config import check_name
 from reliamsg.errors import ConfigError
 from reliamsg.wire.limits import MAX_PARTITION
@@ -20,6 +23,12 @@ _STATUS_PREFIX = CONTROL_PREFIX + "status:"
 _CALL_PREFIX = CONTROL_PREFIX + "call:"
 _PRODUCER_PREFIX = CONTROL_PREFIX + "producer:"
 _GROUP_PREFIX = CONTROL_PREFIX + "group:"
+# A level of their own below, so that access rules can name all of them: `reliamsg:proof:/+`.
+_PROOF_PREFIX = CONTROL_PREFIX + "proof:/"
+_CREATED_PREFIX = CONTROL_PREFIX + "created:/"
+
+_MAX_ADDRESS_BYTES = 255
+"""What RabbitMQ takes as a routing key, which it makes of MQTT topics."""
 
 
 def topic_address(topic: str, partition: int = 0) -> str:
@@ -97,6 +106,35 @@ def producer_address(producer: str) -> str:
 def group_address(group: str) -> str:
     """Where a group's inboxes listen: for answers, repairs, and each other's beacons."""
     return f"{_GROUP_PREFIX}{group}"
+
+
+def proof_address(topic: str, partition: int, group: str) -> str:
+    """Where a group's MQTT session subscribes so that producers can ask the broker whether it exists. Nothing is ever
+    read from it."""
+    return _of_group(_PROOF_PREFIX, topic, partition, group)
+
+
+def created_address(topic: str, partition: int, group: str) -> str:
+    """Where a group leaves a retained mark that its MQTT session exists."""
+    return _of_group(_CREATED_PREFIX, topic, partition, group)
+
+
+def nobodys_address() -> str:
+    """A proof address that nobody can have subscribed to, other than with a wildcard: different each time."""
+    return _PROOF_PREFIX + secrets.token_hex(16)
+
+
+def is_created(address: str) -> bool:
+    """Whether an address is one of marks, which brokers retain."""
+    return address.startswith(_CREATED_PREFIX)
+
+
+def _of_group(prefix: str, topic: str, partition: int, group: str) -> str:
+    # As many levels whatever the topic: a subscription with a wildcard then matches all proof addresses or none.
+    address = f"{prefix}{topic_address(topic, partition).replace('/', '::')}:{group}"
+    if len(address.encode()) <= _MAX_ADDRESS_BYTES:
+        return address
+    return prefix + hashlib.sha256(address.encode()).hexdigest()
 
 
 def is_control(address: str) -> bool:

@@ -61,9 +61,11 @@ __all__ = [
     "Status",
     "StreamState",
     "StreamStatus",
+    "encode_mark",
     "encode_state",
     "encode_status",
     "is_control_frame",
+    "is_mark",
     "open_control",
 ]
 
@@ -71,7 +73,7 @@ MAGIC = b"RMC1"
 VERSION = 1
 """Of the bodies. Fields are only ever added at their ends; another version is another meaning."""
 _HEAD = struct.Struct(">4sBHI")
-_STATUS, _STATE = 1, 2
+_STATUS, _STATE, _MARK = 1, 2, 3
 
 MAX_INBOX = 100
 """Characters of an inbox's name."""
@@ -285,6 +287,24 @@ def _canonical(kind: int, to: str, key_id: str, body: bytes) -> tuple[bytes, ...
 
 
 # -- in -------------------------------------------------------------------------------------------------------
+
+
+def encode_mark(address: str, ring: KeyRing | None = None) -> bytes:
+    """The mark that a group leaves at an address of :func:`~reliamsg.wire.address.created_address`."""
+    return _seal(_MARK, b"", address, ring)
+
+
+def is_mark(data: bytes, address: str, ring: KeyRing | None = None) -> bool:
+    """Whether what was found at an address is a mark that belongs there; with a ring, one that it has signed."""
+    head = _HEAD.pack(MAGIC, _MARK, 0, _checksum(_MARK, b""))
+    if data[: len(head)] != head or len(data) > MAX_CONTROL_BYTES:
+        return False
+    if ring is not None:
+        try:
+            _authenticate(_MARK, address, b"", data[len(head) :], ring)
+        except FrameError:
+            return False
+    return True
 
 
 def open_control(data: bytes, address: str, ring: KeyRing | None = None) -> Status | State:

@@ -1,0 +1,8 @@
+-- Groups whose session is known to be at an MQTT site, so that what it confirms of the stream counts.
+CREATE TABLE proven (
+    site TEXT NOT NULL,
+    stream_id INTEGER NOT NULL REFERENCES stream (id),
+    grp TEXT NOT NULL,
+    marked INTEGER NOT NULL, -- whether the mark that the group leaves there was seen
+    PRIMARY KEY (site, stream_id, grp)
+) STRICT, WITHOUT ROWID;
