@@ -95,7 +95,6 @@ class SiteReceiver:
         self.busy_since: float | None = None
         self.rejected: dict[str, int] = {}
         """Reason → deliveries."""
-        self._limit = min(MAX_FRAME_BYTES, max(site.max_frame_bytes, 1))
         self._topics = topics
         self._keep_late = keep_late
         self._unsequenced = unsequenced
@@ -214,7 +213,7 @@ class SiteReceiver:
         """A batch came at the group's own address. It has no broker to keep it: what is not taken in now is asked
         for again."""
         shared = self.shared
-        what = examine_repair(body, self._topics, self._limit, self._keys)
+        what = examine_repair(body, self._topics, MAX_FRAME_BYTES, self._keys)
         with shared.lock:
             if shared.barred:
                 return
@@ -287,7 +286,8 @@ class SiteReceiver:
                 return
         # Looking at bytes needs no lock, and takes longer than all that does.
         found = [
-            (delivery, examine(delivery, self._topics, self._limit, self._keys)) for delivery in deliveries
+            (delivery, examine(delivery, self._topics, MAX_FRAME_BYTES, self._keys))
+            for delivery in deliveries
         ]
         release: list[object] = []
         with shared.lock:

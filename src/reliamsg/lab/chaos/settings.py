@@ -52,7 +52,7 @@ PRODUCER: dict[str, tuple[Any, ...]] = {
 CONSUMER: dict[str, tuple[Any, ...]] = {
     "begin": ("earliest", "earliest", "latest"),
     "gap_timeout": (0.5, 2.0, 30.0),
-    "on_gap": ("call:wait", "call:skip", "raise", "skip"),
+    "on_gap": ("hold", "hold", "call:wait", "call:skip", "raise", "skip"),
     "max_deliveries": (1, 3, 5),
     "on_dead_letter": ("continue",),
     "max_unacknowledged": (1, 50, 1_000),
