@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote
 
 from reliamsg.errors import ConfigError
 
@@ -145,25 +146,57 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class _Login:
+    """A login that a URL gave, as ``credentials``. It shows in no ``repr``, copy as data, or pickle."""
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, user: str, password: str) -> None:
+        self._ask: Callable[[], Credentials] = lambda: (user, password)
+
+    def __call__(self) -> Credentials:
+        return self._ask()
+
+    def __repr__(self) -> str:
+        return "<login>"
+
+    def __copy__(self) -> _Login:
+        return self
+
+    def __deepcopy__(self, memo: object) -> _Login:
+        return self
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError(
+            "a site with a password is not pickled: make it where it is used, or pass credentials="
+        )
+
+
 @dataclass(frozen=True)
 class Site:
     """One datacenter as a client sees it: a broker, or a cluster behind several endpoints.
 
     ``Site("dc1", "amqps://user:secret@a,b:5673,c/vhost")``. Schemes: ``amqp``, ``amqps``, ``mqtt``,
-    ``mqtts``; several hosts are separated by commas and tried in turn. The password never shows in
-    ``repr``, logs, errors or journals.
+    ``mqtts``; several hosts are separated by commas and tried in turn. A login stands once, before the first host; in
+    user name, password and virtual host the characters ``/ ? # @ ,`` and blanks are percent-encoded (``@`` as ``%40``).
+    A URL that could mean several things is refused, and not repeated. A URL has no options: settings are arguments.
+
+    The password never shows in ``repr``, logs, errors or journals, nor in :func:`dataclasses.asdict`; a site with a
+    password can't be pickled. :func:`dataclasses.replace` keeps the login.
 
     All durations are seconds, all sizes bytes.
     """
 
     name: str
     url: str = field(repr=False)
+    """Once made, the URL without user and password."""
     tls: ssl.SSLContext | None = field(default=None, repr=False, kw_only=True, compare=False)
     """Used with ``amqps`` and ``mqtts``; ``ssl.create_default_context()`` unless given."""
     credentials: Callable[[], Credentials] | None = field(
         default=None, repr=False, kw_only=True, compare=False
     )
-    """Asked anew on every connect, on the site's I/O thread; replaces what the URL says."""
+    """Asked anew on every connect, on the site's I/O thread; replaces what the URL says. Where only the URL has a
+    login this is a function that returns it."""
     confirm_timeout: float = field(default=30.0, kw_only=True)
     """The oldest batch unconfirmed for so long makes the producer drop the connection and send it again. Where
     that does not help the time doubles, up to eight times."""
@@ -195,7 +228,6 @@ class Site:
     endpoints: tuple[Endpoint, ...] = field(init=False)
     vhost: str = field(init=False)
     """AMQP virtual host; for MQTT empty."""
-    _user: Credentials | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_name("site name", self.name)
@@ -204,7 +236,11 @@ class Site:
         put(self, "scheme", scheme)
         put(self, "endpoints", endpoints)
         put(self, "vhost", vhost)
-        put(self, "_user", user)
+        # The login leaves the URL here: what copies or shows the fields has no password to show.
+        if user is not None and self.credentials is None:
+            put(self, "credentials", _Login(*user))
+        path = "/" + quote(vhost, safe="") if scheme.startswith("amqp") and vhost != "/" else ""
+        put(self, "url", f"{scheme}://{','.join(map(str, endpoints))}{path}")
         for name in ("confirm_timeout", "connect_timeout", "backoff_min", "heartbeat"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"site {self.name}: {name} must be above 0, not {getattr(self, name)!r}")
@@ -248,7 +284,7 @@ class Site:
 
     def login(self) -> Credentials | None:
         """User name and password for one connect; None where neither URL nor callable gives any."""
-        return self.credentials() if self.credentials is not None else self._user
+        return self.credentials() if self.credentials is not None else None
 
     def tls_context(self) -> ssl.SSLContext | None:
         """The TLS context to use; None for a plain connection."""
@@ -284,34 +320,48 @@ def _parse_url(name: str, url: str) -> tuple[Scheme, tuple[Endpoint, ...], str, 
     scheme, sep, rest = url.partition("://")
     if not sep or scheme not in _PORTS:
         raise ConfigError(f"site {name}: the URL must start with amqp://, amqps://, mqtt:// or mqtts://")
-    # urlsplit() takes no comma-separated hosts, so only the part after them goes through it.
-    authority, slash, path = rest.partition("/")
+    # urlsplit() takes no comma-separated hosts, and what it makes of odd URLs depends on the version of Python.
+    authority, _, path = rest.partition("/")
     login, at, hosts = authority.rpartition("@")
+    if _AMBIGUOUS_LOGIN.search(login) or "@" in path:
+        raise ConfigError(
+            f"site {name}: the URL could mean several things: a login stands once, before the first host, and in user"
+            " name, password and virtual host / ? # @ , and blanks are percent-encoded (@ as %40, / as %2F)"
+        )
+    if "?" in hosts + path or "#" in hosts + path:
+        raise ConfigError(f"site {name}: settings are arguments of Site(), not part of the URL")
     user: Credentials | None = None
     if at:
         first, _, second = login.partition(":")
         user = (unquote(first), unquote(second))
     endpoints = tuple(_parse_host(name, scheme, host) for host in hosts.split(","))
-    tail = urlsplit("//x/" + path) if slash else urlsplit("//x")
-    if tail.query or tail.fragment:
-        raise ConfigError(f"site {name}: settings are arguments of Site(), not part of the URL")
-    vhost = unquote(tail.path[1:]) if tail.path[1:] else "/"
     if scheme.startswith("mqtt"):
-        if tail.path.strip("/"):
+        if path.strip("/"):
             raise ConfigError(f"site {name}: an MQTT URL has no path")
-        vhost = ""
+        return scheme, endpoints, "", user  # type: ignore[return-value]
+    vhost = unquote(path) or "/"
+    if not path.isprintable() or unsafe_characters(vhost):
+        raise ConfigError(f"site {name}: the virtual host contains control characters")
     return scheme, endpoints, vhost, user  # type: ignore[return-value]
 
 
+_AMBIGUOUS_LOGIN = re.compile(r"[/?#,\\\s\x00-\x1f\x7f]")
+_HOST = re.compile(r"\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s\[\]\\/?#@,:%\"'<>^`{|}]+")
+
+
 def _parse_host(name: str, scheme: str, text: str) -> Endpoint:
-    try:
-        parts = urlsplit("//" + text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port = None, None
-    if not host or "@" in text:
-        raise ConfigError(f"site {name}: the URL needs HOST or HOST:PORT, several separated by commas")
-    return Endpoint(host, port if port is not None else _PORTS[scheme])
+    found = _HOST.match(text) if text.isprintable() else None
+    rest = text[found.end() :] if found is not None else ""
+    digits = rest[1:]
+    port = int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 5 else None
+    if found is None or (rest and not (rest[0] == ":" and port is not None and 0 < port <= 65535)):
+        raise ConfigError(
+            f"site {name}: the URL needs HOST or HOST:PORT (1 to 65535), several separated by commas"
+        )
+    host = found[0].strip("[]").lower()
+    if set("/?#@:") & set(unicodedata.normalize("NFKC", host)) and ":" not in host:
+        raise ConfigError(f"site {name}: a host's name holds characters that stand for others")
+    return Endpoint(host, _PORTS[scheme] if port is None else port)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 from collections.abc import Iterable, Mapping
 
 from reliamsg.errors import ConfigError
 
-__all__ = ["KeyRing", "check_keys"]
+__all__ = ["KeyRing", "check_keys", "check_private"]
 
 MAX_KEY_ID_BYTES = 64
 """Longest name of a key."""
@@ -32,8 +33,9 @@ class KeyRing:
     the ring only verifies. A key is exchanged in three steps: add the new one everywhere, sign with it everywhere,
     take the old one away once no frame that it signed is on its way or in an outbox.
 
-    Raises :class:`ConfigError` for anything else. Rings don't change, may be used by any number of clients and
-    threads, and don't show their secrets.
+    Raises :class:`ConfigError` for anything else, also for a secret that is all zeros. It repeats neither ids nor
+    secrets, since who mistakes one for the other would find the secret in a log. Rings don't change, may be used by any
+    number of clients and threads, and don't show their secrets.
     """
 
     __slots__ = ("_states", "sign_with")
@@ -43,10 +45,10 @@ class KeyRing:
             raise ConfigError('keys must be a mapping with a key at least: KeyRing({"2026-a": secret})')
         if len(keys) > MAX_KEYS:
             raise ConfigError(f"{len(keys)} keys; at most {MAX_KEYS} are possible")
-        for key_id, secret in keys.items():
-            _check_key(key_id, secret)
+        for number, (key_id, secret) in enumerate(keys.items(), 1):
+            _check_key(number, key_id, secret)
         if sign_with is not None and sign_with not in keys:
-            raise ConfigError(f"sign_with={sign_with!r} is not among the keys: {', '.join(sorted(keys))}")
+            raise ConfigError("sign_with is not among the keys")
         self.sign_with = sign_with
         # What HMAC begins with is the same for all messages of a key: the state behind it is kept and copied.
         self._states = {key_id: hmac.new(secret, digestmod=hashlib.sha256) for key_id, secret in keys.items()}
@@ -100,17 +102,34 @@ def check_keys(keys: object) -> None:
         )
 
 
-def _check_key(key_id: object, secret: object) -> None:
+def check_private(descriptor: int) -> None:
+    """Raise :class:`ConfigError` unless the open file of secrets is private: it belongs to this user or root, its group
+    can't write it, and all others can neither read nor write it. Its group may read it: so a service gets it."""
+    if os.name != "posix":
+        return
+    found = os.fstat(descriptor)
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError("the file of keys belongs to another user: make one of your own")
+    if found.st_mode & 0o027:
+        raise ConfigError(
+            "the file of keys is open to others than its owner: chmod 600 (640 lets its group read it)"
+        )
+
+
+def _check_key(number: int, key_id: object, secret: object) -> None:
+    """Nothing of either is repeated: where the two were swapped, the id is the secret."""
     if not isinstance(key_id, str) or not is_key_id(key_id):
         raise ConfigError(
-            f"key id {key_id!r}: use 1 to {MAX_KEY_ID_BYTES} printable ASCII characters, no space"
+            f"key id {number}: use 1 to {MAX_KEY_ID_BYTES} printable ASCII characters, no space"
         )
     if not isinstance(secret, bytes):
-        raise ConfigError(f"the secret of key {key_id!r} must be bytes, not {type(secret).__name__}")
+        raise ConfigError(f"the secret of key {number} must be bytes, not {type(secret).__name__}")
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigError(
-            f"the secret of key {key_id!r} has {len(secret)} bytes; use at least {MIN_SECRET_BYTES} random ones"
+            f"the secret of key {number} has {len(secret)} bytes; use at least {MIN_SECRET_BYTES} random ones"
         )
+    if not any(secret):
+        raise ConfigError(f"the secret of key {number} is all zeros: use secrets.token_bytes(32)")
 
 
 def is_key_id(text: str) -> bool:

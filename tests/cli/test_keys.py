@@ -15,6 +15,7 @@ SECRET = "0123456789abcdef" * 4
 def keys(tmp_path: Path) -> str:
     path = tmp_path / "keys"
     path.write_text(f"# exchanged in January\n2026-a {SECRET}\n\n2025-z {'ab' * 32}\n")
+    path.chmod(0o600)
     return str(path)
 
 
@@ -60,6 +61,7 @@ def test_an_outbox_is_drained_signed(mqtt: Sites, nowhere: Sites, unique: str, k
 def test_a_bad_file_is_refused(nowhere: Sites, text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "bad-keys"
     path.write_text(text)
+    path.chmod(0o600)
     last = refused(publish(nowhere, "t", b"x\n", "--keys", str(path)), 64, says)
     assert "0123456789" not in last
 

@@ -157,6 +157,7 @@ PASSWORD = "s3cret"
 def read_keys(raw: bytes) -> None:
     """A file of keys: a ring, or an error that shows no secret."""
     path = written("keys", raw)
+    path.chmod(0o600)
     try:
         ring = KeysType().convert(str(path), None, None)
     except click.BadParameter as error:

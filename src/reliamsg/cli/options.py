@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -10,7 +11,7 @@ import click
 
 from reliamsg.config import Confirm, Quorum, Site, check_name, check_sites
 from reliamsg.errors import ConfigError
-from reliamsg.keys import KeyRing
+from reliamsg.keys import KeyRing, check_private
 
 __all__ = [
     "ConfirmType", "NameType", "SiteType", "build_sites", "journal_option", "json_option", "keys_option",
@@ -76,16 +77,22 @@ class KeysType(click.ParamType[KeyRing]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> KeyRing:
         if isinstance(value, KeyRing):
             return value
+        problem: str
         try:
-            with open(value, encoding="ascii") as file:
-                lines = file.read(MAX_KEYS_FILE_BYTES).splitlines()
+            with open(value, "rb") as file:
+                check_private(file.fileno())
+                lines = file.read(MAX_KEYS_FILE_BYTES).decode("ascii").splitlines()
             return _key_ring(lines)
+        except UnicodeDecodeError:  # holds all that was read
+            problem = _KEY_LINE
         except OSError as error:
-            self.fail(f"{value}: {error.strerror}", param, ctx)
-        except UnicodeDecodeError:
-            self.fail(f"{value}: a line is ID SECRET, the secret in hexadecimal", param, ctx)
+            problem = error.strerror or type(error).__name__
         except ConfigError as error:
-            self.fail(f"{value}: {error}", param, ctx)
+            problem = str(error)
+        return self.fail(f"{value}: {problem}", param, ctx)
+
+
+_KEY_LINE = "a line is ID SECRET, the secret in hexadecimal"
 
 
 def _key_ring(lines: list[str]) -> KeyRing:
@@ -94,16 +101,27 @@ def _key_ring(lines: list[str]) -> KeyRing:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        try:
-            key_id, secret = words[0], bytes.fromhex(words[1])
-        except (IndexError, ValueError):
-            raise ConfigError(f"line {number}: a line is ID SECRET, the secret in hexadecimal") from None
-        if len(words) > 2 or key_id in keys:
-            raise ConfigError(f"line {number}: a line is ID SECRET, with an id of its own")
-        keys[key_id] = secret
+        secret = _from_hex(words[1]) if len(words) == 2 else None
+        if secret is None:
+            raise ConfigError(f"line {number}: {_KEY_LINE}")
+        if _LOOKS_SECRET.fullmatch(words[0]):
+            raise ConfigError(f"line {number}: the id looks like a secret; {_KEY_LINE}")
+        if words[0] in keys:
+            raise ConfigError(f"line {number}: an id that was there before")
+        keys[words[0]] = secret
     if not keys:
         raise ConfigError("there is no key in it")
     return KeyRing(keys, sign_with=next(iter(keys)))
+
+
+_LOOKS_SECRET = re.compile(r"[0-9A-Fa-f]{32,}")
+
+
+def _from_hex(text: str) -> bytes | None:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return None
 
 
 def keys_option(command: F) -> F:
@@ -111,7 +129,8 @@ def keys_option(command: F) -> F:
     return click.option(
         "--keys",
         type=KeysType(),
-        help="Sign with the first key in this file and trust them all; a line each: ID SECRET, in hexadecimal.",
+        help="Sign with the first key in this file and trust them all; a line each: ID SECRET, in hexadecimal."
+        " Only its owner, you or root, may write it, and only its group may read it as well.",
     )(command)
 
 
