@@ -7,6 +7,7 @@ from itertools import permutations
 import pytest
 
 from reliamsg.core.fence import HELLO_EVERY_S, MAX_CONFLICTS, Fence, Verdict
+from reliamsg.core.horizon import FAR_MS
 from reliamsg.message import Stream
 from reliamsg.wire.limits import MAX_EPOCH
 
@@ -228,3 +229,84 @@ def test_a_restored_outbox_is_fenced_where_the_owner_of_what_groups_entered_is_a
     restored.heard_twin(living.epoch, living.incarnation, 10.2)
     assert restored.verdict(10.2) is Verdict.FENCED
     assert living.verdict(10.2) is Verdict.SEND
+
+
+# -- epochs far ahead -----------------------------------------------------------------------------------------
+
+WALL_MS = 1_000
+FAR = WALL_MS + FAR_MS + 1
+
+
+def test_one_made_up_state_with_a_far_epoch_costs_a_moment() -> None:
+    """The group that is named is asked, and tells what it has really entered."""
+    gate = fence(["billing"])
+    gate.connected(0.0)
+    gate.answered("billing")
+    assert gate.verdict(0.0) is Verdict.SEND
+    assert gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 5.0, WALL_MS) is not None
+    assert gate.verdict(5.0) is Verdict.WAIT
+    assert gate.hello_due(5.0)
+    gate.heard("billing", ORDERS, (95, 8), CHAIN, 5.1, WALL_MS)
+    assert gate.verdict(5.1) is Verdict.SEND
+    assert (gate.above, gate.fenced_by) == (0, None)
+
+
+@pytest.mark.parametrize("epoch", [FAR, MAX_EPOCH, 2**63 - 2**32])
+def test_one_that_nobody_contradicts_nor_repeats_is_forgotten(epoch: int) -> None:
+    gate = fence(["billing"])
+    gate.connected(0.0)
+    gate.answered("billing")
+    gate.heard("billing", ORDERS, (epoch, 5), CHAIN, 5.0, WALL_MS)
+    assert gate.deadline(5.0) is not None
+    assert gate.verdict(5.9) is Verdict.WAIT
+    assert gate.verdict(6.0) is Verdict.SEND
+    assert (gate.above, gate.fenced_by) == (0, None)
+
+
+def test_a_far_epoch_that_a_group_says_again_is_moved_above() -> None:
+    gate = fence(["billing"])
+    gate.connected(0.0)
+    for at in (0.0, 0.3, 0.6):
+        gate.heard("billing", ORDERS, (FAR, 5), CHAIN, at, WALL_MS)
+    gate.answered("billing")
+    assert gate.verdict(0.9) is Verdict.WAIT
+    assert gate.verdict(1.0) is Verdict.WAIT  # the twin that has that epoch may answer
+    assert gate.verdict(2.0) is Verdict.RENUMBER
+    assert gate.above == FAR
+
+
+def test_a_group_that_entered_what_no_producer_can_exceed_fences() -> None:
+    gate = fence(["billing"])
+    gate.connected(0.0)
+    for at in (0.0, 0.3):
+        gate.heard("billing", ORDERS, (MAX_EPOCH, 5), CHAIN, at, WALL_MS)
+    assert gate.verdict(1.0) is Verdict.FENCED
+    assert gate.shut_out == "billing"
+
+
+def test_what_is_signed_is_believed_at_once() -> None:
+    gate = Fence(100, 7, ["billing"], 1.0, trusts=True)
+    gate.connected(0.0)
+    gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 0.0, WALL_MS)
+    assert gate.above == FAR
+    gate.heard("billing", ORDERS, (MAX_EPOCH, 5), CHAIN, 0.0, WALL_MS)
+    assert gate.verdict(0.0) is Verdict.FENCED
+
+
+def test_a_far_hello_in_its_own_name_fences_nobody_and_is_reported_once() -> None:
+    gate = fence()
+    found = gate.heard_twin(FAR, 5, 0.0, WALL_MS)
+    assert found is not None
+    assert found.group == ""
+    assert gate.heard_twin(FAR, 5, 0.0, WALL_MS) is None
+    assert gate.fenced_by is None
+    assert gate.heard_twin(FAR - 1, 5, 0.0, WALL_MS) is None
+    assert gate.fenced_by == (FAR - 1, 5)
+
+
+def test_claims_of_a_group_that_is_dropped_are_forgotten() -> None:
+    gate = fence(["billing"])
+    gate.connected(0.0)
+    gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 0.0, WALL_MS)
+    gate.dropped("billing")
+    assert gate.verdict(0.0) is Verdict.SEND

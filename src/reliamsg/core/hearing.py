@@ -98,8 +98,8 @@ def settle_heard(core: ConsumerCore, state: StreamState, now: float) -> float | 
     if heard is None:
         return None
     while (announced := heard.due(now)) is not None:
-        if state.current is None and not (core.rules.signed and announced.late and state.adopted is None):
-            join_as_told(core, state, announced)
+        if state.current is None:
+            _join(core, state, announced)
         if state.current is not None:
             extend(state, announced)
             _report_fork(core, state, announced)
@@ -107,6 +107,15 @@ def settle_heard(core: ConsumerCore, state: StreamState, now: float) -> float | 
         else:
             watch(core, state, now)
     return heard.waiting[0][0] if heard.waiting else None
+
+
+def _join(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+    """Begin where the producer says; with keys only where it says so to this group, now."""
+    told: Announced | None = announced
+    if core.rules.signed and announced.late and state.adopted is None:
+        told = state.proof
+    if told is not None:
+        join_as_told(core, state, told)
 
 
 def _is_sound(announced: Announced) -> bool:
