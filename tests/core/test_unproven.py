@@ -1,7 +1,7 @@
 """What reaches a group that has no position in a stream, with keys: an old backlog, a repair, or a recording.
 
-Nothing in a frame tells them apart. So nothing is refused, all of it comes in order, and what the stream's producer does
-not vouch for is flagged.
+Nothing in a frame tells them apart. So nothing is refused, all of it comes in order, and what the producer does not
+vouch for is flagged.
 """
 
 from __future__ import annotations

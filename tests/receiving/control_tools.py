@@ -88,6 +88,7 @@ class FakeProducer:
         status = Status(
             VERSION, self.name, self.epoch, self.incarnation, self.number, fields.pop("lsn", 1), 1,
             fields.pop("interval_ms", 1_000), True, to, [stream] if links else [], fields.pop("heard", None),
+            fields.pop("nonces", []),
         )  # fmt: skip
         assert not fields
         for body in encode_status(status):

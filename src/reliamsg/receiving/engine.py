@@ -57,6 +57,8 @@ __all__ = [
     "ReplayItem",
 ]
 
+LOOK_AT_CLOCK_S = 10.0
+"""While anything waits whose epoch is far ahead, it is looked so often whether it still is."""
 PAGE_BYTES = 1024 * 1024
 """Read from the inbox at once, for one stream."""
 
@@ -212,6 +214,7 @@ class ReceivingEngine:
             timers = [
                 self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
                 self.succession.deadline(now), self.control.deadline(),
+                now + LOOK_AT_CLOCK_S if shared.core.far else None,
             ]  # fmt: skip
             if (
                 more

@@ -196,7 +196,10 @@ class Shared:
         return True
 
     def admit_believed(self) -> None:
-        """Have taken in what was too far ahead, and is vouched for."""
+        """Have taken in what was too far ahead, and is not any more: somebody vouched for it, or the clock was set."""
+        if not self.core.far:
+            return
+        self.core.horizon.look(self.wall_us())
         for stream, limit in self.core.believed():
             if self.quarantine.holds(stream, FAR_EPOCH):
                 self.quarantine.replay(Selection(reason=FAR_EPOCH, stream=stream, up_to_epoch=limit))
