@@ -275,6 +275,8 @@ class Control:
         for stream in state.streams:
             key = Stream(state.producer, stream.topic, stream.partition)
             known = self.positions.get(key)
+            if self.shared.core.is_far(key, max(stream.position[0], stream.entered[0])):
+                continue
             if known is None and len(self.positions) >= self.shared.core.rules.max_streams:
                 continue
             if known is None or (stream.position, stream.entered) >= (known[0].position, known[0].entered):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reliamsg.keys import KeyRing
-from reliamsg.message import Stream
+from reliamsg.message import Prev, Stream
 from reliamsg.simulation.broker import Broker
 from reliamsg.wire.address import group_address, producer_address, status_address
 from reliamsg.wire.control import (
@@ -19,6 +19,7 @@ from reliamsg.wire.control import (
     encode_status,
 )
 from reliamsg.wire.data import CONTENT_TYPE, Records, encode
+from reliamsg.wire.limits import MAX_EPOCH, MAX_SEQ
 
 if TYPE_CHECKING:
     from reliamsg.simulation.world import World
@@ -28,6 +29,7 @@ __all__ = ["Attacker"]
 FLOOD = 20
 """Frames at a time."""
 FAR = 2**62
+DAY_MS = 86_400_000
 
 
 class Attacker:
@@ -48,6 +50,8 @@ class Attacker:
                 self._forge(broker)
             if faults.bites("replayed"):
                 self._replay(broker)
+            if faults.bites("far_epoch"):
+                self._far(broker)
             if faults.bites("flood"):
                 self._flood(broker)
 
@@ -82,6 +86,50 @@ class Attacker:
         else:
             self._forge_status(broker, stream, epoch)
         self._struck("forged", broker, f"{kind} in the name of {stream.producer}, epoch {epoch}")
+
+    def _far(self, broker: Broker) -> None:
+        """One blind packet that would end a stream for good, if it were believed. Who has the key is not told by it."""
+        scenario, chance = self.world.scenario, self.world.faults.random("far_epoch")
+        stream = Stream(chance.choice(scenario.producers), chance.choice(scenario.topics), 0)
+        ahead = self.world.wall_us() // 1000 + 5 * DAY_MS
+        epoch = chance.choice([ahead, FAR, MAX_EPOCH - 1, MAX_EPOCH, MAX_SEQ])
+        incarnation = chance.getrandbits(64)
+        group, kind = (
+            chance.choice(scenario.groups),
+            chance.choice(["message", "status", "hello", "state", "told"]),
+        )
+        if kind == "message":
+            prev = chance.choice([None, Prev(max(1, epoch - 1), 7, 5)])
+            frame = encode(stream, epoch, incarnation, 1, prev, (1, epoch), Records([b"forged"]))
+            broker.inject(stream.topic, frame, CONTENT_TYPE)
+        elif kind in ("status", "hello"):
+            to = status_address(stream.topic, 0) if kind == "status" else producer_address(stream.producer)
+            told = (
+                [StreamStatus(stream.topic, 0, [ChainEpoch(epoch, incarnation, 1, FAR)])]
+                if kind == "status"
+                else []
+            )
+            status = Status(VERSION, stream.producer, epoch, incarnation, 1, 1, 1, 1000, False, to, told)
+            for frame in encode_status(status):
+                broker.spread(to, frame)
+        else:
+            to = producer_address(stream.producer) if kind == "state" else group_address(group)
+            said = StreamState(stream.topic, 0, (epoch, 1), (epoch, incarnation), 5)
+            state = State(
+                VERSION,
+                group,
+                "evil",
+                chance.randrange(FAR),
+                1,
+                to,
+                stream.producer,
+                "active",
+                b"12345678",
+                [said],
+            )
+            for frame in encode_state(state):
+                broker.spread(to, frame)
+        self._struck("far_epoch", broker, f"{kind} in the name of {stream.producer}, epoch {epoch}")
 
     def _forge_status(self, broker: Broker, stream: Stream, epoch: int) -> None:
         to = status_address(stream.topic, 0)

@@ -73,6 +73,7 @@ class ConsumerProcess(Process):
         self.alive = True
         self.drive.format()
         self.note("opens its inbox")
+        self.set_clock(may_forget=True)
         self.call(self._open)
         if self.engine is not None and self.alive:
             self.back_up_later()
@@ -84,7 +85,7 @@ class ConsumerProcess(Process):
             self.engine = ReceivingEngine(
                 world.consumer_settings(self.group, self._standby), world.rules(self.random.getrandbits(32)),
                 world.sites, self._inbox, self.transports, probe=self.probe, clock=lambda: self.scheduler.now,
-                wall_us=world.wall_us,
+                wall_us=self.wall_us,
             )  # fmt: skip
         except ReliamsgError as error:
             self._cannot_go_on(error)

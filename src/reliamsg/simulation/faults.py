@@ -66,10 +66,19 @@ FAULTS: dict[str, tuple[float, str]] = {
     "forged": (0.05, "somebody without the key publishes or tells in another's name"),
     "replayed": (0.05, "somebody sends again what was captured"),
     "flood": (0.02, "somebody sends a lot of junk"),
+    "far_epoch": (0.05, "somebody without the key, or where there is none, speaks of an epoch far ahead"),
+    # Clocks of single clients
+    "clock_off": (0.3, "a client is opened whose clock is up to a day off, or a consumer whose clock says 1970"),
 }  # fmt: skip
 """Name → the chance at the first opportunity, and what happens."""
 
-ON_THEIR_OWN: dict[str, float] = {"torn_checkpoint": 0.1, "restored_inbox": 0.06, "wal_lost": 0.06}
+ON_THEIR_OWN: dict[str, float] = {
+    "torn_checkpoint": 0.1,
+    "restored_inbox": 0.06,
+    "wal_lost": 0.06,
+    "far_epoch": 0.15,
+    "clock_off": 0.15,
+}
 """Faults that a seed draws each by dice of its own, with this chance: so they came without changing the others'."""
 
 

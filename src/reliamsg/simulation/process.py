@@ -22,6 +22,7 @@ CRASHES: tuple[Mishap, ...] = ("crash_before_commit", "torn_write", "torn_checkp
 BACKUP_S = (0.5, 4.0)
 """A copy of a file is made so long after it was opened."""
 FULL_S = (0.2, 3.0)
+DAY_US = 86_400_000_000
 THREAD_S = 0.0002
 """A thread that is woken takes up to so long to run ..."""
 SLOW_THREAD_S = 0.05
@@ -58,9 +59,30 @@ class Process:
         self._fragile = not self.faults.enabled.isdisjoint(("disk_full", "fsync_error", *CRASHES))
         self._copy: tuple[float, Image] | None = None
         """An older copy of the file, and when it was made."""
+        self._clock_off_us = 0
+        self._clock_stands = False
+        """It says that it is 1970."""
         drive.mishap = self._mishap
         if "wal_lost" in self.faults.enabled:
             drive.watch_checkpoints(lambda: self.scheduler.now)
+
+    # -- its clock ------------------------------------------------------------------------------------------
+
+    def set_clock(self, may_forget: bool) -> None:
+        """It is opened: its clock may be wrong. `may_forget`: it may have no battery."""
+        self._clock_off_us, self._clock_stands = 0, False
+        if self.faults.bites("clock_off"):
+            self.faults.strikes("clock_off")
+            chance = self.faults.random("clock_off")
+            self._clock_off_us = chance.randint(-DAY_US, DAY_US)
+            self._clock_stands = may_forget and chance.random() < 0.4
+            self.note("has a clock that is wrong")
+
+    def wall_us(self) -> int:
+        """What its wall clock says."""
+        if self._clock_stands:
+            return int(self.scheduler.now * 1e6)
+        return self.world.wall_us() + self._clock_off_us
 
     # -- Host -----------------------------------------------------------------------------------------------
 

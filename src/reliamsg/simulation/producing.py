@@ -57,6 +57,7 @@ class ProducerProcess(Process):
         self.alive = True
         self.drive.format()
         self.note("opens its outbox")
+        self.set_clock(may_forget=False)
         self.call(self._open)
         if self.engine is not None and self.alive:
             self.after(0.0, self._publish)
@@ -66,12 +67,12 @@ class ProducerProcess(Process):
         world = self.world
         try:
             self._outbox = Outbox(
-                self.drive.path, self.name, world.wall_us(), int(self.scheduler.now * 1e6),
+                self.drive.path, self.name, self.wall_us(), int(self.scheduler.now * 1e6),
                 self.random.randbytes(8).hex(), self.drive.connect, self.random.randbytes,
             )  # fmt: skip
             self.engine = Engine(
                 self._outbox, world.sites, world.scenario.named_groups, world.producer_settings(), self.transports,
-                lambda: self.scheduler.now, world.wall_us, self.probe, self.wake, give_way=_nobody_waits,
+                lambda: self.scheduler.now, self.wall_us, self.probe, self.wake, give_way=_nobody_waits,
             )  # fmt: skip
         except ReliamsgError as error:
             self._cannot_go_on(error)

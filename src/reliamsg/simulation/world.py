@@ -167,7 +167,8 @@ class World:
     def told(self, process: Process, errors: Iterable[BaseException]) -> None:
         """A client tells its application of errors: are they true?"""
         for error in errors:
-            if isinstance(error, ProducerConflict) and not self.restored:
+            forged = "far_epoch" in self.faults.struck  # which is worth telling
+            if isinstance(error, ProducerConflict) and not (self.restored or forged):
                 self.oracle.violate("false_alarm", f"{process.name}: {error}")
 
     def broken(self, error: BaseException) -> None:
