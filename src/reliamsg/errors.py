@@ -11,6 +11,7 @@
     │   ├── OutboxWriteError      publish(): the disk is full or read-only; nothing was stored
     │   ├── InboxWriteError       the inbox could not be written; reading stops until it can
     │   ├── TooManyStreams        on_error: messages of streams beyond max_streams are refused
+    │   ├── FarEpoch              an epoch too far ahead is in quarantine, and its producer does not answer
     │   └── GapError              iterating: messages are missing; accept() the gap or go on waiting
     │       └── GapHeld           on_error: messages of one stream are missing; it waits, all others go on
     └── FatalError                the object is finished (or never came into being); says what to do
@@ -49,6 +50,7 @@ __all__ = [
     "ConfigError",
     "ConfirmTimeout",
     "DeadLetterHalt",
+    "FarEpoch",
     "FatalError",
     "ForkedError",
     "GapError",
@@ -116,6 +118,17 @@ class TooManyStreams(TransientError):
 
     They are counted, journalled and set aside like unusable ones, and acknowledged to the broker; streams that
     are known go on. Reported through ``on_error``, once.
+    """
+
+
+class FarEpoch(TransientError):
+    """Messages of a stream are kept in quarantine, since their epoch is too far ahead to be believed.
+
+    Epochs are clock readings. This one is more than 48 hours beyond all that the group knows of the time, and the
+    producer did not answer when it was asked. Either somebody made it up, or the producer's clock is wrong and it is
+    away: then the messages are taken in when it answers. ``reliamsg inbox quarantine replay`` takes them in at once,
+    ``discard`` deletes them. Reported through ``on_error``, once for each stream; other streams, and what the group
+    knows of this one, go on.
     """
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.core.horizon import FAR_MS
+from reliamsg.errors import FarEpoch
 from reliamsg.message import Prev
 from reliamsg.receiving.state import FAR_EPOCH
 from reliamsg.store.quarantine import Selection
@@ -87,6 +88,17 @@ def test_what_a_producer_far_ahead_sent_comes_in_order_once_it_has_answered(benc
     send(bench.network["dc1"], 1, 5, epoch=FAR + 1_000_000, prev=Prev(FAR, 77, 35))
     bench.settle(1.5)
     assert seqs(bench.take()) == list(range(1, 6))
+
+
+def test_what_nobody_answers_for_is_reported_once(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 1, epoch=FAR)
+    send(bench.network["dc1"], 2, 2, epoch=FAR)
+    bench.settle(1.5)
+    assert bench.engine.take_errors() == []
+    bench.settle(300.0)
+    (error,) = bench.engine.take_errors()
+    assert isinstance(error, FarEpoch)
+    assert f"p/orders: messages of epoch {FAR} are in quarantine" in str(error)
 
 
 def test_a_challenge_goes_on_after_a_restart(bench: Bench) -> None:

@@ -47,6 +47,10 @@ class Challenges:
                 self._wanted[stream] = (now + min(MOST_S, FIRST_S * 2**tries), tries + 1)
         return found
 
+    def tries(self, stream: Stream) -> int:
+        """How often a stream was asked about, without an answer."""
+        return self._wanted[stream][1] if stream in self._wanted else 0
+
     def deadline(self) -> float | None:
         """When :meth:`due` will have something."""
         return min((at for at, _ in self._wanted.values()), default=None)

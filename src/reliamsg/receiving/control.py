@@ -18,11 +18,12 @@ from reliamsg.core.announced import Announced
 from reliamsg.core.asking import Ask
 from reliamsg.core.copies import Copies
 from reliamsg.core.report import Report
+from reliamsg.errors import FarEpoch
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.receiving.lease import make_nonce, parse_nonce
 from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import Shared
+from reliamsg.receiving.state import FAR_EPOCH, Shared, log
 from reliamsg.wire.address import (
     call_address,
     created_address,
@@ -51,6 +52,8 @@ TELL_EVERY_S = 0.25
 """States go to producers at most so often, but for requests."""
 MAX_TOLD_AT_ONCE = 500
 """Streams whose states are told in one step; the others follow in the next."""
+REPORT_TRY = 3
+"""A producer that did not answer before it is asked so often may be away: then people are told what waits for it."""
 MAX_STRANGERS = 1_000
 """Producers without streams here that wait for an answer; they say something again."""
 STRANGERS_AT_ONCE = 50
@@ -111,6 +114,7 @@ class Control:
         """Statuses that came at one site: they need no second look, and no second answer, when they come at another."""
         self._told_at = float("-inf")
         self._answered_at = float("-inf")
+        self._far_reported: set[Stream] = set()
         self._all_wanted = False
         """A standby wants to know all positions."""
 
@@ -348,8 +352,25 @@ class Control:
         for stream in self.shared.core.challenges.due(now):
             state = _stream_state(stream, self.shared.core.report(stream))
             by_producer.setdefault(stream.producer, []).append(state)
+            if self.shared.core.challenges.tries(stream) == REPORT_TRY:
+                self._report_far(stream)
         for producer, states in by_producer.items():
             self._tell(self._to_producer(producer, states))
+
+    def _report_far(self, stream: Stream) -> None:
+        """A producer does not answer. If messages wait for that, say so, once."""
+        shared = self.shared
+        if stream in self._far_reported or not shared.quarantine.holds(stream, FAR_EPOCH):
+            return
+        if len(self._far_reported) < MAX_STRANGERS:
+            self._far_reported.add(stream)
+            error = FarEpoch(
+                f"{stream}: messages of epoch {shared.core.far.get(stream, 0)} are in quarantine. It is more than 48"
+                " hours beyond all that is known of the time, and the producer does not answer. See `reliamsg inbox"
+                " quarantine list`, then replay or discard"
+            )
+            log.warning("%s", error)
+            shared.errors.append(error)
 
     def _ask(self, asks: Sequence[Ask]) -> None:
         """Send requests, each with all that is known of its stream."""
