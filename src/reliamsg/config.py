@@ -219,7 +219,8 @@ class Site:
     parks its stream here. What is received is bounded by the protocol alone (16 MiB): a consumer that was told of less
     than its producers would else refuse what they send."""
     declare: Literal["create", "passive", "none"] = field(default="create", kw_only=True)
-    """AMQP: create exchange and queues, only check that they are there, or trust that they are."""
+    """AMQP: create exchange and queues, only check that they are there, or trust that they are. MQTT: with ``none`` a
+    producer trusts that the groups that it names exist; otherwise it finds out, and creates nothing."""
     queue_type: Literal["quorum", "classic"] = field(default="quorum", kw_only=True)
     """AMQP: the type of group queues that this client creates."""
     mqtt_version: Literal["auto", "5", "3.1.1"] = field(default="auto", kw_only=True)
