@@ -10,6 +10,7 @@
     │   ├── JournalTargetError    a journal's target can't be reached, read or written
     │   ├── OutboxWriteError      publish(): the disk is full or read-only; nothing was stored
     │   ├── InboxWriteError       the inbox could not be written; reading stops until it can
+    │   ├── InboxFull             on_error: the inbox is full, and brokers keep the rest until there is room
     │   ├── TooManyStreams        on_error: messages of streams beyond max_streams are refused
     │   ├── FarEpoch              an epoch too far ahead is in quarantine, and its producer does not answer
     │   └── GapError              iterating: messages are missing; accept() the gap or go on waiting
@@ -43,7 +44,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reliamsg.message import Gap
+    from reliamsg.message import Gap, Stream
 
 __all__ = [
     "ClosedError",
@@ -56,6 +57,7 @@ __all__ = [
     "GapError",
     "GapHeld",
     "GroupBusy",
+    "InboxFull",
     "InboxIndeterminate",
     "InboxLocked",
     "InboxWriteError",
@@ -111,6 +113,23 @@ class OutboxWriteError(TransientError):
 
 class InboxWriteError(TransientError):
     """The inbox could not be written (disk full, read-only). Nothing is acknowledged until it can be."""
+
+
+class InboxFull(TransientError):
+    """The inbox is full (``max_inbox_bytes``); brokers keep the rest until there is room.
+
+    Told to ``on_error`` once each time that this lasts. Nothing is lost, and delivering goes on: it ends by itself when
+    what fills the inbox is dealt with. ``status().stalled`` lists the streams that fill it while it lasts.
+    """
+
+    stream: Stream
+    """Of which most is in the inbox."""
+    cause: str
+    """Why that stays there: one of those of :class:`~reliamsg.receiving.status.Stalled`."""
+
+    def __init__(self, text: str, stream: Stream, cause: str) -> None:
+        super().__init__(text)
+        self.stream, self.cause = stream, cause
 
 
 class TooManyStreams(TransientError):

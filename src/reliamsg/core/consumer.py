@@ -431,20 +431,26 @@ class ConsumerCore:
             return False
         return declare(self, state, gap, now)
 
-    def tick(self, now: float) -> float | None:
-        """Let the clocks run up to `now`. Returns when to call again; None when nothing is timed."""
+    def tick(self, now: float, paused: bool = False) -> float | None:
+        """Let the clocks run up to `now`, or (`paused`) all but those of gaps: what is missing may be at a broker, and
+        can't be taken in before the application goes on. Returns when to call again; None when nothing is timed."""
         deadline: float | None = now + 0.05 if self.ask_queue else None
         connected = self.waiting.any_connected
         for state in list(self._timed.values()):
             at: float | None = state.look_at
             if state.look_at <= now:
-                at = tick_stream(self, state, now, connected)
+                at = tick_stream(self, state, now, connected, paused)
                 state.look_at = 0.0 if at is None else at
             if at is None:
                 del self._timed[state.stream]
             else:
                 deadline = at if deadline is None else min(deadline, at)
         return deadline
+
+    @property
+    def any_gap(self) -> bool:
+        """Whether messages that are missing hold up any stream."""
+        return any(state.clock.target is not None for state in self._timed.values())
 
     # -- commits ----------------------------------------------------------------------------------------
 

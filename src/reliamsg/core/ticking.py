@@ -18,12 +18,14 @@ POLL_S = 0.5
 """Clocks that stand still are looked at as often: what sets them going again need not tell."""
 
 
-def tick_stream(core: ConsumerCore, state: StreamState, now: float, connected: bool) -> float | None:
+def tick_stream(
+    core: ConsumerCore, state: StreamState, now: float, connected: bool, paused: bool
+) -> float | None:
     """Let a stream's clocks run up to `now`; returns when to look at it again, None when nothing of it is timed."""
     times = [
         settle_heard(core, state, now),
         _retry(core, state, now),
-        _tick_clock(core, state, now, connected),
+        _tick_clock(core, state, now, connected and not paused),
         look(core, state, now, connected),
     ]
     return min((at for at in times if at is not None), default=None)
@@ -38,7 +40,7 @@ def _retry(core: ConsumerCore, state: StreamState, now: float) -> float | None:
     return None
 
 
-def _tick_clock(core: ConsumerCore, state: StreamState, now: float, connected: bool) -> float | None:
+def _tick_clock(core: ConsumerCore, state: StreamState, now: float, counts: bool) -> float | None:
     clock = state.clock
     idle = not state.draining and state.unacknowledged == 0
     while idle and _is_removed(state) and not clock.decided:
@@ -47,7 +49,7 @@ def _tick_clock(core: ConsumerCore, state: StreamState, now: float, connected: b
         idle = not state.draining and state.unacknowledged == 0
     if clock.target is None or state.hold.by is not None:
         return None  # a stream that is held is looked at again when anything changes
-    running = idle and connected
+    running = idle and counts
     waiting = running and clock.waited < core.rules.repair_timeout and _is_promised(state, now)
     elapsed = clock.tick(now, running, waiting)
     if running and not clock.opened and state.current is not None and clock.counted > 0:

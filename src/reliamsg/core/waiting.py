@@ -95,6 +95,11 @@ class WaitingRoom:
         """How many deliveries the site's broker must keep."""
         return len(self._sites[site].pending)
 
+    def is_used_up(self, site: str) -> bool:
+        """Whether the site's broker delivers nothing more before something is acknowledged."""
+        found = self._sites[site]
+        return len(found.pending) >= found.prefetch
+
     @property
     def repair_bytes(self) -> int:
         """Bytes of repairs that are neither settled nor persisted."""

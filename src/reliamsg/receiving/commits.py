@@ -33,6 +33,8 @@ MAX_SPILL_BYTES = 8 * 1024 * 1024
 MIN_SPILL_BYTES = 16 * 1024
 RETRY_WRITE_S = 0.5
 """After a commit that failed for lack of room."""
+RESERVED_PART = 4
+"""One part in so many of the inbox is kept for what uses up a site's window while messages are missing somewhere."""
 FULL_POLL_S = 0.05
 """How often a full inbox is looked at for room."""
 MAX_CACHED_BYTES = 8 * 1024 * 1024
@@ -68,6 +70,8 @@ class Committer:
         self._committed_at = -1.0
         self._retry_at = 0.0
         self._full = False
+        self.short_of_room = False
+        """There is something overdue for which the inbox has no room."""
         self._spill_at = 0.0
         """Before that nothing is spilled, since there was no room; smaller commits may still fit."""
         self._spill_limit = MAX_SPILL_BYTES
@@ -143,7 +147,9 @@ class Committer:
         spilling: list[Waiting] = []
         size = before = shared.inbox.held_bytes
         self._full = now < self._spill_at
-        shared.inbox_full = self._full or size >= self._max_inbox_bytes
+        self.short_of_room = False
+        usual = self._max_inbox_bytes - self._max_inbox_bytes // RESERVED_PART
+        shared.inbox_full = self._full or size >= usual
         if self._full or not due:
             return spilled, spilling
         planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
@@ -159,8 +165,8 @@ class Committer:
                 for part in ours.missing(*span)
             ]
             fills_head = known is waiting.state.current and waiting.first <= known.cursor
-            if spans and size >= self._max_inbox_bytes and not fills_head:
-                self._full = True
+            if spans and not fills_head and size >= usual and not self._takes_reserve(waiting, size):
+                self._full = self.short_of_room = True
                 continue
             lane = shared.lane(waiting.state.stream)
             for span in spans:
@@ -173,6 +179,12 @@ class Committer:
             shared.core.mark(waiting.state)
             spilling.append(waiting)
         return spilled, spilling
+
+    def _takes_reserve(self, waiting: Waiting, size: int) -> bool:
+        """Whether a delivery uses up its site's window while some stream lacks messages, which may be behind it, and
+        the inbox, of `size` bytes, has some of its reserve left."""
+        core = self._shared.core
+        return size < self._max_inbox_bytes and core.waiting.is_used_up(waiting.site) and core.any_gap
 
     def _fill(self, batch: Batch, snapshot: Snapshot, pending: Pending, entries: list[Entry]) -> None:
         for change in snapshot.changes:

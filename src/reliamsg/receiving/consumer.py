@@ -65,13 +65,14 @@ class Consumer:
     `on_late` is called, on such a thread, with messages that arrive after their gap was passed; it is all
     that ever happens with them. `on_error` is called on a thread of the consumer's with what handlers raised,
     with conflicts between producers, with a :class:`GapError` for what was missing when a stream was joined and is
-    found out afterwards (there is nothing to accept), with :class:`GapHeld`,
-    with an inbox that can't be written, and with what ends the
+    found out afterwards (there is nothing to accept), with :class:`GapHeld`, with :class:`InboxFull` when the inbox
+    stays full for a second, with an inbox that can't be written, and with what ends the
     consumer.
     `max_deliveries`: a message whose handling failed so often goes to the dead letters, and counts as
     acknowledged; with ``on_dead_letter="halt"`` :class:`DeadLetterHalt` is raised instead.
     `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:
-    what is held back or not acknowledged; when it is used up, brokers keep the rest. `max_streams`: producers
+    what is held back or not acknowledged; when it is used up, brokers keep the rest until the application goes on, or
+    what is missing arrives, and ``status().stalled`` says which streams fill it. `max_streams`: producers
     times topics that the group ever meets; messages of any further stream are refused, which is counted,
     journalled and reported. `max_quarantine_bytes`: sound messages that can't be taken in
     are kept whole in the inbox's quarantine, until it is full: then :class:`QuarantineFull` ends the consumer.

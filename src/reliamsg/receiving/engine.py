@@ -33,6 +33,7 @@ from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
 from reliamsg.receiving.clock import elapsed_clock
 from reliamsg.receiving.commits import Committer, Probe
 from reliamsg.receiving.control import Control
+from reliamsg.receiving.fullness import Fullness
 from reliamsg.receiving.lane import Chunk, Holding, Lane
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.links import Links
@@ -124,6 +125,7 @@ class ReceivingEngine:
         self.sites: dict[str, SiteReceiver] = {}
         self._open_sites(sites, transports)
         self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, probe)
+        self.fullness = Fullness(self.shared, settings.max_inbox_bytes)
         self.aside = Aside(self.shared)
         self._replayer = Replayer(self.shared, self.sites)
         self.exporter = None if journal is None else Exporter(
@@ -199,6 +201,7 @@ class ReceivingEngine:
             self.control.step(now, shared.inbox_full)
             shared.after_core()
             plan = self._committer.plan(now)
+            self.fullness.look(now, self._committer.short_of_room)
         self.succession.close_given_up()
         if plan is not None:
             self._committer.commit(plan, now)
@@ -213,7 +216,7 @@ class ReceivingEngine:
             shared.wakes_at = float("inf")
             timers = [
                 self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
-                self.succession.deadline(now), self.control.deadline(),
+                self.succession.deadline(now), self.control.deadline(), self.fullness.deadline(),
                 now + LOOK_AT_CLOCK_S if shared.core.far else None,
             ]  # fmt: skip
             if (
@@ -251,7 +254,9 @@ class ReceivingEngine:
     def _tick(self, now: float) -> float | None:
         """Let the core's clocks run, unless somebody else may be the one who reads, and know what they wait for."""
         shared = self.shared
-        return shared.core.tick(now) if shared.holds and not shared.barred else None
+        if not shared.holds or shared.barred:
+            return None
+        return shared.core.tick(now, self.fullness.waits_for_application(now))
 
     def _check_busy(self, now: float) -> None:
         for since, site in self._busy_sites():

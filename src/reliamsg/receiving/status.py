@@ -9,10 +9,12 @@ from reliamsg.core.stream import StreamState
 from reliamsg.export.exporter import JournalStatus
 from reliamsg.message import Gap, Stream
 from reliamsg.receiving.engine import ReceivingEngine
+from reliamsg.receiving.fullness import Stalled
 from reliamsg.receiving.sites import SiteReceiver, SiteState
 
 __all__ = [
-    "ConsumerRole", "ConsumerStatus", "ProducerHeard", "Remaining", "SiteStatus", "StreamStatus", "status_of",
+    "ConsumerRole", "ConsumerStatus", "ProducerHeard", "Remaining", "SiteStatus", "Stalled", "StreamStatus",
+    "status_of",
     "waiting_status",
 ]  # fmt: skip
 
@@ -102,6 +104,8 @@ class ConsumerStatus:
     """Messages that came in answer."""
     producers: dict[str, ProducerHeard] = field(default_factory=dict)
     """Producers that were heard since the consumer was opened."""
+    stalled: tuple[Stalled, ...] = ()
+    """While the inbox is full (``max_inbox_bytes``): which streams fill it and why, the fullest first; 10 at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +143,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
             engine.control.asked_messages,
             sum(site.repaired_messages for site in engine.sites.values()),
             _producers(engine),
+            engine.fullness.stalled(shared.clock()),
         )
 
 

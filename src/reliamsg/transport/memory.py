@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Generic, Literal, TypeVar
@@ -19,6 +20,8 @@ from reliamsg.config import Site
 from reliamsg.errors import ConfigError
 from reliamsg.transport.base import Binding, Outcome, ReceiverEvents, SenderEvents, Token
 from reliamsg.transport.memory_broker import Connection, MemoryBroker, Refused
+from reliamsg.transport.mqtt_inflow import Inflow, most_held
+from reliamsg.transport.mqtt_packets import AckLedger
 
 __all__ = ["MemoryBroker", "MemoryNetwork", "MemoryReceiver", "MemorySender"]
 
@@ -292,11 +295,20 @@ class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
     ) -> None:
         super().__init__(site, broker, events, bindings[0].group, threaded=threaded)
         self._bindings = tuple(bindings)
+        self._acknowledged: deque[Sequence[Token]] = deque()
+        self._hold_none()
+
+    def _hold_none(self) -> None:
+        self._ledger = AckLedger()
+        self._inflow = Inflow(most_held(self.site), self._ledger)
+        self._numbers: dict[Token, int] = {}
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
         """Let the broker forget these messages."""
         connection = self._connection
         if connection is not None:
+            if self.broker.protocol == "mqtt":
+                self._acknowledged.append(tokens)
             self.broker.acknowledge(connection, tokens)
             self._wake()
 
@@ -305,6 +317,7 @@ class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
 
     def _connect(self) -> None:
         self._connection, existed = self.broker.connect_receiver(self.client, self._wake, self._bindings)
+        self._hold_none()
         self._listen()
         self._events.connected(str(self.site.endpoints[0]), existed)
 
@@ -316,12 +329,32 @@ class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
 
     def _flow(self, connection: Connection) -> bool:
         heard = self._hear(connection)
+        if self.broker.protocol == "mqtt":
+            return self._flow_mqtt(connection) or heard
         deliveries = self.broker.fetch(connection, self.site.prefetch)
         if deliveries:
             self._events.received(deliveries)
         elif self.broker.turned_empty(connection):
             self._events.drained()
         return bool(heard or deliveries)
+
+    def _flow_mqtt(self, connection: Connection) -> bool:
+        """Read whatever the broker sends, and keep as much of it as the real transport does."""
+        while self._acknowledged:
+            for token in self._acknowledged.popleft():
+                if (number := self._numbers.pop(token, None)) is not None:
+                    self._ledger.acknowledge(number)
+        self._ledger.release()
+        if self._inflow.has_room_again:
+            self.reconnect("there is room again for messages that were not taken")
+            return True
+        sent = self.broker.fetch(connection, self.broker.max_inflight or self.site.prefetch)
+        taken = [delivery for delivery in sent if self._inflow.admits(len(delivery.body))]
+        for delivery in taken:
+            self._numbers[delivery.token] = self._ledger.received(0, len(delivery.body))
+        if taken:
+            self._events.received(taken)
+        return bool(sent)
 
 
 class MemoryNetwork:

@@ -95,6 +95,9 @@ class MemoryBroker:
         """Messages with a larger body are refused."""
         self.window = window
         """What it tells senders about its own limit of unconfirmed messages."""
+        self.max_inflight: int | None = None
+        """MQTT: how many messages it sends ahead of acknowledgements, as a broker does that its client can't tell its
+        own limit (3.1.1); None: as many as the client asks for."""
         self.lost = 0
         self.tells_subscribers = True
         """MQTT: whether it says so where nobody subscribes, as MQTT 5 brokers can; others only keep a group's mark."""

@@ -21,10 +21,11 @@ from reliamsg.errors import ConfigError, TransientError
 from reliamsg.keys import KeyRing
 from reliamsg.transport.base import Binding
 from reliamsg.transport.mqtt_connect import Connector
+from reliamsg.transport.mqtt_inflow import most_held
 from reliamsg.transport.mqtt_link import Link
 from reliamsg.transport.mqtt_receiver import MqttReceiver
 from reliamsg.transport.mqtt_sender import MqttSender
-from reliamsg.transport.mqtt_subscribing import most_held, proofs_of, subscribe, topics_of
+from reliamsg.transport.mqtt_subscribing import proofs_of, subscribe, topics_of
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import client_id, created_address

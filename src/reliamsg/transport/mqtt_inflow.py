@@ -10,9 +10,12 @@ delivers what was not acknowledged.
 
 from __future__ import annotations
 
+from reliamsg.config import Site
 from reliamsg.transport.mqtt_packets import AckLedger
 
-__all__ = ["HELD_BYTES", "Inflow"]
+__all__ = ["HELD_BYTES", "Inflow", "most_held"]
+
+_HELD_PER_PREFETCH = 4
 
 HELD_BYTES = 32 * 1024 * 1024
 """Beyond the window messages are taken while all that are held have fewer bytes than this."""
@@ -39,3 +42,8 @@ class Inflow:
     def has_room_again(self) -> bool:
         """Whether something was dropped, and it is time to have it delivered again."""
         return bool(self.dropped) and len(self._ledger) <= self._window // 2
+
+
+def most_held(site: Site) -> int:
+    """Unacknowledged messages that are taken from a site whatever their size."""
+    return site.prefetch * _HELD_PER_PREFETCH

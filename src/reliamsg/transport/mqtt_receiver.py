@@ -17,11 +17,11 @@ from reliamsg.transport.base import (
     Token,
 )
 from reliamsg.transport.mqtt_connect import Connector
-from reliamsg.transport.mqtt_inflow import Inflow
+from reliamsg.transport.mqtt_inflow import Inflow, most_held
 from reliamsg.transport.mqtt_link import Link
 from reliamsg.transport.mqtt_packets import AckLedger, Publish
 from reliamsg.transport.mqtt_session import MqttSession
-from reliamsg.transport.mqtt_subscribing import most_held, proofs_of, subscribe, topics_of
+from reliamsg.transport.mqtt_subscribing import proofs_of, subscribe, topics_of
 from reliamsg.transport.mqtt_substitute import Substitute
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import client_id, control_id, is_control, substitute_id

@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from reliamsg.config import Site
 from reliamsg.transport.base import Binding
 from reliamsg.transport.mqtt_link import Link
 from reliamsg.wire.address import proof_address, topic_address
 
-__all__ = ["most_held", "proofs_of", "subscribe", "topics_of"]
-
-_HELD_PER_PREFETCH = 4
+__all__ = ["proofs_of", "subscribe", "topics_of"]
 
 
 def subscribe(
@@ -39,8 +36,3 @@ def topics_of(bindings: Sequence[Binding]) -> list[str]:
 def proofs_of(bindings: Sequence[Binding]) -> list[str]:
     """The addresses at which producers ask the broker for the group."""
     return sorted({proof_address(b.topic, b.partition, b.group) for b in bindings})
-
-
-def most_held(site: Site) -> int:
-    """Unacknowledged messages that are taken whatever their size; see :mod:`~reliamsg.transport.mqtt_inflow`."""
-    return site.prefetch * _HELD_PER_PREFETCH
