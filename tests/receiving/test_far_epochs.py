@@ -125,6 +125,18 @@ def test_an_answer_to_an_earlier_life_of_the_inbox_proves_nothing(bench: Bench) 
     assert bench.engine.sites["dc1"].rejected["far-epoch"] >= 1
 
 
+def test_every_challenge_can_be_answered_anew(bench: Bench) -> None:
+    """The answer to one may be lost, and a producer answers no nonce twice."""
+    producer = FakeProducer(bench, epoch=FAR)
+    send(bench.network["dc1"], 1, 5, epoch=FAR)
+    bench.settle(8.0)
+    nonces = [state.nonce for state in producer.states()]
+    assert len(set(nonces)) == 4
+    producer.status((1, 5), to=group_address(GROUP), nonces=nonces[1:2])
+    bench.settle(1.5)
+    assert seqs(bench.take()) == [1, 2, 3, 4, 5]
+
+
 def test_an_operator_accepts(bench: Bench) -> None:
     send(bench.network["dc1"], 1, 5, epoch=FAR)
     send(bench.network["dc1"], 1, 5, epoch=3 * FAR)

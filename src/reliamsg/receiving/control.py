@@ -52,6 +52,8 @@ TELL_EVERY_S = 0.25
 """States go to producers at most so often, but for requests."""
 MAX_TOLD_AT_ONCE = 500
 """Streams whose states are told in one step; the others follow in the next."""
+MAX_CHALLENGES = 1_000
+"""Of which the answers are recognised."""
 REPORT_TRY = 3
 """A producer that did not answer before it is asked so often may be away: then people are told what waits for it."""
 MAX_STRANGERS = 1_000
@@ -105,7 +107,9 @@ class Control:
         self._began = self._number
         """The same when this inbox began to read in another's place."""
         self._nonce = shared.inbox.random_bytes(CHALLENGE_BYTES)
-        """What answers to this inbox name."""
+        """What answers to this inbox name, unless they answer a challenge."""
+        self._challenges: dict[bytes, None] = {}
+        """What answers to the latest challenges name."""
         self._unanswered: dict[str, dict[Stream, None]] = {}
         """By producer, streams whose state is to be told."""
         self._strangers: dict[str, None] = {}
@@ -185,11 +189,12 @@ class Control:
         that one may have handed out."""
         self._began = self._number
         self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
+        self._challenges.clear()
 
     def _is_answer(self, status: Status) -> bool:
         """Whether a status was made after something that this inbox said since it began to read. Numbers tell that too,
         but an older copy of an inbox gives some of them again: there may be recordings of answers to those."""
-        if self._nonce in status.nonces:
+        if any(nonce == self._nonce or nonce in self._challenges for nonce in status.nonces):
             return True
         return (
             self._keys is None
@@ -347,7 +352,8 @@ class Control:
         return told if asked is None else min(asked, told)
 
     def _challenge(self, now: float) -> None:
-        """Ask producers for answers: a state that names the stream is enough."""
+        """Ask producers for answers: a state that names the stream is enough. Each has a nonce of its own, since the
+        answer to the one before may have been lost."""
         by_producer: dict[str, list[StreamState]] = {}
         for stream in self.shared.core.challenges.due(now):
             state = _stream_state(stream, self.shared.core.report(stream))
@@ -355,7 +361,11 @@ class Control:
             if self.shared.core.challenges.tries(stream) == REPORT_TRY:
                 self._report_far(stream)
         for producer, states in by_producer.items():
-            self._tell(self._to_producer(producer, states))
+            nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)
+            self._challenges[nonce] = None
+            if len(self._challenges) > MAX_CHALLENGES:
+                del self._challenges[next(iter(self._challenges))]
+            self._tell(self._state(producer_address(producer), producer, "active", nonce, states))
 
     def _report_far(self, stream: Stream) -> None:
         """A producer does not answer. If messages wait for that, say so, once."""
