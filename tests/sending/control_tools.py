@@ -170,6 +170,8 @@ class Group:
         self.answers: dict[str, StreamState] | None = None
         """By topic, what every status is answered with; None for no answers."""
         self.number = 0
+        self.nonce = b"n"
+        """With the length of a challenge it wants to be answered."""
         where = next(s for s in bench.network.sites if s.name == site)
         self._transport = bench.network.open_sender(where, f"group {name}", (), self)  # type: ignore[arg-type]
         self._transport.listen([group_address(name), *map(status_address, topics)])
@@ -192,7 +194,16 @@ class Group:
         self.number += 1
         to = producer_address(producer)
         said = State(
-            VERSION, self.name, "inbox", number or self.number, 0, to, producer, "active", b"n", list(streams)
+            VERSION,
+            self.name,
+            "inbox",
+            number or self.number,
+            0,
+            to,
+            producer,
+            "active",
+            self.nonce,
+            list(streams),
         )
         for frame in encode_state(said, self.keys):
             assert self._transport.tell(to, frame)
@@ -200,7 +211,7 @@ class Group:
     def call(self, topic: str) -> None:
         self.number += 1
         to = call_address(topic)
-        said = State(VERSION, self.name, "inbox", self.number, 0, to, "", "call", b"n", [])
+        said = State(VERSION, self.name, "inbox", self.number, 0, to, "", "call", self.nonce, [])
         for frame in encode_state(said, self.keys):
             assert self._transport.tell(to, frame)
 

@@ -13,6 +13,7 @@ from reliamsg.sending import membership
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.wire.address import group_address, status_address
 from reliamsg.wire.control import ChainEpoch
+from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_ANSWERED
 from tests.sending.control_tools import Bench, settled, state, stream
 from tests.sending.tools import journal
 
@@ -93,6 +94,32 @@ class TestStatuses:
             group.tell(settled(engine, "t", number))
             bench.run(0.1)
         assert 5 <= len(group.statuses) <= 12
+
+    def test_a_nonce_is_answered_once_for_each_stream_though_the_group_is_not_behind(
+        self, bench: Bench
+    ) -> None:
+        engine = bench.open(GROUPS, hello_timeout=0)
+        group = bench.group("g")
+        bench.publish(engine, "t", b"1")
+        group.tell(settled(engine, "t", 1))
+        bench.run(100.0)
+        group.statuses.clear()
+        for number in range(5):
+            group.nonce = bytes([number]) * CHALLENGE_BYTES
+            for _ in range(10):  # the same again, as a group says it in answer to every status
+                group.tell(settled(engine, "t", 1))
+                bench.run(1.0)
+            ((_, address, status),) = group.statuses
+            assert address == group_address("g")
+            assert status.nonces[-1] == group.nonce
+            assert len(status.nonces) == min(number + 1, MAX_ANSWERED)
+            assert [each.topic for each in status.streams] == ["t"]
+            group.statuses.clear()
+        bench.publish(engine, "t", b"2")
+        bench.run(1.0)
+        assert [status.nonces for _, address, status in group.statuses if address == status_address("t")] == [
+            []
+        ]
 
     def test_an_older_copy_of_a_group_learns_how_far_it_was(self, bench: Bench) -> None:
         """It says little besides answers to what everybody is told, in which that is not."""
