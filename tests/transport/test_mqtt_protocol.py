@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import threading
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -448,3 +450,38 @@ def test_credentials_are_asked_for_on_each_connect() -> None:
             wait_for(lambda: len(seen) >= 2, "connected twice")
         assert seen[0].endswith(b"\x00\x04anna\x00\x05first")
         assert seen[1].endswith(b"\x00\x04anna\x00\x06second")
+
+
+@pytest.mark.parametrize("version", ["5", "3.1.1"])
+def test_a_goodbye_is_read_by_a_broker_that_is_still_sending(version: str) -> None:
+    """A socket that is closed with unread data resets the connection, and takes the last packets with it."""
+    ends: list[bytes | None] = []
+
+    def script(peer: Peer) -> None:
+        peer.accept()
+        done = threading.Event()
+
+        def flood() -> None:
+            with contextlib.suppress(OSError):
+                while not done.is_set():
+                    peer.sock.sendall(b"\xd0\0" * 500)  # answers to pings
+
+        sending = threading.Thread(target=flood)
+        sending.start()
+        data: bytes | None = b""
+        try:
+            while got := peer.sock.recv(65536):
+                data = (data or b"") + got
+        except ConnectionResetError:
+            data = None
+        finally:
+            done.set()
+            ends.append(data)
+        peer.sock.close()
+        sending.join()
+
+    with scripted(script) as broker, sending(site(broker.url, mqtt_version=version), []) as (_, sent):
+        wait_for(lambda: sent.up, "connected")
+    wait_for(lambda: len(ends) == broker.connections, "all connections have ended")
+    assert ends
+    assert all(end is not None and end.endswith((b"\xe0\0", b"\xe0\x02\0\0", b"\xe0\x01\0")) for end in ends)

@@ -8,7 +8,9 @@ decided above the transport.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import socket
 import ssl
 import time
@@ -39,6 +41,9 @@ _PACKET_OVERHEAD = 128 * 1024
 """More than topic and properties of any message of ours add to its body, in bytes."""
 
 _NEVER_EXPIRES = 0xFFFFFFFF
+
+_GOODBYE_S = 0.5
+"""So long, in seconds, a broker may take to close the connection after a DISCONNECT."""
 
 _MOST_READ_AT_ONCE = 256
 _MOST_BYTES_READ_AT_ONCE = 4 * 1024 * 1024
@@ -413,13 +418,16 @@ class Link:
 
     def disconnect(self, deadline: float) -> None:
         """Say goodbye, so that the broker ends the connection in good order; the session stays."""
-        self._client.disconnect()
-        while self._client.socket() is not None and self._client.want_write():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return
-            if self._waker.wait(self._sock, read=False, write=True, timeout=left)[1]:
-                self._client.loop_write()
+        # paho closes its socket with the last byte that it writes; a second handle keeps the connection.
+        with contextlib.closing(socket.socket(fileno=os.dup(self._sock.fileno()))) as kept:
+            self._client.disconnect()
+            while self._client.socket() is not None and self._client.want_write():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                if self._waker.wait(self._sock, read=False, write=True, timeout=left)[1]:
+                    self._client.loop_write()
+            _await_end(kept, min(deadline, time.monotonic() + _GOODBYE_S))
 
     def close(self) -> None:
         """Close the socket, however the connection stands."""
@@ -498,3 +506,17 @@ class Link:
         self._packets += 1
         self._arrived_bytes += len(publish.body)
         self.arrived.append(publish)
+
+
+def _await_end(sock: socket.socket, deadline: float) -> None:
+    """Read and drop what still comes until the broker closes the connection, or `deadline`.
+
+    A socket that is closed with unread data resets the connection, and a broker that sees the reset first throws away
+    what it has not read yet: the last acknowledgements.
+    """
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_WR)
+        while (left := deadline - time.monotonic()) > 0:
+            sock.settimeout(left)
+            if not sock.recv(65536):
+                return

@@ -184,10 +184,11 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         self.events.connected(str(endpoint), None if self._substituting else link.session_present)
         alive = True
         while alive:
+            stopping = self.stopping.is_set()  # looked at first: what was acknowledged before is passed on
             self._hand_over(link)
             self._pass_on(link)
             self._attend(link, endpoint)
-            if self.stopping.is_set():
+            if stopping:
                 self._control.leave(link)
                 link.disconnect(self._goodbye_by)
                 return Ended("closed")
