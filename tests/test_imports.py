@@ -12,15 +12,16 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "wakeup"}
+BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "wakeup", "arguments"}
 MIDDLE = {"core", "store", "transport"}
 UPPER = {"sending", "receiving"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"message"},  # for types only
-    "config": {"errors"},
-    "keys": {"errors"},
+    "arguments": {"errors"},
+    "config": {"errors", "arguments"},
+    "keys": {"errors", "arguments"},
     "message": set(),
     "forks": set(),
     "terminal": set(),

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, unquote
 
+from reliamsg.arguments import check_callback, check_choice, check_count, check_list, check_number
 from reliamsg.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -113,8 +114,7 @@ class Quorum:
     k: int
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ConfigError(f"Quorum({self.k}): at least one site must confirm")
+        check_count("Quorum: k, the number of sites,", self.k)
 
 
 Confirm = Literal["all", "any", "all-active"] | Quorum
@@ -130,8 +130,8 @@ def confirm_policy(confirm: Confirm, sites: int) -> Confirm:
     if isinstance(confirm, Quorum):
         if confirm.k > sites:
             raise ConfigError(f"Quorum({confirm.k}) can't be met with {sites} sites")
-    elif confirm not in ("all", "any", "all-active"):
-        raise ConfigError(f"confirm={confirm!r}: choose 'all', 'any', 'all-active' or Quorum(k)")
+    else:
+        check_choice("confirm", confirm, ("all", "any", "all-active"), " or Quorum(k)")
     return confirm
 
 
@@ -242,9 +242,8 @@ class Site:
             put(self, "credentials", _Login(*user))
         path = "/" + quote(vhost, safe="") if scheme.startswith("amqp") and vhost != "/" else ""
         put(self, "url", f"{scheme}://{','.join(map(str, endpoints))}{path}")
-        for name in ("confirm_timeout", "connect_timeout", "backoff_min", "heartbeat"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"site {self.name}: {name} must be above 0, not {getattr(self, name)!r}")
+        for name in ("confirm_timeout", "connect_timeout", "backoff_min", "backoff_max", "heartbeat"):
+            check_number(f"site {self.name}: {name}", getattr(self, name), above=0)
         if self.backoff_max < self.backoff_min:
             raise ConfigError(f"site {self.name}: backoff_max is below backoff_min")
         for name, least in (
@@ -253,10 +252,7 @@ class Site:
             ("prefetch", 2),
             ("max_frame_bytes", 1024),
         ):
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"site {self.name}: {name} must be at least {least}, not {getattr(self, name)}"
-                )
+            check_count(f"site {self.name}: {name}", getattr(self, name), least=least)
         if self.prefetch > 65535:
             raise ConfigError(f"site {self.name}: prefetch is a 16-bit number, not {self.prefetch}")
         for name, choices in (
@@ -264,8 +260,12 @@ class Site:
             ("queue_type", ("quorum", "classic")),
             ("mqtt_version", ("auto", "5", "3.1.1")),
         ):
-            if getattr(self, name) not in choices:
-                raise ConfigError(f"site {self.name}: {name} must be one of {', '.join(choices)}")
+            check_choice(f"site {self.name}: {name}", getattr(self, name), choices)
+        check_callback(f"site {self.name}: credentials", self.credentials)
+        if self.tls is not None and not hasattr(self.tls, "wrap_bio"):  # ssl takes long to load
+            raise ConfigError(
+                f"site {self.name}: tls must be an ssl.SSLContext, not {type(self.tls).__name__}"
+            )
         if self.tls is not None and not self.secure:
             raise ConfigError(f"site {self.name}: tls needs an amqps:// or mqtts:// URL")
 
@@ -301,7 +301,9 @@ class Site:
 
 def check_sites(sites: Sequence[Site]) -> tuple[Site, ...]:
     """Return `sites` as a tuple, or raise :class:`ConfigError`: there must be one, and names must differ."""
-    found = tuple(sites)
+    if isinstance(sites, Site):
+        raise ConfigError("sites must be a list of Site objects: [site], also for one")
+    found = tuple(check_list("sites", sites, "Site objects"))
     for site in found:
         if not isinstance(site, Site):
             raise ConfigError(f"sites must be Site objects, not {type(site).__name__}")
@@ -395,7 +397,11 @@ class JournalExport:
             raise ConfigError("journal: the target is empty")
         if "\0" in os.fspath(target):
             raise ConfigError("journal: the target contains '\\x00', which paths can't have")
-        if not isinstance(self.interval, (int, float)) or not 0 < self.interval < float("inf"):
+        if (
+            isinstance(self.interval, bool)
+            or not isinstance(self.interval, (int, float))
+            or not 0 < self.interval < float("inf")
+        ):
             raise ConfigError(f"journal: interval must be above 0 and finite, not {self.interval!r}")
         for name, least, most in (
             ("segment_rows", 1, 1_000_000),

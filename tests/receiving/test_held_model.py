@@ -263,4 +263,4 @@ class HeldModel(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 def test_whatever_happens_what_is_held_is_somewhere() -> None:
-    run_state_machine_as_test(HeldModel, settings=settings(max_examples=examples(60), stateful_step_count=25))
+    run_state_machine_as_test(HeldModel, settings=settings(max_examples=examples(20), stateful_step_count=25))

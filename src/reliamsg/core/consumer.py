@@ -412,13 +412,16 @@ class ConsumerCore:
             follow(self, state, now)
         self.touch(state)
 
-    def fail(self, stream: Stream, epoch: int, first: int, last: int, now: float) -> list[int]:
-        """Handling raised. Returns the numbers that have used up their deliveries; the others come again."""
+    def fail(
+        self, stream: Stream, epoch: int, first: int, last: int, now: float, counts: bool = True
+    ) -> list[int]:
+        """Handling raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
+        `counts`, this delivery uses up none: it was not the messages' fault."""
         state = self.streams[stream]
         known = state.live.get(epoch)
         if known is None:
             return []
-        spent = fail(self.rules, state, known, first, last, now)
+        spent = fail(self.rules, state, known, (first, last), now, counts)
         self.time(state)
         return spent
 

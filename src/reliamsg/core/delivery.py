@@ -134,14 +134,23 @@ def mark_taken(state: StreamState, offered: Offer, last: int) -> None:
 
 
 def fail(
-    rules: DeliveryRules, state: StreamState, known: Reorder, first: int, last: int, now: float
+    rules: DeliveryRules,
+    state: StreamState,
+    known: Reorder,
+    span: Span,
+    now: float,
+    counts: bool = True,
 ) -> list[int]:
-    """Handling of `first` to `last` raised: have them handed out again, one by one, after a while."""
+    """Handling of `span` raised: have them handed out again, one by one, after a while. Unless it `counts`, as many
+    deliveries are left to them as before."""
     spent: list[int] = []
     most = 1
-    for span in known.held.overlap(first, min(last, known.cursor - 1)) if first < known.cursor else ():
-        for seq in range(span[0], span[1] + 1):
+    first, last = span
+    for part in known.held.overlap(first, min(last, known.cursor - 1)) if first < known.cursor else ():
+        for seq in range(part[0], part[1] + 1):
             count = state.attempts.setdefault((known.epoch, seq), 1)
+            if not counts:
+                count = state.attempts[(known.epoch, seq)] = count - 1
             most = max(most, count)
             if count >= rules.max_deliveries:
                 spent.append(seq)

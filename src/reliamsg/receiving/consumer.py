@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import threading
@@ -13,6 +14,18 @@ from types import ModuleType, TracebackType
 from typing import Any, Literal
 
 from reliamsg import forks
+from reliamsg.arguments import (
+    check_callback,
+    check_choice,
+    check_count,
+    check_flag,
+    check_instance,
+    check_list,
+    check_number,
+    check_path,
+    check_timeout,
+    unrun,
+)  # fmt: skip
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.core.consumer import Rules
 from reliamsg.errors import ClosedError, ConfigError, ForkedError, GapError, InboxLocked
@@ -31,7 +44,7 @@ from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
-from reliamsg.transport.base import Transports
+from reliamsg.transport.base import Transports, check_transports
 
 __all__ = ["Consumer", "OnGap"]
 
@@ -39,6 +52,8 @@ GapDecision = Literal["skip", "wait", "raise"]
 OnGap = Literal["hold", "raise", "skip"] | Callable[[Gap], GapDecision]
 
 CHUNK_MESSAGES = 256
+MAX_WORKERS = 1_000
+"""Most threads that handlers run on."""
 EXIT_TIMEOUT_S = 2.0
 """A consumer that was never closed gets so long at the interpreter's exit."""
 
@@ -139,17 +154,19 @@ class Consumer:
         sites = check_sites(sites)
         names = _check_topics(topics)
         _check_choices(begin=begin, on_gap=on_gap, on_dead_letter=on_dead_letter, unsequenced=unsequenced)
-        _check_positive(
-            gap_timeout=gap_timeout,
-            max_deliveries=max_deliveries,
-            max_unacknowledged=max_unacknowledged,
-            max_inbox_bytes=max_inbox_bytes,
-            max_streams=max_streams,
-            max_quarantine_bytes=max_quarantine_bytes,
-            nak_delay=nak_delay,
-            repair_timeout=repair_timeout,
+        _check_seconds(
+            gap_timeout=gap_timeout, nak_delay=nak_delay, repair_timeout=repair_timeout,
             takeover_timeout=takeover_timeout,
-        )
+        )  # fmt: skip
+        _check_counts(
+            max_deliveries=max_deliveries, max_unacknowledged=max_unacknowledged, max_inbox_bytes=max_inbox_bytes,
+            max_streams=max_streams, max_quarantine_bytes=max_quarantine_bytes,
+        )  # fmt: skip
+        for name, callback in (("on_late", on_late), ("on_error", on_error), ("probe", probe)):
+            check_callback(name, callback)
+        check_flag("standby", standby)
+        check_path("inbox", inbox)
+        check_transports(transports)
         _check_signing(keys, unsequenced)
         self._generation = forks.generation
         self._group, self._topics, self._inbox_path = group, names, inbox
@@ -222,13 +239,17 @@ class Consumer:
         when it raises, they come again one by one. Messages of one stream are handled one after the other,
         streams side by side on up to `workers` threads.
 
+        `handler` is an ordinary function. A coroutine function or a generator function is a :class:`ConfigError`: its
+        body would not run. So is a handler that returns an awaitable: nothing of what it was given is acknowledged, and
+        that delivery does not count.
+
         Raises :class:`GapError`, what `on_gap` and `on_late` raise, and what is fatal.
         """
         self._check()
-        if batch is not None and batch < 1:
-            raise ConfigError(f"batch must be at least 1, not {batch}")
-        if workers < 1:
-            raise ConfigError(f"workers must be at least 1, not {workers}")
+        check_callback("handler", handler, optional=False)
+        if batch is not None:
+            check_count("batch", batch)
+        check_count("workers", workers, most=MAX_WORKERS)
         if not self._await_inbox(None):
             return
         self._give_back()
@@ -244,6 +265,7 @@ class Consumer:
         0 does not wait; None waits for ever. Raises :class:`GapError`, what `on_gap` and `on_late` raise, and
         what is fatal.
         """
+        check_timeout("timeout", timeout)
         found = self._some(1, timeout)
         return found[0] if found else None
 
@@ -283,8 +305,11 @@ class Consumer:
         No list is empty. Ends after :meth:`stop`. Raises what :meth:`get` raises, once everything gathered
         before has been given.
         """
-        if max_messages < 1:
-            raise ConfigError(f"max_messages must be at least 1, not {max_messages}")
+        check_count("max_messages", max_messages)
+        check_number("max_wait", max_wait, least=-math.inf)
+        return self._batches(max_messages, max_wait)
+
+    def _batches(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
         while True:
             gathered = self._some(max_messages, None)
             if not gathered:
@@ -339,6 +364,9 @@ class Consumer:
         if isinstance(self._on_gap, str):
             raise GapError(item.gap)
         decision = self._on_gap(item.gap)
+        mistake = unrun("on_gap", decision)
+        if mistake is not None:
+            raise mistake
         if decision == "skip":
             self._engine.accept(item.gap)
         elif decision == "raise":
@@ -351,7 +379,11 @@ class Consumer:
         left = list(item.messages) if self._on_late is not None else []
         try:
             while left and self._on_late is not None:
-                self._on_late(left.pop(0))
+                message = left.pop(0)
+                mistake = unrun("on_late", self._on_late(message))
+                if mistake is not None:
+                    left.insert(0, message)  # it was not shown
+                    raise mistake
         finally:
             if left:
                 self._engine.aside.put_back(LateItem(item.number, left))
@@ -364,6 +396,7 @@ class Consumer:
         False when the gap was filled or passed meanwhile. Raises :class:`InboxWriteError` when it is not
         durable yet.
         """
+        check_instance("gap", gap, Gap, "a Gap, as GapError and on_gap give it")
         self._check()
         if not self._is_open:
             return False
@@ -386,6 +419,7 @@ class Consumer:
         Once it is acknowledged it is no dead letter any more. Raises :class:`ConfigError` if there is no such
         dead letter, and :class:`InboxLocked` for a standby whose inbox another consumer has open.
         """
+        check_count("dead_letter_id", dead_letter_id, least=0, most=2**63 - 1)
         self._check()
         if not self._is_open:
             raise InboxLocked(f"{self._inbox_path}: this standby waits for it; replay where it is open")
@@ -418,6 +452,7 @@ class Consumer:
         second). Called again, it does nothing more. What was handed out and not acknowledged comes again, flagged
         ``redelivered``, when the inbox is opened again.
         """
+        check_number("timeout", timeout, least=-math.inf)
         if self._generation != forks.generation:
             raise ForkedError("this consumer was opened before fork(); it belongs to the parent process")
         if self._opener is not None and not self._opener.cancel():
@@ -477,13 +512,11 @@ def _at_exit(runner: Runner, generation: int) -> None:
 
 
 def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(topics, str):
-        raise ConfigError('topics must be a list of names: topics=["orders"]')
-    names = tuple(topics)
+    names = tuple(
+        check_name("topic", name) for name in check_list("topics", topics, 'names: topics=["orders"]')
+    )
     if not names:
         raise ConfigError("topics is empty: there is nothing to read")
-    for name in names:
-        check_name("topic", name)
     if len(set(names)) < len(names):
         raise ConfigError("topics names one topic twice")
     return names
@@ -498,11 +531,9 @@ def _check_choices(**found: object) -> None:
     }
     for name, value in found.items():
         if name == "on_gap" and callable(value):
-            continue
-        if value not in choices[name]:
-            listed = " or ".join(map(repr, choices[name]))
-            more = ", or a callable" if name == "on_gap" else ""
-            raise ConfigError(f"{name}={value!r}: choose {listed}{more}")
+            check_callback(name, value)
+        else:
+            check_choice(name, value, choices[name], ", or a callable" if name == "on_gap" else "")
 
 
 def _check_signing(keys: KeyRing | None, unsequenced: str) -> None:
@@ -511,7 +542,11 @@ def _check_signing(keys: KeyRing | None, unsequenced: str) -> None:
         raise ConfigError("unsequenced='deliver' and keys exclude each other: such messages are not signed")
 
 
-def _check_positive(**found: float) -> None:
+def _check_seconds(**found: float) -> None:
     for name, value in found.items():
-        if not isinstance(value, (int, float)) or not value > 0:
-            raise ConfigError(f"{name} must be above 0, not {value!r}")
+        check_number(name, value, above=0)
+
+
+def _check_counts(**found: int) -> None:
+    for name, value in found.items():
+        check_count(name, value)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from reliamsg.arguments import unrun
 from reliamsg.message import Message
 from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import GapItem, ReceivingEngine
@@ -122,7 +123,7 @@ class Dispatcher:
     def _handle(self, messages: list[Message], argument: Message | list[Message]) -> bool:
         """Call the handler; a failure is recorded, and what is no Exception ends ``run()`` as well."""
         try:
-            self._handler(argument)
+            result = self._handler(argument)
         except Exception as error:  # noqa: BLE001  (any of the application's own)
             log.warning("handling %s failed: %s: %s", messages[0].id, type(error).__name__, error)
             self._failed(messages, error)
@@ -130,6 +131,10 @@ class Dispatcher:
         except BaseException as error:
             self._failed(messages, error)
             raise
+        mistake = unrun("the handler", result)
+        if mistake is not None:
+            self._failed(messages, mistake)
+            raise mistake
         if self._engine.probe is not None:
             self._engine.probe("handled")
         return True

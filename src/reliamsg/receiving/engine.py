@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from reliamsg.arguments import NotRun
 from reliamsg.config import JournalExport, Site
 from reliamsg.core.consumer import ConsumerCore, Offer, Rules
 from reliamsg.core.histogram import bucket
@@ -478,7 +479,9 @@ class ReceivingEngine:
             if chunk is not None:
                 shared.report_chunk(chunk)
                 chunk.abandoned = True
-            spent = shared.core.fail(message.stream, message.epoch, message.seq, message.seq, now)
+            # What an application's mistake keeps from being handled at all must not end in the dead letters.
+            counts = not isinstance(error, NotRun)
+            spent = shared.core.fail(message.stream, message.epoch, message.seq, message.seq, now, counts)
             if spent:
                 reason = f"{type(error).__name__}: {error}"
                 if shared.core.rules.halt:

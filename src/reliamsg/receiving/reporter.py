@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable
 
+from reliamsg.arguments import unrun
 from reliamsg.receiving.state import log
 
 __all__ = ["OnError", "Reporter"]
@@ -54,6 +55,8 @@ class Reporter:
     def _run(self, on_error: OnError) -> None:
         while (error := self._queue.get()) is not None:
             try:
-                on_error(error)
+                mistake = unrun("on_error", on_error(error))
+                if mistake is not None:
+                    log.error("%s; not told of: %s", mistake, error)
             except Exception:  # noqa: BLE001  (the application's own code, on our thread)
                 log.exception("on_error raised")

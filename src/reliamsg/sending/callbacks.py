@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from reliamsg.arguments import unrun
+
 if TYPE_CHECKING:
     from reliamsg.sending.engine import Engine
     from reliamsg.sending.receipt import Receipt
@@ -40,9 +42,14 @@ class Callbacks:
         """Have ``on_error`` called."""
         if self.on_error is not None:
             on_error = self.on_error
-            self._queue.put(lambda: on_error(error))
+            self._queue.put(lambda: self._tell(on_error, error))
             if not self._started:
                 self._engine.wake()
+
+    def _tell(self, on_error: Callable[[BaseException], object], error: BaseException) -> None:
+        mistake = unrun("on_error", on_error(error))
+        if mistake is not None:
+            log.error("%s; not told of: %s", mistake, error)
 
     def stop(self) -> None:
         """End the thread after what is queued. The writer's last call."""
@@ -72,4 +79,6 @@ class Callbacks:
         group.wait(None)  # a commit away, or an error when the producer is closed
         if group.error is None and self._engine.outcomes.watch(receipt, callback):
             return
-        callback(receipt)
+        mistake = unrun("the receipt's callback", callback(receipt))
+        if mistake is not None:
+            raise mistake

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from reliamsg import forks
+from reliamsg.arguments import check_callback, check_list, check_number, check_path, check_timeout
 from reliamsg.config import (
     MAX_MESSAGE_BYTES,
     Confirm,
@@ -27,11 +29,11 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
 from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
 from reliamsg.sending.receipt import Receipt
-from reliamsg.sending.settings import check_blocking, check_groups, make_settings
+from reliamsg.sending.settings import check_blocking, check_groups, check_message_id, make_settings
 from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
-from reliamsg.transport.base import Transports
+from reliamsg.transport.base import Transports, check_transports
 from reliamsg.wakeup import Wakeup
 from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
 
@@ -135,7 +137,11 @@ class Producer:
             confirm, release, wire, compression, max_bytes, retain_seconds, retain_bytes, max_batch_messages,
             max_batch_bytes, hello_timeout, status_interval, max_repair_bytes_per_second, keys, self._sites,
         )  # fmt: skip
-        named = check_groups(groups or {})
+        named = check_groups({} if groups is None else groups)
+        check_path("outbox", outbox)
+        check_callback("on_error", on_error)
+        check_callback("probe", probe)
+        check_transports(transports)
         export = journal_export(journal)
         self._block = check_blocking(when_full, block_timeout)
         self._topics = set(named)
@@ -219,6 +225,8 @@ class Producer:
         All of them are stored in one transaction, or none. One receipt stands for all. Raises as
         :meth:`publish`; :class:`ConfigError` when there are none.
         """
+        if not isinstance(bodies, list):
+            bodies = check_list("bodies", bodies, "bodies of bytes")
         checked = check_bodies(bodies)
         if not checked:
             raise ConfigError("publish_many() needs at least one body")
@@ -272,6 +280,8 @@ class Producer:
         Its queues at brokers stay; delete them there. Journalled and durable when this returns. Raises
         :class:`ConfigError` where it is not named, and :class:`OutboxWriteError`.
         """
+        check_name("topic", topic)
+        check_name("group", group)
         self._check()
         self._engine.orders.give(lambda: self._engine.membership.remove_group(topic, group))
 
@@ -287,6 +297,9 @@ class Producer:
 
         Raises :class:`ConfigError` for anything that is no such range, and :class:`OutboxWriteError`.
         """
+        check_message_id("first", first)
+        if last is not None:
+            check_message_id("last", last)
         self._check()
         return self._engine.orders.give(lambda: self._engine.remove(first, first if last is None else last))
 
@@ -298,6 +311,7 @@ class Producer:
         Raises :class:`ConfirmTimeout`, saying what each site lacks: everything stays in the outbox and is
         sent again.
         """
+        check_timeout("timeout", timeout)
         self._check()
         self._engine.outcomes.flush(timeout)
 
@@ -322,6 +336,7 @@ class Producer:
         Whoever waits for room or for a receipt gets :class:`ClosedError`. Closing twice is harmless. Does not
         raise what stopped the producer.
         """
+        check_number("timeout", timeout, least=-math.inf)
         if self._generation != forks.generation:
             raise ForkedError("this producer belongs to the parent process")
         self._closed = True

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from reliamsg import forks
-from reliamsg.errors import ConfigError, ForkedError
+from reliamsg.arguments import check_callback, check_choice, check_timeout
+from reliamsg.errors import ForkedError
 from reliamsg.message import MessageId
 
 if TYPE_CHECKING:
@@ -129,8 +130,8 @@ class Receipt:
         Raises also what stopped the producer, :class:`ClosedError` when it is closed meanwhile, and
         :class:`ForkedError` in a child process.
         """
-        if until not in ("durable", "confirmed", "consumed"):
-            raise ConfigError(f"until={until!r}: choose 'durable', 'confirmed' or 'consumed'")
+        check_choice("until", until, ("durable", "confirmed", "consumed"))
+        check_timeout("timeout", timeout)
         outcomes, start = self._engine.outcomes, self._engine.clock()
         outcomes.wait_durable(self._group, timeout)
         left = None if timeout is None else max(0.0, timeout - (self._engine.clock() - start))
@@ -147,6 +148,7 @@ class Receipt:
         to ``on_error``. Callbacks of messages that are not confirmed when the producer is closed are not
         called.
         """
+        check_callback("callback", callback, optional=False)
         self._engine.callbacks.put(self, callback)
 
     def __repr__(self) -> str:

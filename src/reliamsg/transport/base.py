@@ -22,6 +22,7 @@ from typing import Protocol
 import msgspec
 
 from reliamsg.config import Site
+from reliamsg.errors import ConfigError
 
 __all__ = [
     "CONTROL_BACKLOG_BYTES", "Binding", "ControlEvents", "ControlTransport", "Delivery", "Evidence", "Mark",
@@ -254,3 +255,13 @@ class Transports(Protocol):
         self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents, /
     ) -> ReceiverTransport:
         """A transport that reads `site` for the one group that `bindings` name; not started yet."""
+
+
+def check_transports(transports: object) -> None:
+    """Raise :class:`ConfigError` unless `transports` is None or opens transports."""
+    if transports is None:
+        return
+    if not all(callable(getattr(transports, name, None)) for name in ("open_sender", "open_receiver")):
+        raise ConfigError(
+            f"transports must be a MemoryNetwork, or have its open_sender and open_receiver, not {transports!r:.100}"
+        )
