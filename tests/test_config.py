@@ -223,5 +223,5 @@ class TestConfirmPolicy:
             confirm_policy(confirm, 2)
 
     def test_a_quorum_of_nobody(self) -> None:
-        with pytest.raises(ConfigError, match="at least one"):
+        with pytest.raises(ConfigError, match="at least 1"):
             Quorum(0)

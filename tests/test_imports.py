@@ -51,7 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "audit": BASE | {"store.segment"},
     "simulation": BASE | MIDDLE | UPPER | {"verify"},
     "cli": BASE | MIDDLE | UPPER | {"export", "lab", "simulation", "testing", "verify"},
-    "__init__": BASE | UPPER,
+    "pickling": {"errors", "message"},
+    "__init__": BASE | UPPER | {"pickling"},
     "__main__": {"cli"},
 }
 """By part, the parts of this project that it may import; a part may always import itself."""

@@ -4,6 +4,7 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
+from reliamsg import pickling as _pickling  # noqa: F401  (registers how messages are pickled)
 from reliamsg.config import JournalExport, Quorum, Site
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, MessageId

@@ -3,7 +3,6 @@ what is expected."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import math
@@ -152,7 +151,7 @@ def _makes(function: object) -> str:
     for one in candidates:
         if inspect.isasyncgenfunction(one):
             return "an async generator function"
-        if inspect.iscoroutinefunction(one) or asyncio.iscoroutinefunction(one):
+        if inspect.iscoroutinefunction(one) or hasattr(one, "_is_coroutine"):  # the latter: a mock
             return "a coroutine function (async def)"
         if inspect.isgeneratorfunction(one):
             return "a generator function (it has a yield)"

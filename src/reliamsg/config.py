@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_HEADERS",
+    "MAX_HEADERS_BYTES",
     "MAX_HEADER_BYTES",
+    "MAX_HEADER_VALUE_BYTES",
     "MAX_KEY_BYTES",
     "MAX_MESSAGE_BYTES",
     "MAX_NAME_BYTES",
@@ -55,7 +57,14 @@ MAX_HEADERS = 64
 """Most headers of one message."""
 
 MAX_HEADER_BYTES = 255
-"""Longest name and longest value of a header, in UTF-8 bytes each."""
+"""Longest name of a header, in UTF-8 bytes: AMQP's are short strings."""
+
+MAX_HEADER_VALUE_BYTES = 8 * 1024
+"""Longest value of a header, in UTF-8 bytes."""
+
+MAX_HEADERS_BYTES = 64 * 1024
+"""All names and values of one message's headers together, in UTF-8 bytes: in the plain form AMQP needs them in one
+frame, for which RabbitMQ has 128 KiB."""
 
 _FORBIDDEN = frozenset("+#*:~")
 """MQTT's and AMQP's wildcards, and the two characters that addresses are joined with."""

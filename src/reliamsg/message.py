@@ -78,6 +78,22 @@ class Settler(Protocol):
     def failed(self, message: Message, error: BaseException) -> None: ...
 
 
+class _Settled:
+    """What a message reports to that no consumer delivered, as in a unit test: nothing is left to be done."""
+
+    def acknowledge(self, message: Message, durable: bool) -> None:
+        """See :class:`Settler`."""
+
+    def reject(self, message: Message, reason: str) -> None:
+        """See :class:`Settler`."""
+
+    def failed(self, message: Message, error: BaseException) -> None:
+        """See :class:`Settler`."""
+
+
+_SETTLED: Settler = _Settled()
+
+
 # The collector of cycles need not know of messages, which makes one in less than half the time: no consumer keeps any,
 # but for the traceback of a handler's error until that is reported.
 class Message(msgspec.Struct, eq=False, gc=False):
@@ -85,19 +101,23 @@ class Message(msgspec.Struct, eq=False, gc=False):
 
     `body` is exactly what was published. `redelivered` says that the application may have been given this
     message before; `replayed` that it comes from the dead letters, outside the order.
+
+    Messages are equal if all that is equal. A copy may be acknowledged in place of the message. One that was pickled
+    can't be (:class:`ClosedError`): its consumer is in another process. For unit tests messages can be made, with any
+    of the fields by name: acknowledging and rejecting these does nothing.
     """
 
-    producer: str
-    topic: str
-    partition: int
-    epoch: int
-    seq: int
-    body: bytes
-    key: str | None
-    headers: Mapping[str, str]
-    redelivered: bool
-    replayed: bool
-    _settler: Settler
+    producer: str = "producer"
+    topic: str = "topic"
+    partition: int = 0
+    epoch: int = 1
+    seq: int = 1
+    body: bytes = b""
+    key: str | None = None
+    headers: Mapping[str, str] = {}
+    redelivered: bool = False
+    replayed: bool = False
+    _settler: Settler = _SETTLED
 
     @property
     def id(self) -> MessageId:
@@ -132,6 +152,19 @@ class Message(msgspec.Struct, eq=False, gc=False):
             self._settler.failed(self, error)
             raise
         self.ack()
+
+    def content(self) -> tuple[object, ...]:
+        """All fields but what it reports to, in order."""
+        return msgspec.structs.astuple(self)[:-1]
+
+    def __eq__(self, other: object) -> bool:
+        return self.content() == other.content() if isinstance(other, Message) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Message:
+        return msgspec.structs.replace(self, headers=dict(self.headers))
 
     def __repr__(self) -> str:
         flags = "".join(f" {name}" for name in ("redelivered", "replayed") if getattr(self, name))

@@ -90,15 +90,22 @@ def test_bodies_at_and_over_the_limit(clients: Clients, sites: list[Site], wire:
     with pytest.raises(MessageTooLarge):
         producer.publish(clients.topic, b"x", key="k" * 256)
     with pytest.raises(MessageTooLarge):
-        producer.publish(clients.topic, b"x", headers={"h": "v" * 256})
+        producer.publish(clients.topic, b"x", headers={"h": "v" * 8_193})
+    with pytest.raises(MessageTooLarge):
+        producer.publish(clients.topic, b"x", headers={"h" * 256: "v"})
+    with pytest.raises(MessageTooLarge, match="headers of 65"):
+        producer.publish(clients.topic, b"x", headers={f"h{n}": "v" * 8_190 for n in range(8)})
     with pytest.raises(MessageTooLarge):
         producer.publish(clients.topic, b"x", headers={f"h{n}": "v" for n in range(65)})
     receipt = producer.publish(clients.topic, largest)
     assert receipt.id is not None
     assert receipt.id.seq == 1
-    producer.publish(clients.topic, b"")
+    wide = {f"h{n}": "ü" * 4_096 for n in range(7)} | {"baggage": "v" * 8_000}
+    producer.publish(clients.topic, b"", headers=wide)
     producer.flush(timeout=120)
-    assert bodies(take(consumer, 2)) == [largest, b""]
+    found = take(consumer, 2)
+    assert bodies(found) == [largest, b""]
+    assert found[1].headers == wide
 
 
 def make_newer(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from pika import frame as pika_frame
 
-from reliamsg.config import MAX_HEADER_BYTES, MAX_NAME_BYTES
+from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADER_VALUE_BYTES, MAX_NAME_BYTES
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.transport.amqp_codec import (
     FRAME_END,
@@ -255,8 +255,9 @@ def read_amqp_header(raw: bytes) -> None:
     assert frame.body_size == 5
     headers, _ = readable_headers(frame.properties.headers)
     assert len(headers) <= MAX_RECEIVED_HEADERS
-    for item in headers.items():
-        assert all(len(text.encode()) <= MAX_HEADER_BYTES for text in item)
+    for name, value in headers.items():
+        assert len(name.encode()) <= MAX_HEADER_BYTES
+        assert len(value.encode()) <= MAX_HEADER_VALUE_BYTES
 
 
 def read_amqp_stream(raw: bytes) -> None:
@@ -279,8 +280,9 @@ def read_mqtt_publish(raw: bytes) -> None:
     assert found.qos in (0, 1, 2)
     assert bool(found.mid) == bool(found.qos)
     assert len(found.body) <= len(raw)
-    for item in found.headers.items():
-        assert all(len(text.encode()) <= MAX_HEADER_BYTES for text in item)
+    for name, value in found.headers.items():
+        assert len(name.encode()) <= MAX_HEADER_BYTES
+        assert len(value.encode()) <= MAX_HEADER_VALUE_BYTES
     examine(Delivery(0, found.topic, found.body, found.content_type, found.headers), TOPICS, LIMIT)
 
 

@@ -81,11 +81,23 @@ class TestHeaders:
         assert check_headers(None) is None
         assert check_headers({}) is None
 
+    def test_the_largest(self) -> None:
+        for largest in (
+            {"baggage": "v" * 8_192},
+            {"h": "ü" * 4_096},
+            {f"h{i}": "v" * 8_190 for i in range(7)},
+        ):
+            assert check_headers(largest) == largest
+
     @given(strategies.headers)
     def test_good(self, headers: dict[str, str] | None) -> None:
         assert check_headers(headers) == (headers or None)
 
-    @pytest.mark.parametrize("headers", [{f"h{i}": "" for i in range(65)}, {"h": "v" * 256}, {"h" * 256: ""}])
+    @pytest.mark.parametrize("headers", [
+            {f"h{i}": "" for i in range(65)}, {"h": "v" * 8_193}, {"h": "ü" * 4_097}, {"h" * 256: ""},
+            {f"h{i}": "v" * 8_190 for i in range(8)},
+        ],
+    )  # fmt: skip
     def test_too_large(self, headers: dict[str, str]) -> None:
         with pytest.raises(MessageTooLarge):
             check_headers(headers)

@@ -12,7 +12,13 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_MESSAGE_BYTES
+from reliamsg.config import (
+    MAX_HEADER_BYTES,
+    MAX_HEADER_VALUE_BYTES,
+    MAX_HEADERS,
+    MAX_KEY_BYTES,
+    MAX_MESSAGE_BYTES,
+)
 from reliamsg.errors import ConfigError, MessageTooLarge
 from reliamsg.message import Stream
 from reliamsg.receiving.intake import Rejected, examine, examine_repair
@@ -153,10 +159,12 @@ def test_what_is_compressed_arrives_where_frames_are_small(count: int, size: int
 
 odd_text = st.text(max_size=300) | st.sampled_from(
     ["", "rm-seq", "RM-x", "a\x00b", "a\r\nb", "\x9b2J", "x" * MAX_HEADER_BYTES, "x" * (MAX_HEADER_BYTES + 1),
+     "x" * MAX_HEADER_VALUE_BYTES, "x" * (MAX_HEADER_VALUE_BYTES + 1), "ü" * MAX_HEADER_VALUE_BYTES,
      "ü" * MAX_KEY_BYTES, "\ufdd0", "k" * (MAX_KEY_BYTES + 1)]
 )  # fmt: skip
 odd_headers = st.dictionaries(odd_text, odd_text, max_size=3) | st.sampled_from(
     [{f"h{n}": "v" for n in range(most)} for most in (MAX_HEADERS, MAX_HEADERS + 1, 500)]
+    + [{f"h{n}": "v" * MAX_HEADER_VALUE_BYTES for n in range(most)} for most in (7, 8)]
 )
 
 

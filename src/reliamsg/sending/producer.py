@@ -8,6 +8,7 @@ import math
 import os
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -93,6 +94,9 @@ class Producer:
     ``offered``, ``next_epoch``, ``renumbered``, ``fenced``, and those of the
     :class:`~reliamsg.export.exporter.Exporter`), on whichever thread passes it.
 
+    A producer that is forgotten, or left open at the end of the program, is closed without waiting for sites. If
+    messages are unconfirmed then, that is a ``ResourceWarning`` and a WARNING in the log.
+
     Threads: any thread may call any method. One writer thread uses the file, each site has one I/O thread,
     callbacks run on a thread of their own. Signal handlers may call :meth:`publish_nowait`, :meth:`pending` and
     :meth:`status`, whatever they interrupt, and nothing that waits. A ``KeyboardInterrupt`` in any method leaves the
@@ -170,7 +174,7 @@ class Producer:
         self._threads = _Threads(self._engine, self._wakeup)
         self._threads.start()
         # Ends the threads and closes the file also when the application forgets to.
-        self._finalizer = weakref.finalize(self, self._threads.end, 1.0)
+        self._finalizer = weakref.finalize(self, _forgotten, self._threads, self._engine)
 
     # -- publishing -------------------------------------------------------------------------------------------
 
@@ -180,8 +184,9 @@ class Producer:
         """Publish one message. When this returns, it is committed and fsynced: nothing but the loss of the
         disk loses it.
 
-        `body`: at most 4 MiB. `key` travels along and does not order. `headers`: strings, names not beginning
-        with ``rm-``. ``receipt.wait()`` waits for the sites.
+        `body`: at most 4 MiB. `key` travels along and does not order. `headers`: at most 64 strings,
+        names of up to 255 bytes that do not begin with ``rm-``, values of up to 8 KiB, 64 KiB together.
+        ``receipt.wait()`` waits for the sites.
 
         Raises :class:`ConfigError` (a name or header), :class:`MessageTooLarge`, :class:`OutboxFull`,
         :class:`OutboxWriteError` (disk full or read-only: nothing was stored, publishing works again when
@@ -381,7 +386,7 @@ class _Threads:
     def __init__(self, engine: Engine, wakeup: Wakeup) -> None:
         self._engine = engine
         self._wakeup = wakeup
-        self._generation = forks.generation
+        self.generation = forks.generation
         self._stop = False
         self._writer = threading.Thread(target=self._write, name="reliamsg-writer", daemon=True)
 
@@ -392,7 +397,7 @@ class _Threads:
 
     def end(self, timeout: float) -> None:
         """Disconnect, store what is left, close the file. Nothing in a child process after fork()."""
-        if self._generation != forks.generation:
+        if self.generation != forks.generation:
             return
         engine, now = self._engine, time.monotonic()
         engine.begin_close()
@@ -442,6 +447,22 @@ class _Threads:
             if timeout is None or timeout > 0:
                 wakeup.wait(timeout)
         engine.finish()
+
+
+def _forgotten(threads: _Threads, engine: Engine) -> None:
+    """The application has lost its producer, or ended, without close()."""
+    if threads.generation != forks.generation:
+        return
+    threads.end(1.0)
+    left = engine.remaining().messages
+    if left:
+        what = "1 message remains" if left == 1 else f"{left} messages remain"
+        text = (
+            f"producer {engine.producer_id} was never closed: {what} unconfirmed in its outbox until that is"
+            " opened again. Use `with Producer(...)`, or close()"
+        )
+        log.warning("%s", text)
+        warnings.warn(text, ResourceWarning, stacklevel=2)
 
 
 def _wall_us() -> int:

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS
+from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS
 from reliamsg.terminal import printable
 from reliamsg.transport.base import Outgoing
 from reliamsg.wire.address import topic_address
@@ -155,21 +155,21 @@ def readable_headers(raw: object) -> tuple[dict[str, str], str | None]:
         return {}, f"{len(raw)} headers, at most {MAX_RECEIVED_HEADERS} are read"
     found = {}
     for name, value in raw.items():
-        key, content = _string(name), _string(value)
+        key, content = _string(name, MAX_HEADER_BYTES), _string(value, MAX_HEADER_VALUE_BYTES)
         if key is not None and content is not None:
             found[key] = content
     return found, None
 
 
-def _string(value: Any) -> str | None:
+def _string(value: Any, limit: int) -> str | None:
     if isinstance(value, bytes):
         try:
             value = value.decode()
         except UnicodeDecodeError:
             return None
-    if not isinstance(value, str) or len(value) > MAX_HEADER_BYTES:
+    if not isinstance(value, str) or len(value) > limit:
         return None
-    return value if value.isascii() or len(value.encode()) <= MAX_HEADER_BYTES else None
+    return value if value.isascii() or len(value.encode()) <= limit else None
 
 
 def _frame(kind: int, channel: int, payload: bytes) -> bytes:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS
+from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS
 
 __all__ = ["AckLedger", "MalformedPublish", "Publish", "decode_publish", "encode_properties", "forbidden"]
 
@@ -134,7 +134,7 @@ def _properties(packet: bytes | bytearray, at: int, end: int) -> tuple[str | Non
             if seen > _MOST_PROPERTIES:
                 raise ValueError(f"more than {_MOST_PROPERTIES} headers")
             name, at = _text(packet, at, end)
-            value, at = _text(packet, at, end)
+            value, at = _text(packet, at, end, MAX_HEADER_VALUE_BYTES)
             if name in headers and name.startswith("rm-"):
                 raise ValueError("one of our headers comes twice")
             headers[name] = value
@@ -154,13 +154,13 @@ def _properties(packet: bytes | bytearray, at: int, end: int) -> tuple[str | Non
     return content_type, headers
 
 
-def _text(packet: bytes | bytearray, at: int, end: int) -> tuple[str, int]:
+def _text(packet: bytes | bytearray, at: int, end: int, limit: int = MAX_HEADER_BYTES) -> tuple[str, int]:
     (size,) = _uint16.unpack_from(packet, at)
     at += 2
     if at + size > end:
         raise ValueError("a property reaches past the end")
-    if size > MAX_HEADER_BYTES:
-        raise ValueError(f"a header of more than {MAX_HEADER_BYTES} bytes")
+    if size > limit:
+        raise ValueError(f"a header of more than {limit} bytes")
     return packet[at : at + size].decode(), at + size
 
 

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import chain
 
-from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_MESSAGE_BYTES, unsafe_characters
+from reliamsg.config import (
+    MAX_HEADER_BYTES,
+    MAX_HEADER_VALUE_BYTES,
+    MAX_HEADERS,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    MAX_MESSAGE_BYTES,
+    unsafe_characters,
+)  # fmt: skip
 from reliamsg.errors import ConfigError, MessageTooLarge
 
 __all__ = [
@@ -60,8 +68,8 @@ def check_key(key: str | None) -> str | None:
 def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return a copy of `headers`, None for none, or raise :class:`ConfigError`.
 
-    Names and values are strings without control characters, at most 255 bytes each in UTF-8, at most 64 of
-    them (else :class:`MessageTooLarge`). Names aren't empty and don't begin with ``rm-``.
+    Names and values are strings without control characters, in UTF-8 at most 255 bytes and 8 KiB each and 64 KiB
+    together, at most 64 of them (else :class:`MessageTooLarge`). Names aren't empty and don't begin with ``rm-``.
     """
     if headers is None:
         return None
@@ -69,13 +77,16 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
         raise ConfigError(f"headers must be a mapping of strings, not {type(headers).__name__}")
     if len(headers) > MAX_HEADERS:
         raise MessageTooLarge(f"{len(headers)} headers; at most {MAX_HEADERS} are possible")
+    total = 0
     for name, value in headers.items():
-        _check_text("the name of a header", name, MAX_HEADER_BYTES)
+        total += _check_text("the name of a header", name, MAX_HEADER_BYTES)
         if not name:
             raise ConfigError("the name of a header is empty")
         if name[:3].lower() == RESERVED_PREFIX:
             raise ConfigError(f"header {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
-        _check_text(f"header {name!r}", value, MAX_HEADER_BYTES)
+        total += _check_text(f"header {name!r}", value, MAX_HEADER_VALUE_BYTES)
+    if total > MAX_HEADERS_BYTES:
+        raise MessageTooLarge(f"headers of {total} bytes; at most {MAX_HEADERS_BYTES} are possible")
     return dict(headers) or None
 
 
@@ -99,7 +110,9 @@ def check_header_column(column: Iterable[dict[str, str] | None]) -> None:
     names = set(chain.from_iterable(present))
     values = "".join(chain.from_iterable(map(dict.values, present)))
     if values.isascii() and values.isprintable() and names <= _seen_names:
-        return  # the usual case, at the speed of C
+        longest = max(map(len, chain.from_iterable(map(dict.values, present))), default=0)
+        if longest <= MAX_HEADERS_BYTES // MAX_HEADERS - MAX_HEADER_BYTES:
+            return  # the usual case, at the speed of C
     for headers in present:
         check_headers(headers)
     if len(_seen_names) + len(names) > _MAX_SEEN_NAMES:
@@ -108,7 +121,8 @@ def check_header_column(column: Iterable[dict[str, str] | None]) -> None:
         _seen_names.update(names)
 
 
-def _check_text(what: str, text: str, limit: int) -> None:
+def _check_text(what: str, text: str, limit: int) -> int:
+    """Returns its size in UTF-8 bytes."""
     if not isinstance(text, str):
         raise ConfigError(f"{what} must be a string, not {type(text).__name__}")
     if text.isascii():
@@ -124,3 +138,4 @@ def _check_text(what: str, text: str, limit: int) -> None:
         bad = unsafe_characters(text)
         if bad:
             raise ConfigError(f"{what} contains {', '.join(map(repr, bad))}, which brokers don't carry")
+    return size

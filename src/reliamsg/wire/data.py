@@ -26,7 +26,15 @@ from typing import Annotated
 
 import msgspec
 
-from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY_BYTES, MAX_MESSAGE_BYTES, check_name
+from reliamsg.config import (
+    MAX_HEADER_BYTES,
+    MAX_HEADER_VALUE_BYTES,
+    MAX_HEADERS,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    MAX_MESSAGE_BYTES,
+    check_name,
+)  # fmt: skip
 from reliamsg.errors import ConfigError, MessageTooLarge
 from reliamsg.keys import MAX_KEY_ID_BYTES, KeyRing
 from reliamsg.message import Prev, Stream
@@ -135,13 +143,14 @@ class _Columns(msgspec.Struct, array_like=True, frozen=True):
 
 # msgspec compares the lengths of arrays, maps and byte strings with their heads, before it builds them. A text is built
 # first: it takes at most four times the bytes that it came in. Its length is in characters; bytes are compared later.
-_HeaderText = Annotated[str, msgspec.Meta(max_length=MAX_HEADER_BYTES)]
-_Headers = Annotated[dict[_HeaderText, _HeaderText], msgspec.Meta(max_length=MAX_HEADERS)]
+_HeaderName = Annotated[str, msgspec.Meta(max_length=MAX_HEADER_BYTES)]
+_HeaderValue = Annotated[str, msgspec.Meta(max_length=MAX_HEADER_VALUE_BYTES)]
+_Headers = Annotated[dict[_HeaderName, _HeaderValue], msgspec.Meta(max_length=MAX_HEADERS)]
 _Key = Annotated[str, msgspec.Meta(max_length=MAX_KEY_BYTES)]
 _Body = Annotated[bytes, msgspec.Meta(max_length=MAX_MESSAGE_BYTES)]
 _StoredHeaders = Annotated[dict[str, str], msgspec.Meta(max_length=MAX_STORED_HEADERS)]
 
-MAX_RECORD_BYTES = MAX_MESSAGE_BYTES + MAX_KEY_BYTES + MAX_HEADERS * (2 * MAX_HEADER_BYTES + 6) + 64
+MAX_RECORD_BYTES = MAX_MESSAGE_BYTES + MAX_KEY_BYTES + MAX_HEADERS_BYTES + MAX_HEADERS * 6 + 64
 """Most that one message with its key and headers takes in a body."""
 
 _SIGNED_FIELDS = Envelope.__struct_fields__.index("key_id")
