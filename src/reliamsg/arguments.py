@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import os
 import threading
 from collections.abc import Iterable
@@ -14,9 +13,20 @@ from typing import Any
 from reliamsg.errors import ConfigError
 
 __all__ = [
-    "NotRun", "check_callback", "check_choice", "check_count", "check_flag", "check_instance", "check_list",
-    "check_number", "check_path", "check_timeout", "unrun",
-]  # fmt: skip
+    "MOST_BYTES",
+    "MOST_SECONDS",
+    "NotRun",
+    "check_callback",
+    "check_choice",
+    "check_count",
+    "check_flag",
+    "check_instance",
+    "check_list",
+    "check_number",
+    "check_path",
+    "check_timeout",
+    "unrun",
+]
 
 
 class NotRun(ConfigError):
@@ -38,12 +48,12 @@ def check_number(
     """A finite number, whole or not; no bool."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{name} must be a number, not {_kind(value)}")
-    if math.isnan(value) or value > most:
-        raise ConfigError(f"{name} must be a number up to {most:g}, not {value!r}")
+    if not value <= most:  # nor is NaN
+        raise ConfigError(f"{name} must be a number up to {most:g}, not {_shown(value)}")
     if above is not None and not value > above:
-        raise ConfigError(f"{name} must be above {above:g}, not {value!r}")
+        raise ConfigError(f"{name} must be above {above:g}, not {_shown(value)}")
     if value < least:
-        raise ConfigError(f"{name} must be at least {least:g}, not {value!r}")
+        raise ConfigError(f"{name} must be at least {least:g}, not {_shown(value)}")
 
 
 def check_count(name: str, value: object, *, least: int = 1, most: int = MOST_BYTES) -> None:
@@ -56,8 +66,10 @@ def check_count(name: str, value: object, *, least: int = 1, most: int = MOST_BY
         raise ConfigError(f"{name} must be at most {most}, not {_shown(value)}")
 
 
-def _shown(value: int) -> str:
-    return str(value) if abs(value) < 10**30 else "a number of more than 30 digits"
+def _shown(value: float) -> str:
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a number of more than 30 digits"
+    return repr(value)
 
 
 def check_timeout(name: str, value: object) -> None:
@@ -66,22 +78,30 @@ def check_timeout(name: str, value: object) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ConfigError(f"{name} must be a number of seconds or None, not {_kind(value)}")
-    if math.isnan(value) or value > min(MOST_SECONDS, threading.TIMEOUT_MAX):
+    if not -MOST_SECONDS <= value <= min(MOST_SECONDS, threading.TIMEOUT_MAX):
         raise ConfigError(
-            f"{name} must be a finite number of seconds, or None to wait for ever, not {value!r}"
+            f"{name} must be a finite number of seconds, or None to wait for ever, not {_shown(value)}"
         )
 
 
 def check_flag(name: str, value: object) -> None:
+    """True or False, and nothing that merely counts as one."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} must be True or False, not {value!r}")
+        raise ConfigError(f"{name} must be True or False, not {_kind(value)}")
 
 
 def check_choice(name: str, value: object, choices: Iterable[str], more: str = "") -> None:
     """One of a few words."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
-        raise ConfigError(f"{name}={value!r}: choose {' or '.join(map(repr, choices))}{more}")
+        shown = (
+            repr(value)
+            if isinstance(value, (str, float))
+            else _shown(value)
+            if isinstance(value, int)
+            else _kind(value)
+        )
+        raise ConfigError(f"{name}={shown:.100}: choose {' or '.join(map(repr, choices))}{more}")
 
 
 def check_instance(name: str, value: object, kind: type | tuple[type, ...], what: str) -> None:

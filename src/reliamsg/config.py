@@ -263,7 +263,7 @@ class Site:
         ):
             check_count(f"site {self.name}: {name}", getattr(self, name), least=least)
         if self.prefetch > 65535:
-            raise ConfigError(f"site {self.name}: prefetch is a 16-bit number, not {self.prefetch}")
+            raise ConfigError(f"site {self.name}: prefetch must be at most 65535: it is a 16-bit number")
         for name, choices in (
             ("declare", ("create", "passive", "none")),
             ("queue_type", ("quorum", "classic")),
@@ -406,21 +406,11 @@ class JournalExport:
             raise ConfigError("journal: the target is empty")
         if "\0" in os.fspath(target):
             raise ConfigError("journal: the target contains '\\x00', which paths can't have")
-        if (
-            isinstance(self.interval, bool)
-            or not isinstance(self.interval, (int, float))
-            or not 0 < self.interval < float("inf")
-        ):
-            raise ConfigError(f"journal: interval must be above 0 and finite, not {self.interval!r}")
-        for name, least, most in (
-            ("segment_rows", 1, 1_000_000),
-            ("max_backlog_rows", max(10, 2 * self.segment_rows), 2**53),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, int) or not least <= value <= most:
-                raise ConfigError(f"journal: {name} must be a number from {least} to {most}, not {value!r}")
-        if self.when_full not in ("block", "truncate"):
-            raise ConfigError(f"journal: when_full={self.when_full!r}: choose 'block' or 'truncate'")
+        check_number("journal: interval", self.interval, above=0)
+        check_count("journal: segment_rows", self.segment_rows, most=1_000_000)
+        least = max(10, 2 * self.segment_rows)
+        check_count("journal: max_backlog_rows", self.max_backlog_rows, least=least, most=2**53)
+        check_choice("journal: when_full", self.when_full, ("block", "truncate"))
 
     @property
     def shown_target(self) -> str:

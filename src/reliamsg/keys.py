@@ -47,6 +47,8 @@ class KeyRing:
             raise ConfigError(f"{len(keys)} keys; at most {MAX_KEYS} are possible")
         for number, (key_id, secret) in enumerate(keys.items(), 1):
             _check_key(number, key_id, secret)
+        if sign_with is not None and not isinstance(sign_with, str):
+            raise ConfigError(f"sign_with must be the id of a key, not {type(sign_with).__name__}")
         if sign_with is not None and sign_with not in keys:
             raise ConfigError("sign_with is not among the keys")
         self.sign_with = sign_with

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import secrets
 import threading
@@ -15,6 +14,7 @@ from typing import Any, Literal
 
 from reliamsg import forks
 from reliamsg.arguments import (
+    MOST_SECONDS,
     check_callback,
     check_choice,
     check_count,
@@ -306,7 +306,7 @@ class Consumer:
         before has been given.
         """
         check_count("max_messages", max_messages)
-        check_number("max_wait", max_wait, least=-math.inf)
+        check_number("max_wait", max_wait, least=-MOST_SECONDS)
         return self._batches(max_messages, max_wait)
 
     def _batches(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
@@ -452,7 +452,7 @@ class Consumer:
         second). Called again, it does nothing more. What was handed out and not acknowledged comes again, flagged
         ``redelivered``, when the inbox is opened again.
         """
-        check_number("timeout", timeout, least=-math.inf)
+        check_number("timeout", timeout, least=-MOST_SECONDS)
         if self._generation != forks.generation:
             raise ForkedError("this consumer was opened before fork(); it belongs to the parent process")
         if self._opener is not None and not self._opener.cancel():

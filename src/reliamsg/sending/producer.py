@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
@@ -15,7 +14,14 @@ from types import TracebackType
 from typing import Literal, Self
 
 from reliamsg import forks
-from reliamsg.arguments import check_callback, check_list, check_number, check_path, check_timeout
+from reliamsg.arguments import (
+    MOST_SECONDS,
+    check_callback,
+    check_list,
+    check_number,
+    check_path,
+    check_timeout,
+)
 from reliamsg.config import (
     MAX_MESSAGE_BYTES,
     Confirm,
@@ -132,7 +138,7 @@ class Producer:
         keys: KeyRing | None = None,
         journal: str | os.PathLike[str] | JournalExport | None = None,
         on_error: Callable[[BaseException], object] | None = None,
-        transports: Transports = factory,
+        transports: Transports | None = None,
         probe: Callable[[str], None] | None = None,
     ) -> None:
         check_name("producer id", producer_id)
@@ -146,6 +152,7 @@ class Producer:
         check_callback("on_error", on_error)
         check_callback("probe", probe)
         check_transports(transports)
+        transports = factory if transports is None else transports
         export = journal_export(journal)
         self._block = check_blocking(when_full, block_timeout)
         self._topics = set(named)
@@ -210,6 +217,7 @@ class Producer:
             and headers is None
             and type(body) is bytes
             and len(body) <= MAX_MESSAGE_BYTES
+            and type(topic) is str
             and topic in self._topics
             and self._generation == forks.generation
         ):  # the usual case, which comes by the million
@@ -243,6 +251,7 @@ class Producer:
         self, topic: str, body: bytes, key: str | None, headers: Mapping[str, str] | None, block: float
     ) -> Receipt:
         body = check_body(body)
+        check_name("topic", topic)
         if key is None and headers is None and topic in self._topics and self._generation == forks.generation:
             return self._intake.accept_one(topic, body, block)
         return self._accept_checked(topic, [body], key, headers, block)
@@ -256,8 +265,7 @@ class Producer:
         block: float,
     ) -> Receipt:
         self._check()
-        if topic not in self._topics:
-            self._topics.add(check_name("topic", topic))
+        self._topics.add(check_name("topic", topic))
         beside = len((check_key(key) or "").encode())
         checked = check_headers(headers)
         if checked:
@@ -341,7 +349,7 @@ class Producer:
         Whoever waits for room or for a receipt gets :class:`ClosedError`. Closing twice is harmless. Does not
         raise what stopped the producer.
         """
-        check_number("timeout", timeout, least=-math.inf)
+        check_number("timeout", timeout, least=-MOST_SECONDS)
         if self._generation != forks.generation:
             raise ForkedError("this producer belongs to the parent process")
         self._closed = True

@@ -263,5 +263,6 @@ def check_transports(transports: object) -> None:
         return
     if not all(callable(getattr(transports, name, None)) for name in ("open_sender", "open_receiver")):
         raise ConfigError(
-            f"transports must be a MemoryNetwork, or have its open_sender and open_receiver, not {transports!r:.100}"
+            "transports must be a MemoryNetwork, or have its open_sender and open_receiver,"
+            f" not {type(transports).__name__}"
         )
