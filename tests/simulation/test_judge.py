@@ -35,7 +35,7 @@ class Judged:
 
     def __init__(self) -> None:
         self.scheduler = Scheduler(1_000.0)
-        self.oracle = Oracle(self.scheduler, ["g1"], GAP_TIMEOUT, 1)
+        self.oracle = Oracle(self.scheduler, ["g1"], {f"g1-{n}": GAP_TIMEOUT for n in (1, 2)}, {"p1": 1})
         self.watch = self.oracle.watches["g1-1"] = Stopwatch(self.scheduler.now)
         self.watch.look(self.scheduler.now, True)
 

@@ -32,10 +32,8 @@ def test_no_seed_breaks_a_promise(part: int, size: Callable[[int, int], int]) ->
     assert not failed
 
 
-ONCE_FAILED = [
-    317, 321, 798, 824, 1721, 1791, 2343, 2399, 2791, 2977, 3481, 3587, 3632, 4227, 4562, 5015, 7329, 8321, 8533,
-    8680, 9226, 9827, 10421, 10689, 11292, 13220, 13874, 14145, 16009, 17218, 17789, 17977, 19178, 19252, 19947,
-]  # fmt: skip
+ONCE_FAILED = [2, 3, 6, 10, 15, 30, 34, 43, 61, 132, 194, 216, 246, 283]
+"""Since settings are drawn: before that the same numbers were other runs."""
 
 
 @pytest.mark.parametrize("seed", ONCE_FAILED)

@@ -11,7 +11,7 @@ import msgspec
 
 from reliamsg.cli.status import Status
 from reliamsg.simulation.faults import FAULTS
-from reliamsg.simulation.runner import Outcome, run, run_many
+from reliamsg.simulation.runner import Outcome, Summary, run, run_many
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.shrink import shrink
 from reliamsg.terminal import say, say_json, say_text
@@ -70,7 +70,14 @@ class _Faults(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--jobs", type=click.IntRange(0), default=1, show_default=True, help="Processes; 0: one for each core."
 )
-@click.option("--every-fault", is_flag=True, help="A fault that never struck is an error.")
+@click.option(
+    "--every-fault",
+    is_flag=True,
+    help="A fault that never struck is an error, and so is a value never drawn.",
+)
+@click.option(
+    "--settings", "shows_settings", is_flag=True, help="Show how often each setting had each value."
+)
 @click.option("--json", "as_json", is_flag=True, help="The last line is JSON.")
 def simulate(
     seeds: range | None,
@@ -82,6 +89,7 @@ def simulate(
     keep: Path | None,
     jobs: int,
     every_fault: bool,
+    shows_settings: bool,
     as_json: bool,
 ) -> int:
     """Run producers and consumers in a simulated world in which everything fails, and judge what they did.
@@ -104,7 +112,7 @@ def simulate(
     def told(outcome: Outcome) -> None:
         if outcome.violations:
             failed.append(outcome)
-            _tell(outcome, messages)
+            _tell(outcome)
 
     processes = jobs or os.cpu_count() or 1
     summary = run_many(seeds or [seed or 0], messages, faults, told, keep, processes)
@@ -117,16 +125,26 @@ def simulate(
         for name, times in summary.faults.items():
             if times or every_fault:
                 say(f"  {name:20} {times:8,}  {FAULTS[name][1]}")
+        if shows_settings:
+            _show_settings(summary)
         say(
             f"{summary.seeds:,} runs, {len(summary.failing_seeds)} with violations,"
             f" {summary.runs_per_minute:,.0f} a minute"
         )
     for name in idle:
         say(f"reliamsg: the fault {name} never struck", err=True)
-    return Status.INCOMPLETE if failed or idle else Status.OK
+    undrawn = summary.idle_values if every_fault else []
+    for name in undrawn:
+        say(f"reliamsg: {name} was never drawn", err=True)
+    return Status.INCOMPLETE if failed or idle or undrawn else Status.OK
 
 
-def _tell(outcome: Outcome, messages: int) -> None:
+def _show_settings(summary: Summary) -> None:
+    for name, values in summary.settings.items():
+        say(f"  {name:36} " + ", ".join(f"{value}: {times:,}" for value, times in values.items()))
+
+
+def _tell(outcome: Outcome) -> None:
     scenario = outcome.scenario
     say(f"seed {scenario.seed}: {scenario.described()}")
     for violation in outcome.violations[:10]:
@@ -135,13 +153,16 @@ def _tell(outcome: Outcome, messages: int) -> None:
         say(f"  and {len(outcome.violations) - 10} more")
     if outcome.error:
         say_text(outcome.error)
-    say(f"  again: reliamsg simulate --seed {scenario.seed} --messages {messages} --trace")
+    for line in scenario.details():
+        say(f"  {line}")
+    say(
+        f"  again: reliamsg simulate --seed {scenario.seed} --messages {scenario.messages}"
+        f" --faults {','.join(scenario.faults) or 'none'} --trace"
+    )
 
 
 def _shrink(outcome: Outcome) -> None:
     small = shrink(outcome, lambda line: say(f"  {line}"))
-    scenario = small.scenario
     for line in small.lines:
         say(line)
-    _tell(small, scenario.messages)
-    say(f"  with --faults {','.join(scenario.faults) or 'none'}")
+    _tell(small)

@@ -93,11 +93,11 @@ def _together(
         while first < last and (known.epoch, first + 1) in state.armed:
             first += 1
         return first
-    if rules.max_deliveries <= 2 or state.attempts.get((known.epoch, first), 1) > 1:
+    if rules.max_deliveries <= 2 or state.tries(known, first) > 1:
         return min(last, first + unit - 1) if unit > 1 else first
     last = min(last, first + max(unit, COUNTED_TOGETHER) - 1)
     for seq in range(first, last):
-        if state.attempts.get((known.epoch, seq + 1), 1) > 1:
+        if state.tries(known, seq + 1) > 1:
             return seq
     return last
 
@@ -111,10 +111,10 @@ def _counted(
     found.unjournalled = known.journalled < first < known.redelivered_below
     if all(key in state.armed for key in keys):
         return found, False
-    if not rules.halt and state.attempts.get(keys[0], 1) >= rules.max_deliveries:
+    if not rules.halt and state.tries(known, first) >= rules.max_deliveries:
         found.last, found.spent, found.armed = first, True, False
         return found, False
-    wanted = {key: state.attempts.get(key, 1) + 1 for key in keys if key not in state.armed}
+    wanted = {key: state.tries(known, key[1]) + 1 for key in keys if key not in state.armed}
     if all(state.arming.get(key) == count for key, count in wanted.items()):
         return None, True
     state.arming.update(wanted)

@@ -102,7 +102,7 @@ def _arm(change: StreamChange) -> None:
         if known is None or known.held.run_from(key[1]) is None:
             continue
         to_come = key[1] >= known.cursor or known.retry.run_from(key[1]) is not None
-        if to_come and state.attempts.get(key, 1) + 1 == count:
+        if to_come and state.tries(known, key[1]) + 1 == count:
             state.armed[key] = count
 
 

@@ -245,6 +245,14 @@ class StreamState:
             if other is not None:
                 other.flag(known)
 
+    def tries(self, known: Reorder, seq: int) -> int:
+        """How often a message was handed out, before it is again. That it may have been, before an unclean stop, does
+        not count: it would go to the dead letters without having been handled."""
+        counted = self.attempts.get((known.epoch, seq))
+        if counted is not None:
+            return counted
+        return 0 if known.journalled < seq < known.redelivered_below else 1
+
     @property
     def history_is_safe(self) -> bool:
         """Whether all that is known of epochs behind the stream is on disk."""

@@ -174,7 +174,10 @@ class Membership:
             raise ConfigError(f"group {group!r} is not named for topic {topic!r}")
         entry = self._entry("group_removed", row.stream, group, member.since)
         entry.detail = {"position": list(member.position)}
-        self._store({(row.id, group): None}, [entry])
+        # What it was done with may have left already: the journal says why first.
+        before = self._told.get((row.stream, group), START)
+        consumed = self._consumed(row.stream, group, before, member.position)
+        self._store({(row.id, group): None}, [*consumed, entry])
         with self._engine.lock:
             self.table.drop(row.stream, group)
             self._told.pop((row.stream, group), None)
@@ -340,11 +343,15 @@ class Membership:
             positions[page.row.id, group] = position
             before = self._told.get((stream, group), START)
             self._told[stream, group] = max(before, position)
-            entries += [
-                Entry("consumed", stream, link.epoch, link.incarnation, first, last, group=group)
-                for link, first, last in page.between(before, position)
-            ]
+            entries += self._consumed(stream, group, before, position)
         return positions, entries
+
+    def _consumed(self, stream: Stream, group: str, before: Position, position: Position) -> list[Entry]:
+        """What the journal says of a group that came from one position to another."""
+        return [
+            Entry("consumed", stream, link.epoch, link.incarnation, first, last, group=group)
+            for link, first, last in self.book.pages[stream].between(before, position)
+        ]
 
     def put_back(self, positions: Mapping[tuple[int, str], Position]) -> None:
         """These could not be stored; what the journal says of them is kept by the caller."""

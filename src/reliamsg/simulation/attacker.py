@@ -63,7 +63,7 @@ class Attacker:
         """Messages, and lies about how far somebody is, in another's name."""
         scenario, chance = self.world.scenario, self.world.faults.random("forged")
         self._number += 1
-        stream = Stream(chance.choice(scenario.producers), chance.choice(scenario.topics), 0)
+        stream = Stream(chance.choice(list(scenario.producers)), chance.choice(scenario.topics), 0)
         epoch = chance.choice([1, self.world.wall_us() // 1000, FAR])
         kind = chance.choice(["message", "unsigned", "state", "status", "repair"])
         if kind in ("message", "unsigned", "repair"):
@@ -71,15 +71,15 @@ class Attacker:
             ring = None if kind == "unsigned" else self._ring
             frame = encode(stream, epoch, 7, seq, None, (1, 1), Records([b"forged"]), ring=ring)
             if kind == "repair":
-                broker.spread(group_address(chance.choice(scenario.groups)), frame)
+                broker.spread(group_address(chance.choice(list(scenario.groups))), frame)
             else:
                 broker.inject(stream.topic, frame, CONTENT_TYPE)
         elif kind == "state":
             to = producer_address(stream.producer)
             told = StreamState(stream.topic, 0, (epoch, FAR), (epoch, 7), FAR, [], [(epoch, 1, FAR)], [])
             state = State(
-                VERSION, chance.choice(scenario.groups), "evil", FAR, 1, to, stream.producer, "active", b"12345678",
-                [told],
+                VERSION, chance.choice(list(scenario.groups)), "evil", FAR, 1, to, stream.producer, "active",
+                b"12345678", [told],
             )  # fmt: skip
             for frame in encode_state(state, chance.choice([None, self._ring])):
                 broker.spread(to, frame)
@@ -90,12 +90,12 @@ class Attacker:
     def _far(self, broker: Broker) -> None:
         """One blind packet that would end a stream for good, if it were believed. Who has the key is not told by it."""
         scenario, chance = self.world.scenario, self.world.faults.random("far_epoch")
-        stream = Stream(chance.choice(scenario.producers), chance.choice(scenario.topics), 0)
+        stream = Stream(chance.choice(list(scenario.producers)), chance.choice(scenario.topics), 0)
         ahead = self.world.wall_us() // 1000 + 5 * DAY_MS
         epoch = chance.choice([ahead, FAR, MAX_EPOCH - 1, MAX_EPOCH, MAX_SEQ])
         incarnation = chance.getrandbits(64)
         group, kind = (
-            chance.choice(scenario.groups),
+            chance.choice(list(scenario.groups)),
             chance.choice(["message", "status", "hello", "state", "told"]),
         )
         if kind == "message":
@@ -161,6 +161,7 @@ class Attacker:
                 broker.inject(topic, junk, chance.choice([None, CONTENT_TYPE]))
             else:
                 broker.spread(
-                    chance.choice([status_address(topic, 0), group_address(scenario.groups[0])]), junk
+                    chance.choice([status_address(topic, 0), group_address(next(iter(scenario.groups)))]),
+                    junk,
                 )
         self._struck("flood", broker, f"{FLOOD} frames of junk")

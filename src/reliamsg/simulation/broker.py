@@ -47,9 +47,10 @@ class Stored:
 class Session:
     """One client's connection, as the broker sees it. Calls to the client go through `connection.client`."""
 
-    def __init__(self, connection: Connection, client: str) -> None:
+    def __init__(self, connection: Connection, client: str, mqtt_version: str = "auto") -> None:
         self.connection = connection
         self.client = client
+        self.mqtt_version = mqtt_version
         self.addresses: frozenset[str] = frozenset()
         """Control addresses that it listens to."""
         self.hear: Callable[[str, bytes], object] = lambda address, body: None
@@ -195,7 +196,7 @@ class Broker:
             return
         self._history.sent(self.name, message)
         parts, said = session.partial.pop(message.token, ([], None))
-        silent, refusal, delay = self._take(message)
+        silent, refusal, delay = self._take(session, message)
         if silent:
             return
         parts, said = [*parts, message], said or refusal
@@ -211,7 +212,7 @@ class Broker:
         else:
             client.send(confirm, message.token, said)
 
-    def _take(self, message: Outgoing) -> tuple[bool, tuple[Outcome, str] | None, float]:
+    def _take(self, session: Session, message: Outgoing) -> tuple[bool, tuple[Outcome, str] | None, float]:
         """(whether nothing is said, what is said instead of a confirm, how much later)"""
         faults = self._faults
         if message.parts_left == 0 and faults.bites("swallow"):
@@ -225,7 +226,7 @@ class Broker:
             0, topic_address(message.topic, message.partition), message.body, message.content_type,
             dict(message.headers or {}),
         )  # fmt: skip
-        refusal = self._refusal(message)
+        refusal = self._refusal(session, message)
         if refusal is not None:
             if refusal[0] is Outcome.NACKED:  # one of several queues may have taken it
                 self._keep(keys[:1], delivery, message.message_id)
@@ -238,8 +239,10 @@ class Broker:
         late = faults.bites("confirm_disorder")
         return False, None, faults.random("confirm_disorder").uniform(0.0, 0.5) if late else 0.0
 
-    def _refusal(self, message: Outgoing) -> tuple[Outcome, str] | None:
+    def _refusal(self, session: Session, message: Outgoing) -> tuple[Outcome, str] | None:
         faults = self._faults
+        if self.protocol == "mqtt" and session.mqtt_version == "3.1.1":
+            return None  # it has no word for that
         for name, outcome in REFUSALS[self.protocol].items():
             if faults.bites(name):
                 faults.strikes(name)
@@ -411,9 +414,8 @@ class Broker:
         return changed
 
     def forget_group(self, key: Key) -> int:
-        """One group's queue or session is gone, with what was in it; its reader is disconnected."""
-        reader = self.holder([key])
-        if reader is not None:
+        """One group's queue or session is gone, with what was in it; whoever reads it is disconnected."""
+        while (reader := self.holder([key])) is not None:
             self.close(reader.session)
             reader.session.connection.site.close("the queue was deleted")
         return len(self.queues.pop(key, ())) + 1

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-MISSED = frozenset({"phantom", "phantom_gap"})
+MISSED = frozenset({"phantom", "phantom_gap", "false_removal"})
 """Findings about what a producer's journal lacks: where its outbox was replaced by a copy, that went with the disk."""
 
 UNTOLD = frozenset({"lost", "undeclared_gap", "consumed_unsettled", "not_redelivered"})
@@ -34,7 +34,7 @@ given that in order, the judge knows."""
 def compare(world: World, directory: Path) -> None:
     """Check the journals that a run has left, and report where the checker sees what the judge does not."""
     oracle = world.oracle
-    report = check_directory(directory, Expect(gap_timeout=world.scenario.gap_timeout))
+    report = check_directory(directory, Expect())
     for finding in report.findings:
         if finding.kind in MISSED and world.restored:
             continue

@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
-from reliamsg.errors import GapError, GapHeld, GroupBusy, InboxWriteError, ReliamsgError
+from reliamsg.core.consumer import Rules
+from reliamsg.core.delivery import COUNTED_TOGETHER
+from reliamsg.errors import GapError, GapHeld, GroupBusy, InboxWriteError, QuarantineFull, ReliamsgError
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.receiving.aside import LateItem, ReplayItem
-from reliamsg.receiving.engine import GapItem, ReceivingEngine
+from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
 from reliamsg.receiving.lane import Chunk, fail
+from reliamsg.receiving.status import ConsumerStatus, status_of
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.process import Process
+from reliamsg.simulation.settings import ClientSettings
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.simulation.words import Words
 from reliamsg.store.inbox import Inbox
@@ -26,8 +30,6 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerProcess"]
 
 CHUNK_MESSAGES = 64
-HANDLING_S = 0.002
-"""A handler takes up to so long."""
 OPERATOR_S = (0.1, 3.0)
 """An operator looks at a held stream after so long, and again."""
 SLOW_S = (0.05, 1.0)
@@ -35,16 +37,19 @@ SLOW_S = (0.05, 1.0)
 
 
 class ConsumerProcess(Process):
-    """Consumes for a group; with `standby` when nobody else does."""
+    """Consumes for a group; as a standby when nobody else does."""
 
     restored_by = "restored_inbox"
 
-    def __init__(self, world: World, name: str, drive: Drive, group: str, standby: bool) -> None:
+    def __init__(self, world: World, name: str, drive: Drive, settings: ClientSettings, group: str) -> None:
         super().__init__(world, name, drive)
         self.group = group
         self.engine: ReceivingEngine | None = None
         self._inbox: Inbox | None = None
-        self._standby = standby
+        self.settings = settings
+        self._standby: bool = settings["standby"]
+        self._handling_s: float = settings["handling_s"]
+        """A handler takes up to so long."""
         self._application = random.Random(f"{world.scenario.seed}/application/{name}")
         self._chunk: Chunk | None = None
         self._busy = False
@@ -63,7 +68,7 @@ class ConsumerProcess(Process):
         self._overheard: list[tuple[float, str, bytes]] = []
         """Control frames that came: when, where and what."""
         self._watch = world.oracle.watches[name] = Stopwatch(world.scheduler.now)
-        self._words = Words(world.oracle, group, name, world.keys, world.scenario.takeover_timeout)
+        self._words = Words(world.oracle, group, name, world.keys, settings["takeover_timeout"])
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""
@@ -83,9 +88,8 @@ class ConsumerProcess(Process):
         try:
             self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.random.randbytes)
             self.engine = ReceivingEngine(
-                world.consumer_settings(self.group, self._standby), world.rules(self.random.getrandbits(32)),
-                world.sites, self._inbox, self.transports, probe=self.probe, clock=lambda: self.scheduler.now,
-                wall_us=self.wall_us,
+                self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
+                probe=self.probe, clock=lambda: self.scheduler.now, wall_us=self.wall_us,
             )  # fmt: skip
         except ReliamsgError as error:
             self._cannot_go_on(error)
@@ -97,8 +101,28 @@ class ConsumerProcess(Process):
         self.engine.start()
         self.wake()
 
+    def _engine_settings(self) -> EngineSettings:
+        s = self.settings
+        return EngineSettings(
+            self.group, self.world.scenario.topics_of(self.group), max_inbox_bytes=s["max_inbox_bytes"],
+            takeover_timeout=s["takeover_timeout"], on_gap=s["on_gap"], standby=self._standby, keys=self.world.keys,
+            max_quarantine_bytes=s["max_quarantine_bytes"],
+        )  # fmt: skip
+
+    def _rules(self) -> Rules:
+        s = self.settings
+        return Rules(
+            max_unacknowledged=s["max_unacknowledged"], max_deliveries=s["max_deliveries"],
+            gap_timeout=s["gap_timeout"], max_streams=s["max_streams"], skip_gaps=s["on_gap"] == "skip",
+            hold_gaps=s["on_gap"] == "hold", signed=self.world.keys is not None,
+            nak_delay=s["nak_delay"], repair_timeout=s["repair_timeout"], seed=self.random.getrandbits(32),
+        )  # fmt: skip
+
     def _cannot_go_on(self, error: ReliamsgError) -> None:
-        self.give_up(error, 5.0 if isinstance(error, GroupBusy) else 1.0)
+        if isinstance(error, QuarantineFull):  # which only an operator can help
+            self.give_up(error, None)
+        else:
+            self.give_up(error, 5.0 if isinstance(error, GroupBusy) else 1.0)
 
     def abandon(self) -> None:
         """See :class:`Process`."""
@@ -198,7 +222,7 @@ class ConsumerProcess(Process):
             self._ask_durable(engine)
         if not self._busy and (engine.shared.may_hand_out or self._chunk is not None):
             self._busy = True
-            self.after(self.random.uniform(0.0, HANDLING_S), self._handle)
+            self.after(self.random.uniform(0.0, self._handling_s), self._handle)
 
     def _ask_durable(self, engine: ReceivingEngine) -> None:
         if self._waits is None:
@@ -222,7 +246,8 @@ class ConsumerProcess(Process):
             return
         if self._chunk is None:
             try:
-                item = engine.take(1, CHUNK_MESSAGES)
+                most = self.settings["batch"]
+                item = engine.take(most or 1, most or CHUNK_MESSAGES)
             except ReliamsgError:
                 return  # what is fatal is seen by the next step
             if isinstance(item, GapItem):
@@ -237,6 +262,10 @@ class ConsumerProcess(Process):
 
     def _handle_some(self, engine: ReceivingEngine, chunk: Chunk) -> None:
         chance, shared = self._application, engine.shared
+        most = self.settings["batch"]
+        if most is not None:
+            self._handle_batch(engine, chunk, most)
+            return
         for _ in range(chance.choice([1, 4, 16])):
             message = chunk.next() if shared.fatal is None and shared.holds else None
             if message is None:
@@ -251,7 +280,34 @@ class ConsumerProcess(Process):
         if self._chunk is not None:
             self._busy = True
             slow = chance.random() < 0.05
-            self.after(chance.uniform(*SLOW_S) if slow else chance.uniform(0.0, HANDLING_S), self._handle)
+            self.after(
+                chance.uniform(*SLOW_S) if slow else chance.uniform(0.0, self._handling_s), self._handle
+            )
+
+    def _handle_batch(self, engine: ReceivingEngine, chunk: Chunk, most: int) -> None:
+        """Handle a run of messages at once: all of it is acknowledged, or comes again."""
+        shared, oracle, now = engine.shared, self.world.oracle, self.scheduler.now
+        run = chunk.take(most) if shared.fatal is None and shared.holds else None
+        for message in run or ():
+            self._words.handed_out(message, now)
+            oracle.delivered(self.group, self.name, message)
+            if self.world.history.keeps:
+                self.note(f"is given {message.id}" + (" again" if message.redelivered else ""))
+        if run and self.faults.bites("crash_inside"):
+            self.faults.strikes("crash_inside")
+            self.crash("in a handler")
+            return
+        if run and self.faults.bites("handler_failed"):
+            self.faults.strikes("handler_failed")
+            for message in run:
+                fail(message, RuntimeError("as simulated"))
+                oracle.failed(self.group, self.name, message.id, self.settings["max_deliveries"])
+        elif run:
+            chunk.lane.acknowledge_run(run[0], run[-1])
+            for message in run:
+                self._acknowledged(engine, message)
+        engine.release(chunk)
+        self._chunk = None
 
     def _handle_one(self, engine: ReceivingEngine, message: Message) -> None:
         oracle, chance = self.world.oracle, self._application
@@ -262,7 +318,7 @@ class ConsumerProcess(Process):
         if self.faults.bites("handler_failed"):
             self.faults.strikes("handler_failed")
             fail(message, RuntimeError("as simulated"))
-            oracle.failed(self.group, self.name, message.id)
+            oracle.failed(self.group, self.name, message.id, self.settings["max_deliveries"])
             return
         if self.faults.bites("rejected"):
             self.faults.strikes("rejected")
@@ -278,6 +334,9 @@ class ConsumerProcess(Process):
 
     def _acknowledge(self, engine: ReceivingEngine, message: Message) -> None:
         message.ack()
+        self._acknowledged(engine, message)
+
+    def _acknowledged(self, engine: ReceivingEngine, message: Message) -> None:
         identity = message.id
         self.world.oracle.acknowledged(self.group, self.name, identity)
         self._acked.append(identity)
@@ -292,7 +351,7 @@ class ConsumerProcess(Process):
 
     def _gap(self, engine: ReceivingEngine, item: GapItem) -> None:
         """Decide on a gap."""
-        if self.world.scenario.on_gap == "wait" and not self._in_vain(item.gap):
+        if self.settings["on_gap"] == "wait" and not self._in_vain(item.gap):
             return
         self._accept(engine, item.gap)
 
@@ -309,22 +368,29 @@ class ConsumerProcess(Process):
         if engine is None or state is None or state.hold.reported is None:
             return
         gap = state.hold.by
-        retained = self.world.scenario.release == "consumed"
+        retained = self.world.scenario.producers[stream.producer]["release"] == "consumed"
         if gap is not None and (not retained or self._in_vain(gap)):
             self._accept(engine, gap)
             self.wake()
         self.after(self.random.uniform(*OPERATOR_S), lambda: self._held(stream))
 
     def _in_vain(self, gap: Gap) -> bool:
-        """Whether waiting helps no more: a disk took what is missing with it, or nobody listens to this inbox."""
-        return self.world.oracle.is_gone(gap) or self.group in self.world.unheard
+        """Whether waiting helps no more: the producer took it back or does not hold it for this group, a disk took what
+        is missing with it, or nobody listens to this inbox."""
+        if gap.reason == "removed" or self.group in self.world.unheard:
+            return True
+        return self.world.oracle.is_gone(gap) or not self.world.oracle.is_owed(self.group, gap)
+
+    def status(self) -> ConsumerStatus | None:
+        """What the client says of itself; None where there is none."""
+        return None if self.engine is None else status_of(self.engine)
 
     # -- the end --------------------------------------------------------------------------------------------
 
     def tell_journalled(self) -> None:
         """Tell the judge what applications are not told: what came before the group joined, what was skipped or
         came in an epoch that was over, and what had become durable of what its consumers did before they ended."""
-        skips, holds = (self.world.scenario.on_gap == policy for policy in ("skip", "hold"))
+        skips, holds = (self.settings["on_gap"] == policy for policy in ("skip", "hold"))
         with self.drive.reading() as connection:
             rows = list(read_journal(connection, self._told_lsn))
         for row in rows:
@@ -339,12 +405,27 @@ class ConsumerProcess(Process):
                 self.world.oracle.passages[self.group].joined(stream, row.epoch, row.first, row.last, blind)
             elif row.kind in ("acknowledged", "dead_lettered"):
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
+                for seq in range(row.first, row.last + 1) if row.kind == "dead_lettered" else ():
+                    self.world.oracle.spent(
+                        self.group,
+                        stream,
+                        row.epoch,
+                        seq,
+                        self.settings["max_deliveries"],
+                        self._counted_together,
+                    )
             elif row.kind == "declared":
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
                 if skips or row.reason == "superseded" or (holds and row.reason == "removed"):
                     self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
                 begins = gap.stream, gap.epoch, gap.first
                 self._accepted = [g for g in self._accepted if (g.stream, g.epoch, g.first) != begins]
+
+    @property
+    def _counted_together(self) -> int:
+        """Of how many messages an attempt is counted at a time."""
+        unit = self.settings["batch"] or 1
+        return int(unit if self.settings["max_deliveries"] <= 2 else max(unit, COUNTED_TOGETHER))
 
     def tell_letters(self) -> None:
         """Tell the judge which dead letters there are."""

@@ -19,8 +19,8 @@ __all__ = ["Connection", "End", "Path"]
 Call = Callable[..., object]
 LEAST_LATENCY_S = 0.0005
 MOST_LATENCY_S = 0.02
-HEARTBEAT_S = (3.0, 9.0)
-"""An end that hears nothing for a time between these gives its connection up."""
+HEARTBEATS = (1.0, 3.0)
+"""An end that hears nothing for a time between so many heartbeats gives its connection up."""
 
 
 class Path:
@@ -98,7 +98,7 @@ class End:
         """Nothing comes any more. This end gives up after a while."""
         path = self.connection.path
         self._starving += 1
-        path.scheduler.after(path.random.uniform(*HEARTBEAT_S), self._starved, self._starving)
+        path.scheduler.after(self._patience, self._starved, self._starving)
 
     def _starved(self, number: int) -> None:
         if self.alive and self._starving == number and self.connection.path.cut[self._direction]:
@@ -112,7 +112,13 @@ class End:
             if self.alive and starving():
                 self.lose("no heartbeat")
 
-        path.scheduler.after(path.random.uniform(*HEARTBEAT_S), look)
+        path.scheduler.after(self._patience, look)
+
+    @property
+    def _patience(self) -> float:
+        low, high = HEARTBEATS
+        heartbeat = self.connection.heartbeat
+        return self.connection.path.random.uniform(low * heartbeat, high * heartbeat)
 
     def feed(self) -> None:
         """It comes again: what was stuck before all that was sent after it."""
@@ -145,8 +151,10 @@ class End:
 class Connection:
     """Two ends. What is sent to one goes over the path in its direction."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, heartbeat: float) -> None:
         self.path = path
+        self.heartbeat = heartbeat
+        """In seconds, as the client asked for."""
         self.client = End(self, "down")
         self.site = End(self, "up")
         path.connections[self] = None

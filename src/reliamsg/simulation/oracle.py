@@ -7,8 +7,8 @@ of violation means is in :data:`~reliamsg.simulation.verdicts.KINDS`.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal
@@ -37,6 +37,10 @@ class Operation:
     gone: bool = False
     """It was lost with the disk that it was on, which nothing can help."""
     confirmed: set[str] = field(default_factory=set)
+    groups: frozenset[str] | None = None
+    """The groups that its producer named for it, and still does; None for all. Nothing is promised to others."""
+    removed: bool = False
+    """Its application took it back: nothing is promised about it."""
 
 
 _number = attrgetter("number")
@@ -62,14 +66,21 @@ class _Given:
 class Oracle:
     """See the module. Every method is told of something when it happens."""
 
-    def __init__(self, scheduler: Scheduler, groups: Iterable[str], gap_timeout: float, needed: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        groups: Iterable[str],
+        gap_timeouts: Mapping[str, float],
+        needed: Mapping[str, int],
+    ) -> None:
+        """`gap_timeouts`: of each consumer, in seconds. `needed`: how many sites must have confirmed what each producer
+        calls published."""
         self.violations: list[Violation] = []
         self.operations: dict[bytes, Operation] = {}
-        self.groups = tuple(groups)
+        self.groups, self.excused = tuple(groups), set[tuple[str, Stream]]()
+        """Excused: streams that groups are not given to their end, since a client ended for good, and said why."""
         self._scheduler = scheduler
-        self._gap_timeout = gap_timeout
-        self._needed = needed
-        """Sites that must have confirmed."""
+        self._gap_timeouts, self._needed = gap_timeouts, needed
         self._streams: dict[Stream, list[Operation]] = {}
         self._replaced: set[str] = set()
         """Producers whose outbox was replaced by an older copy of itself."""
@@ -102,12 +113,14 @@ class Oracle:
         """What was given up to the dead letters."""
         self._buried: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Of that, what was not handed out again since: it must be among the dead letters."""
+        self._tries: dict[str, Counter[MessageId]] = {group: Counter() for group in self.groups}
+        """How often each message was handed out."""
+        self._short: Counter[str] = Counter()
+        """By group, how many were given up after fewer attempts."""
         self.letters: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Dead letters in the group's inboxes, in the end."""
-        self.watches: dict[str, Stopwatch] = {}
-        """By consumer."""
-        self.passages: defaultdict[str, Passages] = defaultdict(Passages)
-        """By group."""
+        self.watches, self.passages = dict[str, Stopwatch](), defaultdict[str, Passages](Passages)
+        """By consumer; by group."""
         self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
@@ -116,6 +129,15 @@ class Oracle:
     def violate(self, kind: str, text: str) -> None:
         """Something must not be."""
         self.violations.append(Violation(kind, text, self._scheduler.now))
+
+    def owes(self, group: str, operation: Operation) -> bool:
+        """Whether a group is to be given a message, or told that it is not."""
+        return (
+            operation.outcome == "ok"
+            and (group, operation.stream) not in self.excused
+            and not (operation.gone or operation.removed)
+            and (operation.groups is None or group in operation.groups)
+        )
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -133,7 +155,7 @@ class Oracle:
 
     def published(self, operation: Operation) -> None:
         """Its receipt says that it is confirmed."""
-        if len(operation.confirmed) < self._needed:
+        if len(operation.confirmed) < self._needed[operation.stream.producer]:
             sites = ", ".join(sorted(operation.confirmed)) or "no site"
             self.violate("published_unconfirmed", f"{operation.message}: {sites} confirmed it")
 
@@ -157,6 +179,14 @@ class Oracle:
             operation.gone
             for operation in self._streams.get(gap.stream, ())
             if operation.message is not None and covers(gap, operation.message)
+        )
+
+    def is_owed(self, group: str, gap: Gap) -> bool:
+        """Whether anything in a gap is still to be given to a group, as far as is known."""
+        return any(
+            operation.groups is None or group in operation.groups
+            for operation in self._streams.get(gap.stream, ())
+            if not operation.removed and operation.message is not None and covers(gap, operation.message)
         )
 
     # -- at brokers -----------------------------------------------------------------------------------------
@@ -215,6 +245,7 @@ class Oracle:
             self.violate("delivered_after_failed", f"{identity} at {consumer}")
         self._identify(operation, identity)
         given = self._given.setdefault((group, operation.stream), _Given())
+        self._tries[group][identity] += 1
         if identity in self.handed[group]:
             self._again(group, consumer, message, identity)
         elif not (message.redelivered or message.replayed):
@@ -289,11 +320,11 @@ class Oracle:
             other = published[at]
             if other.number >= operation.number:
                 break
-            if other.outcome == "ok":
+            if self.owes(group, other):
                 self._check_passed(group, other, identity)
 
     def _check_passed(self, group: str, other: Operation, by: MessageId) -> None:
-        if other.message is None or other.gone or self._done(group, other.message):
+        if other.message is None or self._done(group, other.message):
             return
         self._passed.append((group, other, by, self._scheduler.now))
 
@@ -301,8 +332,10 @@ class Oracle:
         """An application acknowledged a message."""
         self._settled(group, consumer, message)
 
-    def failed(self, group: str, consumer: str, message: MessageId) -> None:
-        """Handling a message raised."""
+    def failed(self, group: str, consumer: str, message: MessageId, tries: int = 1_000) -> None:
+        """Handling a message raised. After so many `tries` it need not come again."""
+        if self._tries[group][message] >= tries:
+            return
         given = self._given[group, stream_of(message)]
         given.failed.setdefault(consumer, set()).add(message)
 
@@ -342,13 +375,40 @@ class Oracle:
         self._buried[group].add(message)
         self._settled(group, consumer, message)
 
+    def spent(self, group: str, stream: Stream, epoch: int, seq: int, tries: int, together: int) -> None:
+        """A group's journal says that a message went to the dead letters, not by the application's word: it must have
+        been handed out `tries` times. Where a consumer ended between counting an attempt and making it, that counts;
+        `together` messages at most are counted at a time."""
+        message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
+        if message in self.dead[group]:
+            return
+        if self._tries[group][message] < tries:
+            self._short[group] += 1
+            if self._short[group] > together * len(self._ends[group]):
+                self.violate(
+                    "lost", f"{message} at {group}: given up after {self._tries[group][message]} attempts"
+                )
+        self.dead[group].add(message)
+        self._buried[group].add(message)
+        self.acked[group].add(message)
+        for (its, _), given in self._given.items():
+            if its == group:
+                for failed in given.failed.values():
+                    failed.discard(message)
+
     def gap(self, group: str, consumer: str, gap: Gap) -> None:
         """An application was told of a gap, and moved past it. A gap's clock goes on where it stopped when its
         consumer is opened again."""
         given = self._given.setdefault((group, gap.stream), _Given())
         waited = self.watches[consumer].read(self._scheduler.now) - given.moved_at.get(consumer, 0.0)
-        if gap.reason == "expired" and waited < self._gap_timeout - 0.001:
+        if gap.reason == "expired" and waited < self._gap_timeouts[consumer] - 0.001:
             self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
+        if gap.reason == "removed" and any(
+            not operation.removed
+            for operation in self._streams.get(gap.stream, ())
+            if operation.message is not None and names(gap, operation.message)
+        ):
+            self.violate("false_gap", f"{gap} at {group}: not all of it was taken back")
         self._declare(group, consumer, gap, self._scheduler.now)
         self._moved(consumer, given)
 
@@ -441,40 +501,53 @@ class Oracle:
         return [
             operation
             for operation in self.operations.values()
-            if operation.outcome == "ok"
-            and not operation.gone
+            if self.owes(group, operation)
             and operation.message not in done
             and not (operation.message is not None and operation.message in self.passages[group])
             and not self.is_behind(group, operation)
         ]
 
-    def judge(self, held_for: Collection[str] = ()) -> None:
-        """Everything is over. `held_for`: groups for which producers hold everything until they have it, and which
-        never give a gap up."""
+    def unresolved(self) -> bool:
+        """Whether there is anything of which it is open what becomes of it at a group that it was not named for."""
+        return any(
+            operation.outcome == "ok" and not (operation.gone or operation.removed)
+            and operation.message not in self.acked[group]
+            and operation.message not in self.passages[group]
+            for group in self.groups
+            for operation in self.operations.values()
+            if operation.groups is not None and group not in operation.groups and operation.message is not None
+        )  # fmt: skip
+
+    def judge(self, held_for: Collection[str] = (), keeps: Collection[str] = ()) -> None:
+        """Everything is over. `held_for`: groups that never give a gap up. `keeps`: producers that hold everything
+        until groups have it."""
         for group, operation, by, at in self._passed:
             message = operation.message
             if (
                 message is not None
+                and self.owes(group, operation)
                 and message not in self.passages[group]
                 and message not in self.dead[group]
             ):
                 self.violations.append(Violation("skipped", f"{message} at {group}, passed by {by}", at))
         for operation in self.operations.values():
-            if operation.outcome == "ok" and not operation.gone and len(operation.confirmed) < self._needed:
+            done = len(operation.confirmed) >= self._needed[operation.stream.producer]
+            ended = all((group, operation.stream) in self.excused for group in self.groups)
+            if operation.outcome == "ok" and not (operation.gone or operation.removed or done or ended):
                 self.violate(
                     "published_unconfirmed",
                     f"{operation.message or operation.body!r}: nothing is pending any more",
                 )
         for group in self.groups:
             for operation in self.operations.values():
-                self._judge(group, operation, group in held_for)
+                self._judge(group, operation, group in held_for and operation.stream.producer in keeps)
             for message in sorted(self._buried[group] - self.letters[group]):
                 if message not in self.passages[group]:
                     self.violate("lost", f"{message} at {group}: given up, and not among the dead letters")
 
     def _judge(self, group: str, operation: Operation, held: bool) -> None:
         message = operation.message
-        if message is None and operation.outcome == "ok" and not operation.gone:
+        if message is None and self.owes(group, operation):
             self.violate("lost", f"{operation.body!r} at {group}: never sent")
         if operation.gone or message is None or message in self.handed[group] or message in self.dead[group]:
             return
@@ -484,9 +557,9 @@ class Oracle:
         declared = None if found is None else found.at
         let_go = self._let_go[group].get(message)
         if found is None and not self.passages[group].came_before(message):
-            if operation.outcome == "ok" and not self.is_behind(group, operation):
+            if self.owes(group, operation) and not self.is_behind(group, operation):
                 self.violate("lost", f"{message} at {group}")
-        elif found is not None and held and operation.outcome == "ok" and not self._is_left(found.gap):
+        elif found is not None and held and self.owes(group, operation) and not self._is_left(found.gap):
             self.violate("lost_held", f"{message} at {group}")
         if (
             let_go is not None

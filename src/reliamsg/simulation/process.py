@@ -49,6 +49,8 @@ class Process:
         self.life = 0
         """How often it was opened."""
         self.paused = False
+        self.ended_by: ReliamsgError | None = None
+        """What its client stopped with, if it is not to be opened again."""
         self.transports = SimulatedTransports(self, world.brokers)
         self._backlog: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         self._full_until = 0.0
@@ -217,7 +219,9 @@ class Process:
         self.end()
         self.drive.abandon(self.abandon)
         self.ended()
-        if again_in is not None:
+        if again_in is None:
+            self.ended_by = error
+        else:
             self.scheduler.after(again_in, self.open, self.life)
 
     # -- the disk -------------------------------------------------------------------------------------------

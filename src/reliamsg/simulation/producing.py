@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from reliamsg.errors import FatalError, ProducerFenced, ReliamsgError
-from reliamsg.message import Stream
+from reliamsg.errors import ConfigError, FatalError, ProducerFenced, ReliamsgError
+from reliamsg.message import MessageId, Stream
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.intake import MESSAGE_OVERHEAD
 from reliamsg.sending.receipt import Receipt
+from reliamsg.sending.settings import Settings, make_settings
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.oracle import Operation
 from reliamsg.simulation.process import Process
+from reliamsg.simulation.settings import ClientSettings
 from reliamsg.store.outbox import Outbox
 
 if TYPE_CHECKING:
@@ -25,23 +28,34 @@ LATER_S = 0.2
 LOOK_AT_ALL = 50
 JUDGED_BYTES = 64 * 1024
 """No run publishes more; a limit above needs no look."""
+LATEST = 10
+"""So many messages may be taken back."""
 BURSTS = (1, 1, 1, 2, 6, 20)
 """So many messages at a time."""
 
 
 class ProducerProcess(Process):
-    """Publishes `messages` to the topics, over about `seconds`."""
+    """Publishes `messages` to the topics, over about the scenario's time for that."""
 
     restored_by = "restored"
 
-    def __init__(self, world: World, name: str, drive: Drive, messages: int, seconds: float) -> None:
+    def __init__(
+        self, world: World, name: str, drive: Drive, settings: ClientSettings, messages: int
+    ) -> None:
         super().__init__(world, name, drive)
+        self.settings = settings
         self.engine: Engine | None = None
         self._outbox: Outbox | None = None
         self.left = messages
-        self._every = seconds / max(1, messages)
+        self._every = world.scenario.publish_s / max(1, messages)
         self._application = random.Random(f"{world.scenario.seed}/application/{name}")
         self._published = 0
+        self.named = world.scenario.named_by(name)
+        """By topic, the groups that the application names."""
+        self._counted = {topic: frozenset(groups) for topic, groups in self.named.items()}
+        """Those that are sure to count."""
+        self._durable: list[tuple[Operation, Receipt]] = []
+        """The latest that are durable."""
         self._rests = False
         """There was nothing left to publish."""
         self._waiting: list[tuple[Operation, Receipt]] = []
@@ -64,14 +78,13 @@ class ProducerProcess(Process):
             self.back_up_later()
 
     def _open(self) -> None:
-        world = self.world
         try:
             self._outbox = Outbox(
                 self.drive.path, self.name, self.wall_us(), int(self.scheduler.now * 1e6),
                 self.random.randbytes(8).hex(), self.drive.connect, self.random.randbytes,
             )  # fmt: skip
             self.engine = Engine(
-                self._outbox, world.sites, world.scenario.named_groups, world.producer_settings(), self.transports,
+                self._outbox, self.settings.sites, self.named, self._checked_settings(), self.transports,
                 lambda: self.scheduler.now, self.wall_us, self.probe, self.wake, give_way=_nobody_waits,
             )  # fmt: skip
         except ReliamsgError as error:
@@ -80,6 +93,14 @@ class ProducerProcess(Process):
         for link in self.engine.links.values():
             link.transport.start()
         self.wake()
+
+    def _checked_settings(self) -> Settings:
+        s = self.settings
+        return make_settings(
+            s["confirm"], s["release"], s["wire"], s["compression"], s["max_bytes"], s["retain_seconds"],
+            s["retain_bytes"], s["max_batch_messages"], s["max_batch_bytes"], s["hello_timeout"], s["status_interval"],
+            s["max_repair_bytes_per_second"], self.world.keys, s.sites,
+        )  # fmt: skip
 
     def _cannot_go_on(self, error: ReliamsgError) -> None:
         self.give_up(error, None if isinstance(error, ProducerFenced) else 1.0)
@@ -103,6 +124,7 @@ class ProducerProcess(Process):
             operation.outcome = "indeterminate"
         self._waiting.clear()
         self._unconfirmed.clear()
+        self._durable.clear()
         super().ended()
 
     def file_replaced(self, since: float) -> None:
@@ -134,17 +156,24 @@ class ProducerProcess(Process):
             if not self._publish_one():
                 self.after(LATER_S, self._publish)
                 return
+            if self.engine is not None and chance.random() < self.settings["remove"]:
+                self._remove_some(self.engine)
+            if self.engine is not None and chance.random() < self.settings["add_group"]:
+                self._change_groups(self.engine)
+            if self.engine is None:
+                return
         self.after(chance.expovariate(1.0) * self._every * count, self._publish)
 
     def _publish_one(self) -> bool:
         engine, chance = self.engine, self._application
         assert engine is not None  # it publishes only while it is open
-        topic = chance.choice(self.world.scenario.topics)
+        topic = chance.choice(self.world.scenario.read_topics)
         self._published += 1
         body = f"{self.name}/{topic}/{self._published}/".encode() + bytes(chance.choice([0, 10, 200]))
         key = chance.choice([None, None, "k"])
         headers = {"account": "A"} if chance.random() < 0.2 else None
         operation = self.world.oracle.invoked(Stream(self.name, topic, 0), body)
+        operation.groups = self._counted[topic]
         try:
             if key is None and headers is None:
                 receipt = engine.intake.accept_one(topic, body, 0.0)
@@ -163,10 +192,71 @@ class ProducerProcess(Process):
         self._check_room()
         return True
 
+    def _remove_some(self, engine: Engine) -> None:
+        """Take a few of the latest messages back."""
+        if not self._durable:
+            return
+        at = self._application.randrange(len(self._durable))
+        first = self._durable[at][1].id
+        assert first is not None  # it is durable
+        taken = [
+            (operation, receipt)
+            for operation, receipt in self._durable[at : at + 3]
+            if _follows(receipt, first)
+        ]
+        last = taken[-1][1].id
+        assert last is not None
+        self.note(f"removes {first} to {last.seq}")
+        # What arrived anyway may still be delivered; nothing is promised about it from now on.
+        numbers = range(first.seq, last.seq + 1)
+        for operation in self.world.oracle.operations.values():
+            message = operation.message
+            if message is not None and message.seq in numbers and message._replace(seq=first.seq) == first:
+                operation.removed = True
+        self._order(lambda: engine.remove(first, last))
+
+    def _change_groups(self, engine: Engine) -> None:
+        """Name a group, or no longer name it."""
+        chance, scenario = self._application, self.world.scenario
+        topic = chance.choice(scenario.read_topics)
+        groups = [group for group in scenario.groups if topic in scenario.topics_of(group)]
+        if not groups:
+            return
+        group = chance.choice(groups)
+        if group in self.named[topic]:
+            self.note(f"no longer names {group} for {topic}")
+            self.named[topic].remove(group)
+            self._counted[topic] -= {group}
+            stream = Stream(self.name, topic, 0)
+            for operation in self.world.oracle.operations.values():
+                if operation.stream == stream and operation.groups is not None:
+                    operation.groups -= {group}
+            self._order(lambda: engine.membership.remove_group(topic, group))
+            return
+        self.note(f"names {group} for {topic}")
+        if self._order(lambda: engine.membership.add_group(topic, group)):
+            self.named[topic].append(group)
+            self._counted[topic] |= {group}
+
+    def _order(self, call: Callable[[], object]) -> bool:
+        """Have the writer do something, between two of its steps; whether it did."""
+        try:
+            call()
+        except ConfigError:
+            return False
+        except FatalError as error:
+            self._cannot_go_on(error)
+            return False
+        except ReliamsgError:
+            return False
+        self.wake()
+        return True
+
     def _check_room(self) -> None:
         """What is not published takes room, of which there is only so much."""
-        limit = self.world.scenario.max_bytes
-        if limit < JUDGED_BYTES:
+        limit = self.settings["max_bytes"]
+        # Of what is compressed it is not known here how much room it takes.
+        if limit < JUDGED_BYTES and self.settings["compression"] is None:
             held = (*self._waiting, *self._unconfirmed)
             if sum(len(operation.body) for operation, _ in held) <= limit:
                 return  # however much of it is done
@@ -193,6 +283,8 @@ class ProducerProcess(Process):
             assert message is not None  # it is durable
             self.world.oracle.durable(operation, message)
             self._unconfirmed.append((operation, receipt))
+            self._durable.append((operation, receipt))
+            del self._durable[:-LATEST]
         self._check_confirms()
 
     def _check_confirms(self) -> None:
@@ -230,6 +322,12 @@ class ProducerProcess(Process):
         self.engine = self._outbox = None
         self.end()
         self.ended()
+
+
+def _follows(receipt: Receipt, first: MessageId) -> bool:
+    """Whether a message is of the same stream and epoch, and not before."""
+    message = receipt.id
+    return message is not None and message._replace(seq=first.seq) == first and message.seq >= first.seq
 
 
 def _nobody_waits() -> None:

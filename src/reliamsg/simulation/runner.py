@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from reliamsg.simulation.checking import compare
 from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.keeping import keep_journals
 from reliamsg.simulation.scenario import Scenario, draw
+from reliamsg.simulation.settings import VALUES
 from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
 
@@ -62,6 +64,12 @@ class Summary:
     failing_seeds: list[int] = field(default_factory=list)
     faults: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FAULTS, 0))
     """How often each struck."""
+    settings: dict[str, Counter[str]] = field(
+        default_factory=lambda: {
+            name: Counter(dict.fromkeys(map(str, values), 0)) for name, values in VALUES.items()
+        }
+    )
+    """By setting, how often each value was drawn, by clients and at sites."""
     seconds: float = 0.0
     """Of processor time, of all processes: on a machine that does nothing else, what a clock on the wall says with
     one."""
@@ -70,6 +78,16 @@ class Summary:
     def runs_per_minute(self) -> float:
         """On one core."""
         return self.seeds / self.seconds * 60 if self.seconds else 0.0
+
+    @property
+    def idle_values(self) -> list[str]:
+        """Settings with values that were never drawn."""
+        return [
+            f"{name}={value}"
+            for name, values in self.settings.items()
+            for value, times in values.items()
+            if not times
+        ]
 
     @property
     def idle_faults(self) -> list[str]:
@@ -83,6 +101,8 @@ class Summary:
         self.violations += len(outcome.violations)
         if outcome.violations:
             self.failing_seeds.append(outcome.scenario.seed)
+        for name, value in outcome.scenario.drawn():
+            self.settings[name][str(value)] += 1
         for name, times in outcome.struck.items():
             self.faults[name] += times
 
@@ -93,6 +113,7 @@ class Summary:
             "violations": self.violations,
             "failing_seeds": self.failing_seeds,
             "faults": self.faults,
+            "settings": {name: dict(values) for name, values in self.settings.items()},
             "runs_per_minute": round(self.runs_per_minute, 1),
         }
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from reliamsg.simulation.runner import Outcome, run
+from reliamsg.simulation.scenario import draw
 
 __all__ = ["shrink"]
 
@@ -29,11 +29,13 @@ def shrink(outcome: Outcome, told: Callable[[str], object] = lambda line: None) 
     while again and runs < MOST_RUNS:
         again = False
         for fault in outcome.scenario.faults:
-            again |= smaller(run(outcome.scenario.without(fault)), f"without {fault}")
-        messages = outcome.scenario.messages
+            seed, messages = outcome.scenario.seed, outcome.scenario.messages
+            others = tuple(name for name in outcome.scenario.faults if name != fault)
+            again |= smaller(run(draw(seed, messages, others)), f"without {fault}")
+        seed, messages = outcome.scenario.seed, outcome.scenario.messages
         for fewer in (messages // 4, messages // 2, messages * 3 // 4, messages - 1):
             if 0 < fewer < messages and smaller(
-                run(replace(outcome.scenario, messages=fewer)), f"with {fewer} messages"
+                run(draw(seed, fewer, outcome.scenario.faults)), f"with {fewer} messages"
             ):
                 again = True
                 break

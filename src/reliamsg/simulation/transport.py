@@ -30,12 +30,11 @@ from reliamsg.wire.address import is_created
 __all__ = ["Host", "SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
 
 MISSING = (Evidence.NOT_SUBSCRIBED, Evidence.NOT_MARKED)
-RETRY_S = (0.1, 2.0)
-CONNECT_TIMEOUT_S = 3.0
 HOLD_S = 3.0
 """At most so long a sender waits for what an MQTT broker shows of groups."""
 ASK_S = (1.0, 15.0, 60.0)
 """While a group is missing the broker is asked again after this, doubling, at most; and while none is."""
+UNLIMITED = 1 << 30
 THREAD_S = 0.0003
 """An I/O thread that is woken takes up to so long to run."""
 
@@ -83,6 +82,8 @@ class _Transport:
         self._addresses: tuple[str, ...] = ()
         self._closed = False
         self._attempts = 0
+        self._failures = 0
+        """Attempts that failed in a row."""
 
     # -- the port -------------------------------------------------------------------------------------------
 
@@ -141,12 +142,11 @@ class _Transport:
         if self._closed or self.connection is not None:
             return
         self._attempts += 1
-        if not self._path.passes or self._path.delay > CONNECT_TIMEOUT_S:
-            self._host.after(CONNECT_TIMEOUT_S, self._give_up, self._attempts)
-            return
-        connection = self._trying = Connection(self._path)
-        connection.site.send(self._handshake, connection)
-        self._host.after(CONNECT_TIMEOUT_S, self._give_up, self._attempts)
+        timeout = self.site.connect_timeout
+        self._host.after(timeout, self._give_up, self._attempts)
+        if self._path.passes and self._path.delay <= timeout:
+            connection = self._trying = Connection(self._path, self.site.heartbeat)
+            connection.site.send(self._handshake, connection)
 
     def _give_up(self, attempt: int) -> None:
         """The attempt had no answer."""
@@ -156,7 +156,7 @@ class _Transport:
     def _handshake(self, connection: Connection) -> None:
         """At the site: a client wants to connect."""
         refusal = self.broker.admit()
-        session = Session(connection, self.client)
+        session = Session(connection, self.client, self.site.mqtt_version)
         client = connection.client
         attempt = self._attempts
         if refusal is not None:
@@ -185,6 +185,7 @@ class _Transport:
             connection.client.close("closed")
             return
         self.connection, self._session, self._trying = connection, session, None
+        self._failures = 0
         connection.client.on_lost = lambda reason: self._call(self._lost, connection, reason)
         if frozenset(self._addresses) != session.addresses:
             self.listen(self._addresses)
@@ -212,7 +213,9 @@ class _Transport:
             self._tell_busy(holder)
         else:
             self._events.unreachable(self._endpoint(), reason, credentials)
-        self._host.after(self._host.uniform(*RETRY_S), self._connect)
+        pause = min(self.site.backoff_max, self.site.backoff_min * 2.0**self._failures)
+        self._failures = min(self._failures + 1, 20)
+        self._host.after(self._host.uniform(0.5, 1.5) * pause, self._connect)
 
     def _tell_busy(self, holder: str) -> None:
         raise NotImplementedError
@@ -228,7 +231,7 @@ class _Transport:
         self.connection = self._session = None
         self._attempts += 1  # the attempt that led to it is over, and can't time out any more
         self._events.disconnected(reason)
-        self._host.after(self._host.uniform(*RETRY_S) / 4, self._connect)
+        self._host.after(self._host.uniform(0.0, 2.0) * self.site.backoff_min, self._connect)
 
     def _heard(self, connection: Connection, address: str, body: bytes) -> None:
         if self.connection is connection and address in self._addresses:
@@ -373,6 +376,14 @@ class SimulatedReceiver(_Transport):
         self._keys = tuple((b.topic, b.partition, b.group) for b in bindings)
         self._reader: Reader | None = None
 
+    @property
+    def _window(self) -> int:
+        """How many deliveries the broker sends ahead. At an MQTT 3.1.1 site it can't be told, and the client reads all
+        that comes, since control frames come behind that over the same socket."""
+        if self.site.protocol == "mqtt" and self.site.mqtt_version == "3.1.1":
+            return UNLIMITED
+        return self.site.prefetch
+
     def acknowledge(self, tokens: Sequence[Token]) -> None:
         connection = self.connection
         if connection is None:
@@ -386,7 +397,7 @@ class SimulatedReceiver(_Transport):
     def _enter(self, session: Session) -> tuple[str, bool]:
         connection = session.connection
         reader = Reader(
-            session, self._keys, self.site.prefetch,
+            session, self._keys, self._window,
             lambda deliveries: self._call(self._received, connection, deliveries),
             lambda: self._call(self._drained, connection),
         )  # fmt: skip

@@ -24,7 +24,7 @@ KINDS = {
     "unbounded": "more was taken than there is room for",
     "two_readers": "handed out by a consumer that could not know that no other of its group reads",
     "false_alarm": "a producer is said to have two histories, and it has one",
-    "not_drained": "not done long after the last fault",
+    "stalled": "not done long after the last fault, for no cause that a client named and this run's faults confirm",
     "stopped": "a client stopped that had no reason to",
     "internal_error": "the product raised what it never should",
     "checker": "the plain checker finds what must not be",

@@ -1,0 +1,157 @@
+"""What clients are set to: every public setting, drawn by each client, and at each site, by itself.
+
+:data:`VALUES` has the values that each one is drawn from, within what its documentation allows, extremes among them.
+:data:`NOT_DRAWN` says of the others why not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reliamsg.config import Quorum, Site
+
+__all__ = ["NOT_DRAWN", "VALUES", "ClientSettings", "draw_client", "site_settings"]
+
+KIB = 1024
+MIB = 1024 * 1024
+
+VALUES: dict[str, tuple[Any, ...]] = {
+    "Site.url": ("amqp", "mqtt"),
+    "Site.confirm_timeout": (1.0, 3.0, 30.0),
+    "Site.connect_timeout": (1.0, 3.0, 10.0),
+    "Site.backoff_min": (0.05, 0.2, 0.5),
+    "Site.backoff_max": (0.5, 2.0, 10.0),
+    "Site.heartbeat": (2.0, 4.0, 10.0),
+    "Site.window_batches": (1, 2, 8, 64, 256),
+    "Site.window_bytes": (1, KIB, 64 * KIB, 8 * MIB),
+    "Site.prefetch": (2, 8, 64, 1_000),
+    "Site.max_frame_bytes": (KIB, 2 * KIB, 64 * KIB, 16 * MIB),
+    "Site.mqtt_version": ("auto", "5", "3.1.1"),
+    "Producer.groups": ("all", "all", "some"),
+    "Producer.confirm": ("all", "all", "any", "all-active", "quorum"),
+    "Producer.release": ("confirmed", "consumed"),
+    "Producer.wire": ("batch",) * 9 + ("plain",),
+    "Producer.compression": (None, None, "zstd"),
+    "Producer.max_bytes": (8 * KIB, MIB, 1024 * MIB),
+    "Producer.retain_seconds": (0.0, 1.0, 300.0),
+    "Producer.retain_bytes": (0, 4 * KIB, 64 * MIB),
+    "Producer.max_batch_messages": (1, 4, 16, 2_048),
+    "Producer.max_batch_bytes": (1, 512, 4 * KIB, 256 * KIB),
+    "Producer.hello_timeout": (0.0, 1.0, 1.0, 5.0),
+    "Producer.status_interval": (0.05, 1.0, 1.0, 5.0),
+    "Producer.max_repair_bytes_per_second": (None, KIB, 64 * KIB, 64 * MIB),
+    "Producer.keys": (False, False, False, False, True),
+    "Producer.remove": (0.0, 0.0, 0.01, 0.05),
+    "Producer.add_group": (0.0, 0.0, 0.02),
+    "Consumer.topics": ("all", "all", "all", "one"),
+    "Consumer.gap_timeout": (2.0, 5.0, 10.0, 30.0),
+    "Consumer.on_gap": ("accept", "skip", "wait", "hold", "hold"),
+    "Consumer.max_deliveries": (1, 3, 50),
+    "Consumer.max_unacknowledged": (1, 10, 50, 1_000),
+    "Consumer.max_inbox_bytes": (4 * KIB, 64 * KIB, 256 * MIB),
+    "Consumer.max_streams": (8, 10_000),
+    "Consumer.max_quarantine_bytes": (MIB, 64 * MIB),
+    "Consumer.nak_delay": (0.1, 0.5, 2.0),
+    "Consumer.repair_timeout": (20.0, 60.0, 300.0),
+    "Consumer.standby": (False,) * 7 + (True,),
+    "Consumer.takeover_timeout": (8.0, 16.0, 30.0),
+    "Consumer.batch": (None, None, 1, 7, 64),
+    "Consumer.handling_s": (0.0001, 0.002, 0.05),
+}
+"""By class and parameter. Beyond those: how often a message is taken out (``remove``) and a group is named or no longer
+named (``add_group``) with each publish, how a handler is called (``batch``), and how long it takes at most."""
+
+NOT_DRAWN: dict[str, str] = {
+    "Site.name": "says which site it is",
+    "Site.tls": "simulated networks carry no bytes that could be encrypted",
+    "Site.credentials": "a callable; logins are refused by a fault",
+    "Site.declare": "the model's brokers have no topology that could be lacking",
+    "Site.queue_type": "the model's brokers know one type of queue",
+    "Producer.producer_id": "a name",
+    "Producer.sites": "drawn by their own settings",
+    "Producer.outbox": "a path",
+    "Producer.when_full": "threads that wait for room are not simulated",
+    "Producer.block_timeout": "threads that wait for room are not simulated",
+    "Producer.journal": "a path: journals are read from the files",
+    "Producer.on_error": "a callable",
+    "Producer.transports": "the simulated ones",
+    "Producer.probe": "a callable",
+    "Consumer.group": "a name",
+    "Consumer.sites": "drawn by their own settings",
+    "Consumer.inbox": "a path",
+    "Consumer.begin": "with 'latest' nothing says what a group is owed but what happens to arrive first",
+    "Consumer.on_late": "a callable",
+    "Consumer.on_error": "a callable",
+    "Consumer.keys": "those of the producers: who has others is refused",
+    "Consumer.on_dead_letter": "'halt' ends a client for good, by what its application did",
+    "Consumer.unsequenced": "messages of ordinary clients have no identity that could be judged",
+    "Consumer.journal": "a path: journals are read from the files",
+    "Consumer.transports": "the simulated ones",
+    "Consumer.probe": "a callable",
+}
+"""Parameters that are not drawn, and why."""
+
+PER_SITE = (
+    "confirm_timeout", "connect_timeout", "backoff_min", "backoff_max", "heartbeat", "window_batches", "window_bytes",
+    "prefetch",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """One client's. Values are found by parameter: ``settings["max_bytes"]``."""
+
+    role: str
+    """``Producer`` or ``Consumer``."""
+    values: Mapping[str, Any]
+    sites: tuple[Site, ...]
+
+    def __getitem__(self, parameter: str) -> Any:
+        return self.values[parameter]
+
+    def drawn(self) -> Iterator[tuple[str, Any]]:
+        """What was drawn: setting and value."""
+        for name, value in self.values.items():
+            yield f"{self.role}.{name}", "quorum" if isinstance(value, Quorum) else value
+        for site in self.sites:
+            for name, value in site_settings(site).items():
+                yield f"Site.{name}", value
+
+
+def site_settings(site: Site) -> dict[str, Any]:
+    """What was drawn of a site."""
+    found = {"url": site.scheme} | {name: getattr(site, name) for name in (*PER_SITE, "max_frame_bytes")}
+    return found | ({"mqtt_version": site.mqtt_version} if site.protocol == "mqtt" else {})
+
+
+def draw_client(
+    chance: random.Random, role: str, sites: tuple[Site, ...], fixed: Mapping[str, Any], least_frame: int
+) -> ClientSettings:
+    """The settings of one client. `fixed`: what is not its own to choose. `least_frame`: frames of so many bytes come
+    to it at any site; 0 where it sends them."""
+    values = {
+        name: chance.choice(VALUES[key])
+        for key in VALUES
+        for of, name in [key.split(".")]
+        if of == role
+    } | dict(fixed)  # fmt: skip
+    if values.get("confirm") == "quorum":
+        values["confirm"] = Quorum(min(2, len(sites)))
+    plain = values.get("wire") == "plain" or bool(values.pop("reads_plain", False))
+    return ClientSettings(role, values, tuple(_site(chance, site, plain, least_frame) for site in sites))
+
+
+def _site(chance: random.Random, site: Site, plain: bool, least_frame: int) -> Site:
+    drawn = {name: chance.choice(VALUES[f"Site.{name}"]) for name in PER_SITE}
+    drawn["backoff_max"] = max(drawn["backoff_max"], drawn["backoff_min"])
+    frame = max(chance.choice(VALUES["Site.max_frame_bytes"]), least_frame)
+    version = chance.choice(VALUES["Site.mqtt_version"])
+    if plain and version == "3.1.1":  # which has no headers
+        version = "5"
+    return Site(
+        site.name, f"{site.scheme}://simulated", max_frame_bytes=frame,
+        mqtt_version=version if site.protocol == "mqtt" else "auto", **drawn,
+    )  # fmt: skip

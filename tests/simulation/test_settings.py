@@ -1,0 +1,72 @@
+"""Every public setting is drawn, or said not to be, and drawn values are within what the constructors allow."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+
+from reliamsg import Consumer, Producer, Site
+from reliamsg.simulation.runner import Summary
+from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.settings import NOT_DRAWN, VALUES
+from tests.cli.commands import reliamsg_here
+
+BEYOND = {
+    "Producer.remove", "Producer.add_group", "Consumer.batch", "Consumer.handling_s",
+}  # fmt: skip
+"""What applications do."""
+
+
+def public() -> set[str]:
+    found = {f"Site.{field.name}" for field in fields(Site) if field.init}
+    for client in (Producer, Consumer):
+        names = list(inspect.signature(client.__init__).parameters)[1:]
+        found |= {f"{client.__name__}.{name}" for name in names}
+    return found
+
+
+def test_every_public_setting_is_drawn_or_has_a_reason_not_to_be() -> None:
+    assert set(VALUES) - BEYOND | set(NOT_DRAWN) == public()
+    assert not set(VALUES) & set(NOT_DRAWN)
+    assert all(reason for reason in NOT_DRAWN.values())
+
+
+def test_every_value_is_drawn_and_counted() -> None:
+    summary = Summary()
+    for seed in range(300):
+        for name, value in draw(seed).drawn():
+            summary.settings[name][str(value)] += 1
+    assert summary.idle_values == []
+    assert set(summary.settings) == set(VALUES)
+    assert {name: set(values) for name, values in summary.settings.items()} == {
+        name: {str(value) for value in values} for name, values in VALUES.items()
+    }, "nothing else is drawn"
+
+
+def test_clients_of_a_run_differ_in_what_they_are_set_to() -> None:
+    both = [scenario for seed in range(100) if len((scenario := draw(seed)).producers) == 2]
+    assert any(one.producers["p1"]["confirm"] != one.producers["p2"]["confirm"] for one in both)
+    assert any(
+        one.producers["p1"].sites[0].max_frame_bytes != one.producers["p1"].sites[1].max_frame_bytes
+        for one in both
+        if len(one.sites) > 1
+    )
+
+
+def test_faults_that_are_given_change_nothing_else() -> None:
+    for seed in range(40):
+        drawn = draw(seed, 60)
+        assert draw(seed, 60, drawn.faults) == drawn
+        fewer = draw(seed, 60, drawn.faults[1:])
+        assert (fewer.producers, fewer.groups, fewer.topics) == (
+            drawn.producers,
+            drawn.groups,
+            drawn.topics,
+        ) or ("forged" in drawn.faults[:1])
+
+
+def test_the_table_shows_how_often_each_value_was_drawn() -> None:
+    done = reliamsg_here("simulate", "--seeds", "0:2", "--messages", "10", "--faults", "none", "--settings")
+    assert done.returncode == 0, done
+    for name in VALUES:
+        assert f"{name} " in done.stdout.decode()
