@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "wakeup", "arguments"}
+BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "files", "wakeup", "arguments"}
 MIDDLE = {"core", "store", "transport"}
 UPPER = {"sending", "receiving"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "message": set(),
     "forks": set(),
     "terminal": set(),
+    "files": set(),
     "wakeup": set(),
     "wire": BASE,
     "core": BASE,
@@ -43,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "message",
         "errors",
         "terminal",
+        "files",
         "store.journal",
         "store.database",
         "store.segment",

@@ -23,6 +23,7 @@
         │   ├── InboxLocked       another process (or object) owns this inbox
         │   ├── StoreMismatch     the file belongs to another producer or group, or is of another kind
         │   ├── StoreCorrupt      the file is no database, or a damaged one
+        │   ├── StoreUnsafe       others than its owner can change the file
         │   └── StoreTooNew       the file was written by a newer reliamsg
         ├── OutboxIndeterminate   an fsync failed: what is on the disk is unknown, the producer has stopped
         ├── InboxIndeterminate    the same for a consumer
@@ -77,6 +78,7 @@ __all__ = [
     "StoreError",
     "StoreMismatch",
     "StoreTooNew",
+    "StoreUnsafe",
     "TooManyStreams",
     "TransientError",
 ]
@@ -205,6 +207,11 @@ class StoreCorrupt(StoreError):
 
 class StoreTooNew(StoreError):
     """The file was written by a newer version of reliamsg; upgrade, or use another file."""
+
+
+class StoreUnsafe(StoreError):
+    """The file belongs to another user, or others than its owner can write or replace it; the message says how to mend
+    that."""
 
 
 class OutboxIndeterminate(FatalError):

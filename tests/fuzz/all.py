@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tests.fuzz.amplify import AMPLIFIED
 from tests.fuzz.files import FILES
 from tests.fuzz.targets import NETWORK
 
 __all__ = ["TARGETS"]
 
-TARGETS = {target.name: target for target in (*NETWORK, *FILES)}
+TARGETS = {target.name: target for target in (*NETWORK, *AMPLIFIED, *FILES)}

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from reliamsg.audit.schema import LINE
+from reliamsg.files import irregular, what_it_is
 
 __all__ = ["location", "segments"]
 
@@ -45,20 +46,57 @@ def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame
     where it can; `role`, `client`, `boot`, `first_lsn`, `last_lsn`, `parent` as in its header; `owner_role`,
     `owner_client` as its directories say, NULL where they say none; `lines`, its rows as :data:`schema.LINE`, NULL
     where there is a problem. Logs of applications are left out. A job that uses it more than once had better
-    persist it. Raises :class:`FileNotFoundError`.
+    persist it. Raises :class:`FileNotFoundError`. Symbolic links below a local directory are not followed; they, and
+    what is no regular file, have a `problem`, and nothing of them is read.
     """
+    where: str | list[str] = location(journals)
+    odd: list[tuple[str, str]] = []
+    if not _is_url(journals):
+        odd = [*irregular(journals, (".ndjson",))]
+        if odd:  # Spark would open them; so it gets the others by name
+            where = [location(path) for path in _regular(journals)]
     try:
         files = (
             spark.read.format("binaryFile")
             .option("recursiveFileLookup", "true")
             .option("pathGlobFilter", "*.ndjson")
-            .load(location(journals))
+            .load(where)
+            if where
+            else spark.createDataFrame([], "path string, content binary")
         )
     except AnalysisException as error:
         if "PATH_NOT_FOUND" in (error.getCondition() or ""):
             raise FileNotFoundError(f"{os.fspath(journals)}: there are no such journals") from None
         raise
-    return _checked(_parsed(files))
+    found = _checked(_parsed(files))
+    if not odd:
+        return found
+    rows = [
+        {
+            "path": os.path.abspath(path),
+            "name": os.path.basename(path),
+            "digest": "",
+            "problem": f"not a file: {what}",
+        }
+        for path, what in odd
+    ]
+    return found.unionByName(spark.createDataFrame(rows, found.schema))
+
+
+def _regular(journals: str | os.PathLike[str]) -> list[str]:
+    """The regular files below a local directory that are segments by their names; hidden ones are left out."""
+    found = []
+    for directory, names, files in os.walk(journals):
+        names[:] = [name for name in names if not name.startswith((".", "_"))]
+        for name in files:
+            path = os.path.join(directory, name)
+            if (
+                name.endswith(".ndjson")
+                and not name.startswith((".", "_"))
+                and what_it_is(os.lstat(path).st_mode) is None
+            ):
+                found.append(path)
+    return found
 
 
 def location(path: str | os.PathLike[str]) -> str:
@@ -67,12 +105,16 @@ def location(path: str | os.PathLike[str]) -> str:
     Raises :class:`FileNotFoundError` for a local path that does not exist.
     """
     text = os.fspath(path)
-    if re.match("[A-Za-z][A-Za-z0-9+.-]+:", text):
+    if _is_url(path):
         return text
     if not Path(text).exists():
         raise FileNotFoundError(f"{text}: there is no such directory")
     absolute = os.path.abspath(text)  # Path.resolve would follow links, and give other names
     return "file://" + re.sub(r"([\[\]{}*?\\])", r"\\\1", absolute)
+
+
+def _is_url(path: str | os.PathLike[str]) -> bool:
+    return re.match("[A-Za-z][A-Za-z0-9+.-]+:", os.fspath(path)) is not None
 
 
 def _parsed(files: DataFrame) -> DataFrame:

@@ -13,6 +13,7 @@ import msgspec
 from reliamsg.cli.options import json_option
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
 from reliamsg.config import is_remote
+from reliamsg.files import irregular
 from reliamsg.terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -117,8 +118,9 @@ def _check_there(path: str) -> None:
         raise Failure(Status.NO_INPUT, f"{path}: there is no such file or directory")
 
 
-def _sources(path: str) -> Iterator[tuple[str, bytes | None]]:
-    """Files by name: segments with their bytes; outboxes and inboxes without."""
+def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
+    """Files by name: segments with their bytes; outboxes and inboxes without; what can't be read with the reason."""
+    from reliamsg.errors import JournalTargetError
     from reliamsg.export.target import SUFFIX, DirectoryTarget, open_target
     from reliamsg.verify.journals import is_other_database
     from reliamsg.verify.segments import claims_to_be_segment
@@ -135,22 +137,32 @@ def _sources(path: str) -> Iterator[tuple[str, bytes | None]]:
             yield place.shown, None
             return
         for file in sorted(root.rglob("*.db")):
-            if file.is_file() and not is_other_database(file):
+            if file.is_file() and not file.is_symlink() and not is_other_database(file):
                 yield str(file), None
+        for odd, what in irregular(root, (".db",)):
+            yield odd, _Damaged(f"{odd}: not a file: {what}")
     for name in place.paths():
-        data = place.read(name)
         full = f"{place.shown.rstrip('/')}/{name}"
+        try:
+            data = place.read(name)
+        except JournalTargetError as error:
+            if not isinstance(place, DirectoryTarget):
+                raise
+            yield full, _Damaged(str(error))
+            continue
         if claims_to_be_segment(full, data):
             yield full, data
 
 
-def _rows(path: str, data: bytes | None) -> tuple[str, str, list[JournalRow], str]:
+def _rows(path: str, data: bytes | _Damaged | None) -> tuple[str, str, list[JournalRow], str]:
     """The role, client and rows of one file, and why it can't be read to its end, if so."""
     from reliamsg.errors import StoreCorrupt
     from reliamsg.store.segment import SegmentError
     from reliamsg.verify.journals import read_chain
     from reliamsg.verify.segments import check_segment
 
+    if isinstance(data, _Damaged):
+        raise data
     try:
         if data is None:
             chain = read_chain(path)

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from reliamsg.config import is_remote, shown_target
 from reliamsg.errors import ConfigError, JournalTargetError
+from reliamsg.files import create_private, make_directories, read_regular
 
 __all__ = ["DirectoryTarget", "RemoteTarget", "Target", "open_target"]
 
@@ -96,7 +97,8 @@ def open_target(target: str | os.PathLike[str]) -> Target:
 
 
 class DirectoryTarget(Target):
-    """A directory, made when the first segment is written."""
+    """A directory, made when the first segment is written. What is made is its owner's alone: directories 0700, files
+    0600, whatever the umask. Only regular files are read; symbolic links below it are not followed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -110,7 +112,7 @@ class DirectoryTarget(Target):
                 self._sync_directories(final.parent)
                 self._sweep(final)
                 return
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_directories(final.parent)
             aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
             try:
                 self._write_aside(aside, data)
@@ -126,7 +128,7 @@ class DirectoryTarget(Target):
     def _same(self, final: Path, data: bytes, path: str) -> bool:
         """Whether the file is there already; raises when it is another one."""
         try:
-            found = final.read_bytes()
+            found = read_regular(final)
         except FileNotFoundError:
             return False
         if found != data:
@@ -135,7 +137,7 @@ class DirectoryTarget(Target):
 
     @staticmethod
     def _write_aside(aside: Path, data: bytes) -> None:
-        with open(aside, "xb") as file:
+        with open(create_private(aside), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -194,7 +196,7 @@ class DirectoryTarget(Target):
 
     def read(self, path: str) -> bytes:
         try:
-            return (self._root / path).read_bytes()
+            return read_regular(self._root / path)
         except OSError as error:
             raise self._failed("read", error) from error
 

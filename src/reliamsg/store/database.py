@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import sqlite3
+import stat
 from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
@@ -31,7 +32,9 @@ from reliamsg.errors import (
     StoreCorrupt,
     StoreMismatch,
     StoreTooNew,
+    StoreUnsafe,
 )
+from reliamsg.files import create_private, make_directories, what_it_is
 
 __all__ = ["PAGE_BYTES", "Connect", "Database", "Kind", "open_readonly", "put_meta", "reading"]
 
@@ -80,8 +83,8 @@ class Database:
     0700 if it is missing) and brings its schema up to date.
 
     Raises :class:`OutboxLocked`/:class:`InboxLocked`, :class:`StoreMismatch`, :class:`StoreCorrupt`,
-    :class:`StoreTooNew`, or :class:`OutboxWriteError`/:class:`InboxWriteError` when the directory can't be
-    written.
+    :class:`StoreTooNew`, :class:`StoreUnsafe`, or :class:`OutboxWriteError`/:class:`InboxWriteError` when the
+    directory can't be written.
 
     `connect` is for simulated disks.
     """
@@ -95,6 +98,7 @@ class Database:
         self.owner = owner
         self._connect = connect
         self._name, self._wal_name = str(self.path), f"{self.path}-wal"
+        check_safe(path)
         self._lock = self._acquire()
         try:
             with self.translated():
@@ -218,7 +222,7 @@ class Database:
     def _acquire(self) -> FileLock:
         directory = self.path.parent
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directories(directory)
             # Not per thread, as it would be by default: the thread that closes is not the one that opened.
             lock = FileLock(f"{self.path}.lock", timeout=0, mode=0o600, thread_local=False)
             lock.acquire()
@@ -238,7 +242,7 @@ class Database:
         if not self.path.exists():
             # Created before SQLite does, which would use the umask's mode; its -wal and -shm copy ours.
             try:
-                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+                os.close(create_private(self.path))
             except OSError as error:
                 raise _WRITE[self.kind](f"{self.path}: can't be created: {error.strerror}") from error
         elif not self.path.is_file():
@@ -302,6 +306,38 @@ class Database:
             raise StoreMismatch(
                 f"{self.path}: this {self.kind} belongs to {whose} {owner!r}, not {self.owner!r}"
             )
+
+
+def check_safe(path: str | os.PathLike[str]) -> None:
+    """Raise :class:`StoreUnsafe` where others than this user could change or replace an outbox or inbox at `path`, or
+    have put something else in its place: its directory, the file, and what SQLite and the lock put beside it."""
+    if os.name != "posix":
+        return
+    user = os.geteuid()
+    real = os.path.realpath(path)
+    with contextlib.suppress(OSError):
+        if os.path.islink(path) and os.lstat(path).st_uid not in (0, user):
+            raise StoreUnsafe(f"{os.fspath(path)}: a symbolic link that another user has made")
+    with contextlib.suppress(OSError):
+        directory = os.stat(os.path.dirname(real))
+        if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
+            raise StoreUnsafe(
+                f"{real}: anybody can replace files in its directory: chmod o-w {os.path.dirname(real)}"
+            )
+    for name in (real, *(f"{real}{suffix}" for suffix in ("-wal", "-shm", ".lock"))):
+        try:
+            found = os.lstat(name)
+        except OSError:
+            continue  # it is not there; what else is wrong is said by whoever opens it
+        kind = what_it_is(found.st_mode)
+        if name != real and kind is not None:
+            raise StoreUnsafe(f"{name}: not a file: {kind}")
+        if found.st_uid != user:
+            raise StoreUnsafe(
+                f"{name}: belongs to another user (uid {found.st_uid}): run as that user, or chown it"
+            )
+        if found.st_mode & stat.S_IWOTH:
+            raise StoreUnsafe(f"{name}: anybody can write it: chmod 600 {name}")
 
 
 @functools.cache

@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 
 from reliamsg.errors import JournalTargetError, StoreCorrupt
 from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
+from reliamsg.files import irregular, read_regular
 from reliamsg.store.database import open_readonly, reading
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import SegmentError
@@ -155,14 +156,15 @@ class Found:
 def collect(directory: str | os.PathLike[str]) -> Found:
     """Every outbox and inbox (``*.db``) and every segment below `directory`.
 
-    Databases of other things are passed over.
+    Databases of other things are passed over. Symbolic links are not followed; they, and what is no regular file, are
+    problems.
     """
     root = Path(directory)
     clients: dict[tuple[Role, str], _Client] = {}
     found = Found()
     # Files before segments: what leaves a running client's file in between is found twice, not never.
     for path in sorted(root.rglob("*.db")):
-        if not path.is_file() or is_other_database(path):
+        if path.is_symlink() or not path.is_file() or is_other_database(path):
             continue
         try:
             file = _read_file(path)
@@ -171,6 +173,12 @@ def collect(directory: str | os.PathLike[str]) -> Found:
             continue
         clients.setdefault((file.role, file.client), _Client()).files.append(file)
     _take_segments(DirectoryTarget(root), root.as_posix(), clients, found)
+    known = [*found.problems, *(text for client in clients.values() for text in client.damaged)]
+    found.problems += [
+        f"{path}: not a file: {what}"
+        for path, what in irregular(root, (SUFFIX, ".db"))
+        if not any(os.path.basename(path) in text for text in known)
+    ]
     _put_together(clients, found)
     return found
 
@@ -271,8 +279,7 @@ def _take_segments(place: Target, root: str, clients: dict[tuple[Role, str], _Cl
 def _segment_bytes(place: Target, path: str, full: str) -> bytes | None:
     """The bytes of a file that is a segment or should be one; None for others, of which little is read."""
     if isinstance(place, DirectoryTarget):
-        with open(full, "rb") as file:
-            head = file.readline(_HEAD_BYTES)
+        head = read_regular(full, _HEAD_BYTES).partition(b"\n")[0]
         return place.read(path) if claims_to_be_segment(full, head) else None
     data = place.read(path)
     return data if claims_to_be_segment(full, data) else None
