@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from reliamsg.config import Site
@@ -46,6 +47,11 @@ IGNORED_LOOKS = 2
 
 _generations = itertools.count(1)
 
+STREAM_OFFSET = "x-stream-offset"
+FROM_THE_START = {STREAM_OFFSET: "first"}
+"""A stream forgets nothing that is acknowledged, and keeps no place for whoever reads it: what was read before comes
+again on each connection, and is found to be a duplicate. Other queues refuse the argument."""
+
 
 class AmqpReceiver(AmqpSession[ReceiverEvents, "_Flow"]):
     """A :class:`~reliamsg.transport.base.ReceiverTransport` for one group at one AMQP site.
@@ -61,6 +67,9 @@ class AmqpReceiver(AmqpSession[ReceiverEvents, "_Flow"]):
         self.stuck: set[Binding] = set()
         """Those about whose queues the broker does not answer, as :attr:`AmqpSender.stuck`. What they hold, producers
         may send again."""
+
+        self.streams: set[str] = set()
+        """Queues that are streams, as the broker said when they were declared, or with their first delivery."""
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
         """Let the broker forget these deliveries; those of an earlier connection are ignored. Any thread."""
@@ -113,7 +122,7 @@ class _Flow:
 
     def open(self) -> None:
         """The connection stands: open the channel, take the locks, declare, consume."""
-        self.link.open_channel(self._on_channel)
+        self.link.open_channel(self._on_channel, self._on_channel_closed)
 
     def close(self) -> None:
         """Acknowledge what was asked for, write what was told, then say goodbye."""
@@ -143,6 +152,11 @@ class _Flow:
         )
         self.link.perform(self._set_up(), self._on_ready, self._on_set_up_failed, self._patience)
 
+    def _on_channel_closed(self, _code: int, reason: str) -> None:
+        if STREAM_OFFSET in reason:
+            for queue in [queue for queue in self._receiver.streams if f"'{queue}'" in reason]:
+                self._receiver.streams.discard(queue)  # it was made anew
+
     def _set_up(self) -> Script[str | None]:
         """Returns who holds the group, if somebody does."""
         link, receiver = self.link, self._receiver
@@ -152,7 +166,12 @@ class _Flow:
             return str(busy)
         before = set(receiver.stuck)
         existed = yield from declare(
-            link, receiver.site, receiver.bindings, look_first=True, stuck=receiver.stuck
+            link,
+            receiver.site,
+            receiver.bindings,
+            look_first=True,
+            stuck=receiver.stuck,
+            streams=receiver.streams,
         )
         for binding in receiver.stuck - before:
             log.warning(STUCK, receiver.site.name, binding.topic, binding.group)
@@ -161,7 +180,8 @@ class _Flow:
         queues = [group_queue(b.topic, b.partition, b.group) for b in self._readable]
         yield self._qos()
         for queue in queues:
-            yield self._consume(queue, self._on_message, auto_ack=False)
+            arguments = FROM_THE_START if queue in receiver.streams else None
+            yield self._consume(queue, partial(self._on_message, queue), auto_ack=False, arguments=arguments)
         for lock in locks:
             # Nobody publishes there; consuming is how a lock's deletion is noticed.
             yield self._consume(lock, _ignore, auto_ack=True)
@@ -195,8 +215,17 @@ class _Flow:
         prefetch = max(1, self._receiver.site.prefetch // max(1, len(self._receiver.bindings)))
         return lambda done: self._channel.basic_qos(prefetch_count=prefetch, callback=done)
 
-    def _consume(self, queue: str, on_message: Callable[..., None], *, auto_ack: bool) -> Request:
-        return lambda done: self._channel.basic_consume(queue, on_message, auto_ack=auto_ack, callback=done)
+    def _consume(
+        self,
+        queue: str,
+        on_message: Callable[..., None],
+        *,
+        auto_ack: bool,
+        arguments: dict[str, str] | None = None,
+    ) -> Request:
+        return lambda done: self._channel.basic_consume(
+            queue, on_message, auto_ack=auto_ack, arguments=arguments, callback=done
+        )
 
     def _on_ready(self, holder: str | None) -> None:
         receiver = self._receiver
@@ -218,8 +247,12 @@ class _Flow:
     def _on_set_up_failed(self, refused: Refused) -> None:
         self.link.drop(Ended(f"the broker refused: {refused}"))
 
-    def _on_message(self, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
+    def _on_message(self, queue: str, _channel: Any, method: Any, properties: Any, body: bytes) -> None:
         tag = method.delivery_tag
+        if properties.headers and STREAM_OFFSET in properties.headers and queue not in self._receiver.streams:
+            self._receiver.streams.add(queue)
+            self.link.drop(Ended(f"queue {queue} is a stream: it is to be read from its start"))
+            return
         damaged = getattr(properties, "damaged", None)
         headers, unread = readable_headers(properties.headers)
         content_type = properties.content_type
@@ -288,7 +321,9 @@ class _Flow:
         """Count what waits. Bindings and exchange are declared anew before that: that they were taken away shows
         nowhere but in that nothing comes any more, and producers need not know this group."""
         yield from declare(self.link, self._receiver.site, self._readable)
-        return (yield from ready_count(self.link, self._readable))
+        streams = self._receiver.streams  # what they hold says nothing of what still comes
+        counted = [b for b in self._readable if group_queue(b.topic, b.partition, b.group) not in streams]
+        return (yield from ready_count(self.link, counted))
 
     def _on_counted(self, waiting: int) -> None:
         # The count came on another channel than deliveries: an answer on theirs comes after those that were on
@@ -302,7 +337,7 @@ class _Flow:
         if waiting == 0:
             self._ignored = 0
             self._empty_since = time.monotonic()
-            if not self._receiver.stuck:
+            if not (self._receiver.stuck or self._receiver.streams):
                 self._receiver.events.drained()
         elif self._held or self._delivered_at >= self._looked_at:
             self._ignored = 0

@@ -84,12 +84,13 @@ class Busy(Exception):
 
 def declare(
     link: Control, site: Site, bindings: Iterable[Binding], *, look_first: bool = False,
-    stuck: set[Binding] | None = None,
+    stuck: set[Binding] | None = None, streams: set[str] | None = None,
 ) -> Script[bool | None]:  # fmt: skip
     """Declare exchange, group queues and bindings as ``site.declare`` says.
 
     With `look_first` the result is whether all queues existed before, else None. What is in `stuck` is left out, and
-    what the broker does not answer about, or keeps at a node that is away, is added to it.
+    what the broker does not answer about, or keeps at a node that is away, is added to it. Queues that turn out to be
+    streams are added to `streams`.
     """
     if site.declare == "none":
         return None
@@ -99,7 +100,7 @@ def declare(
         if stuck is not None and binding in stuck:
             continue
         try:
-            found = yield from _declare_bound(link, site, binding, look_first)
+            found = yield from _declare_bound(link, site, binding, look_first, streams)
         except (Unanswered, Refused) as error:
             # With "create" a queue that is not found has its home at a node that is away.
             away = isinstance(error, Unanswered) or (site.declare == "create" and error.code == NOT_FOUND)
@@ -111,7 +112,9 @@ def declare(
     return existed if look_first else None
 
 
-def _declare_bound(link: Control, site: Site, binding: Binding, look_first: bool) -> Script[bool]:
+def _declare_bound(
+    link: Control, site: Site, binding: Binding, look_first: bool, streams: set[str] | None
+) -> Script[bool]:
     """Declare a group's queue and bind it; the result is whether it existed, as far as anybody looked."""
     queue = group_queue(binding.topic, binding.partition, binding.group)
     found = True
@@ -120,7 +123,7 @@ def _declare_bound(link: Control, site: Site, binding: Binding, look_first: bool
         if not found and site.declare == "passive":
             raise Refused(NOT_FOUND, f"queue {queue!r} does not exist, and declare='passive'")
     if site.declare == "create":
-        yield from _declare_queue(link, site, queue)
+        yield from _declare_queue(link, site, queue, streams)
         yield _bind(link, queue, topic_address(binding.topic, binding.partition))
     return found
 
@@ -222,7 +225,7 @@ def _declare_exchange(link: Control, site: Site) -> Script[None]:
     yield _exchange(link, passive=True)
 
 
-def _declare_queue(link: Control, site: Site, queue: str) -> Script[None]:
+def _declare_queue(link: Control, site: Site, queue: str, streams: set[str] | None) -> Script[None]:
     arguments: dict[str, Any] = {"x-queue-type": site.queue_type}
     if site.queue_type == "quorum" and link.server_version >= (4, 0):
         # From 4.0 a message is dropped after 20 redeliveries unless this says otherwise: twenty crashes of a
@@ -233,6 +236,8 @@ def _declare_queue(link: Control, site: Site, queue: str) -> Script[None]:
     except Refused as refused:
         if refused.code != PRECONDITION_FAILED:
             raise
+        if streams is not None and "current is 'stream'" in refused.reason:
+            streams.add(queue)
         log.warning(
             "site %s: a queue exists, but differs; it is used as it is: %s", site.name, refused.reason
         )
