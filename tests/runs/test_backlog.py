@@ -13,19 +13,28 @@ import pytest
 
 from reliamsg.lab import RabbitNode
 from reliamsg.wire.address import group_queue
-from tests.patience import STALL_S
 from tests.runs.harness import assert_complete, run_in, wait_for
 
 T = TypeVar("T")
 
-SOON_S = 10.0
-"""In so many seconds, stalls apart, the first message is handed out; reading the backlog takes longer."""
+SOON_S = 5.0
+"""Within so many seconds the first message is delivered. Tried again where the machine stalled meanwhile."""
+TRIES = 3
 
 
 @pytest.mark.timeout(900)
 def test_gap_at_the_head_of_a_long_backlog(
     tmp_path: Path, rabbit: RabbitNode, unique: str, size: Callable[[T, T], T]
 ) -> None:
+    took: list[float] = []
+    while not took or (min(took) >= SOON_S and len(took) < TRIES):
+        took.append(first_after(tmp_path / str(len(took)), rabbit, f"{unique}-{len(took)}", size))
+    assert min(took) < SOON_S
+
+
+def first_after(tmp_path: Path, rabbit: RabbitNode, unique: str, size: Callable[[T, T], T]) -> float:
+    """Seconds until the first message of a backlog comes that lacks its first batch; then all of it must come."""
+    tmp_path.mkdir()
     messages = size(20_000, 200_000)
     queue = group_queue(unique, 0, unique)
     sites = [("dc1", rabbit.url, {"backoff_max": 1.0})]
@@ -56,7 +65,7 @@ def test_gap_at_the_head_of_a_long_backlog(
     print(f"{stolen} batches gone: first message after {took:.1f} s ({at_once} then), last after {everything:.1f} s;"
           f" {repaired} sent again")  # fmt: skip
     assert repaired > 0, "nothing was missing"
-    assert took < SOON_S + STALL_S
+    return took
 
 
 def unconfirmed(rows: list[object], messages: int) -> int:

@@ -12,12 +12,12 @@ from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto
 from reliamsg.lab.chaos.letters import PlainLetters
 from reliamsg.verify import check_directory
-from tests.patience import STALL_S
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for, wait_until_reading
 
 STATUS_INTERVAL_S, NAK_DELAY_S = 1.0, 0.5
 PROMISE_S = STATUS_INTERVAL_S + NAK_DELAY_S + 1.0
+TRIES = 3
 TAIL = [b"%d" % number for number in range(10)]
 
 
@@ -25,8 +25,27 @@ TAIL = [b"%d" % number for number in range(10)]
 def test_lost_tail(
     restarted: bool, tmp_path: Path, make_mosquitto: Callable[..., Mosquitto], unique: str
 ) -> None:
-    """Ten messages are confirmed; Mosquitto is killed before its save and returns empty; nothing more is published."""
-    broker = make_mosquitto(name="dc1", persistence=True)
+    """The tail comes within the promised time; tried again where the machine stalled meanwhile."""
+    took = []
+    while not took or (min(took) >= PROMISE_S and len(took) < TRIES):
+        place = tmp_path / str(len(took))
+        place.mkdir()
+        took.append(lose_a_tail(restarted, place, make_mosquitto, f"{unique}-{len(took)}"))
+    print(f"the tail came {', '.join(f'{seconds:.2f}' for seconds in took)} s after the consumer could read")
+    assert min(took) < PROMISE_S
+    assert control(make_mosquitto(name="control", persistence=True), unique) == ["A"], (
+        "the fault did not matter: the plain client lost nothing"
+    )
+
+
+def lose_a_tail(
+    restarted: bool, tmp_path: Path, make_mosquitto: Callable[..., Mosquitto], unique: str
+) -> float:
+    """Ten messages are confirmed; Mosquitto is killed before its save and returns empty; nothing more is published.
+
+    Returns the seconds from when the consumer could read until the last of them had come.
+    """
+    broker = make_mosquitto(name=f"dc1-{unique}", persistence=True)
     sites = [Site("dc1", broker.url, backoff_max=0.2)]
     producer = open_producer(unique, sites, tmp_path)
     try:
@@ -48,17 +67,13 @@ def test_lost_tail(
             since = time.monotonic()
             assert take(consumer, len(TAIL)) == TAIL
             took = time.monotonic() - since
-            print(f"the tail came {took:.2f} s after the consumer could read")
             wait_for(lambda: not producer.pending(), 60, "the outbox is released")
-        assert took < PROMISE_S + STALL_S
     finally:
         producer.close()
     report = check_directory(tmp_path)
     assert_complete(report)
     keep(tmp_path)
-    assert control(make_mosquitto(name="control", persistence=True), unique) == ["A"], (
-        "the fault did not matter: the plain client lost nothing"
-    )
+    return took
 
 
 def open_producer(name: str, sites: list[Site], directory: Path) -> Producer:
