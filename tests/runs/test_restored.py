@@ -133,7 +133,9 @@ def test_both_clones_alive(tmp_path: Path, rabbit: RabbitNode, unique: str, size
     print(f"accepted {lasts}; {report.text()}")
     for kind in ("lost", "duplicates", "out_of_order", "phantom"):
         assert messages[kind] == 0, report.text()
-    assert messages["delivered"][unique] + messages["declared_gaps"] >= sum(lasts), report.text()
+    assert messages["delivered"][unique] + messages["declared_gaps"] == messages["enqueued"] == sum(lasts), (
+        report.text()
+    )
 
 
 def consumed(app: App) -> bool:
