@@ -1,4 +1,7 @@
-"""Handle messages of a group until Ctrl-C or SIGTERM:  python consumer.py GROUP TOPIC dc1=amqp://localhost dc2=mqtt://localhost"""
+"""Handle messages of a group until Ctrl-C or SIGTERM:
+
+$ python consumer.py billing orders dc1=amqp://localhost dc2=mqtt://localhost
+"""
 
 import argparse
 import signal
@@ -19,11 +22,12 @@ def main() -> int:
     parser.add_argument("group")
     parser.add_argument("topic")
     parser.add_argument("sites", nargs="+", metavar="NAME=URL")
-    parser.add_argument("--inbox", default="example.inbox.db", help="belongs to this group alone")
+    parser.add_argument("--inbox", help="belongs to this group alone; GROUP.inbox.db unless given")
     options = parser.parse_args()
 
+    inbox = options.inbox or f"{options.group}.inbox.db"
     sites = [Site(*site.split("=", 1)) for site in options.sites]
-    with Consumer(options.group, sites, topics=[options.topic], inbox=options.inbox) as consumer:
+    with Consumer(options.group, sites, topics=[options.topic], inbox=inbox) as consumer:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: consumer.stop())
         consumer.run(handle)

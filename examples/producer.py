@@ -1,7 +1,11 @@
-"""Publish lines of standard input:  python producer.py TOPIC dc1=amqp://localhost dc2=mqtt://localhost
+"""Publish lines of standard input to a topic, for the groups that must get them.
 
-Run it with the groups that must get the messages, so that RabbitMQ keeps them from the start:
---group billing --group archive. (At MQTT sites: `reliamsg group create` first.)
+An MQTT broker keeps messages only for groups that it knows, so create them first; RabbitMQ is told by the producer:
+
+    $ reliamsg group create billing --topic orders --site dc2=mqtt://localhost
+    $ seq 3 | python producer.py orders dc1=amqp://localhost dc2=mqtt://localhost --group billing
+
+Repeat --group for more groups. Without any there would be nobody to keep the messages for.
 """
 
 import argparse
@@ -17,7 +21,7 @@ def main() -> int:
     parser.add_argument("sites", nargs="+", metavar="NAME=URL")
     parser.add_argument("--producer", default="example", help="a name that no other producer has")
     parser.add_argument("--outbox", default="example.outbox.db", help="belongs to this producer alone")
-    parser.add_argument("--group", action="append", default=[], help="a group that must get the messages")
+    parser.add_argument("--group", action="append", required=True, help="a group that must get the messages")
     parser.add_argument("--timeout", type=float, default=30.0, help="seconds to wait for confirms at the end")
     options = parser.parse_args()
 

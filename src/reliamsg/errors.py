@@ -45,6 +45,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from reliamsg.message import Gap, Stream
 
 __all__ = [
@@ -94,6 +96,12 @@ class TransientError(ReliamsgError):
 
 class ConfirmTimeout(TransientError, TimeoutError):
     """A receipt was not confirmed in time. The outcome is open: the message stays and is sent again."""
+
+    def __init__(self, text: str = "", sites: Mapping[str, str] | None = None) -> None:
+        super().__init__(text)
+        self.sites: dict[str, str] = dict(sites or {})
+        """By site, what it says of the messages, and why if it is known: the state of the connection, what the broker
+        gave as its reason. Empty where sites had nothing to do with it."""
 
 
 class OutboxFull(TransientError):

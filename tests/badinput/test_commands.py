@@ -66,7 +66,7 @@ def test_wrong_credentials(wrong_login: Sites, unique: str) -> None:
             *level, "pub", unique, *wrong_login.arguments, "--producer", "p", "--outbox", wrong_login.file("p.db"),
             "--timeout", "3", stdin=b"line\n",
         )  # fmt: skip
-        assert result.returncode == 1
+        assert result.returncode == 69
         last = secretless(result).stderr.decode().splitlines()[-1]
         assert "refused credentials" in last
         assert "not yet confirmed" in last
@@ -78,18 +78,18 @@ def test_wrong_credentials(wrong_login: Sites, unique: str) -> None:
 
 def refused_sub(sites: Sites, unique: str) -> subprocess.CompletedProcess[bytes]:
     result = subscribe(sites, unique, unique, "--count", "1", "--timeout", "1")
-    refused(result, 1, "0 of 1 messages")
+    refused(result, 69, "0 of 1 messages")
     assert b"dc1" in result.stderr
     return result
 
 
 def test_unreachable_sites(nowhere: Sites, unique: str) -> None:
     refused(
-        secretless(publish(nowhere, unique, b"a\nb\n", "--timeout", "3")), 1, "2 lines taken", "unreachable"
+        secretless(publish(nowhere, unique, b"a\nb\n", "--timeout", "3")), 69, "2 lines taken", "unreachable"
     )
     secretless(refused_sub(nowhere, unique))
     result = reliamsg("outbox", "drain", nowhere.file("p.db"), *nowhere.arguments, "--timeout", "1")
-    refused(secretless(result), 1, "2 messages")
+    refused(secretless(result), 69, "2 messages")
 
 
 @pytest.mark.parametrize("bad", ["", "a+b", "x" * 101])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg import Site
+from reliamsg import Consumer, Producer, Site
 from reliamsg.errors import ConfirmTimeout
 from reliamsg.lab import Mosquitto, RabbitNode, TcpProxy
 from tests.badinput.tools import Clients, bodies, site, states, take, wait_connected
@@ -232,3 +232,21 @@ def test_a_wrong_login_in_the_url(
     wait_connected(consumer)
     clients.producer(right).flush(timeout=120)
     assert bodies(take(consumer, 1)) == [b"kept"]
+
+
+@pytest.mark.integrations
+def test_an_unknown_virtual_host(rabbit: RabbitNode, tmp_path: Path) -> None:
+    """It is not taken for a site that can't be reached."""
+    site = Site(
+        "dc1", f"amqp://guest:guest@127.0.0.1:{rabbit.port}/nowhere", backoff_min=0.05, backoff_max=0.1
+    )
+    producer = Producer("p", [site], outbox=tmp_path / "p.db", groups={"t": ["g"]})
+    consumer = Consumer("g", [site], topics=["t"], inbox=tmp_path / "g.db")
+    receipt = producer.publish("t", b"kept")
+    wait_for(lambda: states(producer) == {"dc1": "refused"}, "the producer says so")
+    wait_for(lambda: states(consumer) == {"dc1": "refused"}, "the consumer says so")
+    with pytest.raises(ConfirmTimeout, match=r"530 .*nowhere") as caught:
+        receipt.wait(0.01)
+    assert "nowhere" in caught.value.sites["dc1"]
+    consumer.close()
+    producer.close(timeout=0.0)

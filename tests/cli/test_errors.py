@@ -96,7 +96,7 @@ def test_unreachable_sites(nowhere: Sites) -> None:
         assert "secret-word" not in refused(result, 69, "dc1", "refused")
     assert b'"created": false' in result.stdout
     result = publish(nowhere, "t", b"a\n", "--timeout", "3")
-    refused(result, 1, "1 lines taken", "1 messages", "dc1")
+    refused(result, 69, "1 lines taken", "1 messages", "dc1")
     assert b"secret-word" not in result.stderr
 
 

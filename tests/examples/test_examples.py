@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import signal
 import subprocess
 import sys
@@ -41,6 +43,45 @@ def output_of(process: subprocess.Popen[bytes], stdin: bytes = b"", timeout: flo
     return output.decode()
 
 
+def documented(name: str) -> list[str]:
+    """The commands of an example's docstring."""
+    text = ast.get_docstring(ast.parse((EXAMPLES / name).read_text())) or ""
+    return [line.strip()[2:] for line in text.splitlines() if line.strip().startswith("$ ")]
+
+
+def test_what_the_docstrings_say(
+    rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique: str, tmp_path: Path
+) -> None:
+    """Every command as it stands there, but for the ports, and names that no other test uses."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+    def run(command: str) -> subprocess.Popen[bytes]:
+        for old, new in (
+            ("amqp://localhost", rabbit.url),
+            ("mqtt://localhost", shared_mosquitto.url),
+            ("orders", unique),
+            ("billing", unique),
+            ("producer.py", str(EXAMPLES / "producer.py")),
+            ("consumer.py", f"-u {EXAMPLES / 'consumer.py'}"),
+        ):
+            command = command.replace(old, new)
+        return subprocess.Popen(
+            ["bash", "-o", "pipefail", "-c", f"exec {command}" if "|" not in command else command],
+            cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    for command in documented("producer.py"):
+        text = output_of(run(command))
+    assert text.endswith("confirmed by all sites\n")
+    (command,) = documented("consumer.py")
+    consumer = run(command)
+    assert consumer.stdout is not None
+    lines = [consumer.stdout.readline().decode() for _ in range(3)]
+    assert [line.split(": ")[1] for line in lines] == ["1\n", "2\n", "3\n"]
+    consumer.send_signal(signal.SIGTERM)
+    assert output_of(consumer) == ""
+
+
 def test_producer_and_consumer(
     start: Callable[..., subprocess.Popen[bytes]],
     rabbit: RabbitNode,
@@ -62,7 +103,8 @@ def test_producer_and_consumer(
 def test_producer_without_sites_says_what_is_open(
     start: Callable[..., subprocess.Popen[bytes]], free_port: int
 ) -> None:
-    process = start("producer.py", "t", f"dc1=mqtt://127.0.0.1:{free_port}", "--timeout", "0.5")
+    site = f"dc1=mqtt://127.0.0.1:{free_port}"
+    process = start("producer.py", "t", site, "--group", "g", "--timeout", "0.5")
     output, errors = process.communicate(b"one\n", timeout=120)
     assert process.returncode == 1
     assert output.startswith(b"durable here: ")

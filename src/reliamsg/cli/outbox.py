@@ -17,7 +17,7 @@ from reliamsg.cli.options import (
     timeout_option,
 )
 from reliamsg.cli.progress import Progress
-from reliamsg.cli.sending import describe, drain, left
+from reliamsg.cli.sending import describe, drain, incomplete, left
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
 from reliamsg.config import Confirm
@@ -158,15 +158,14 @@ def drain_(
         try:
             before = left(producer, consumed)
             pending = drain(producer, timeout, stop, progress, info.producer, consumed)
-            waiting = describe(producer, consumed)
+            waiting, status = describe(producer, consumed), incomplete(producer)
         finally:
             producer.close(0.0 if pending else _CLOSE_SECONDS)
     if as_json:
         say_json({"producer": info.producer, "sent": before - pending, "pending": pending})
     done = "acknowledged" if consumed else "confirmed"
     if pending:
-        status = stop.status if stop else Status.INCOMPLETE
-        raise Failure(status, f"{pending:,} messages not yet {done} ({waiting})")
+        raise Failure(stop.status if stop else status, f"{pending:,} messages not yet {done} ({waiting})")
     if not as_json:
         say(f"{before - pending:,} messages of {info.producer} {done}; nothing remains")
     return Status.OK

@@ -18,7 +18,7 @@ from reliamsg.cli.options import (
     timeout_option,
 )
 from reliamsg.cli.progress import Progress
-from reliamsg.cli.sending import describe, drain
+from reliamsg.cli.sending import describe, drain, incomplete
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, status_of
 from reliamsg.config import Confirm
@@ -118,11 +118,21 @@ def pub(
             consumed = release == "consumed"
             pending = drain(producer, patience, stop, progress, f"{lines.count:,} lines", consumed)
             waiting = describe(producer, consumed) if pending else ""
+            status = incomplete(producer)
         finally:
             # What was waited for already is not waited for again.
             producer.close(0.0 if pending else _LAST_WORDS_SECONDS)
     done = "acknowledged" if consumed else "confirmed"
-    return _report(lines.count, pending, waiting, trouble, stop, as_json, done)
+    remaining = _remaining(lines.count, pending, waiting, done)
+    if as_json:
+        say_json({"lines": lines.count, "pending": pending, "interrupted": bool(stop)})
+    if trouble is not None:
+        raise Failure(trouble.status, f"{trouble}; {remaining}")
+    if stop:
+        raise Failure(stop.status, f"interrupted; {remaining}")
+    if pending:
+        raise Failure(status, remaining)
+    return Status.OK
 
 
 def _publish(
@@ -158,27 +168,6 @@ def _store(producer: Producer, topic: str, lines: list[bytes], stop: StopRequest
             continue  # it waited already
         return True
     return False
-
-
-def _report(
-    taken: int,
-    pending: int,
-    waiting: str,
-    trouble: Failure | None,
-    stop: StopRequest,
-    as_json: bool,
-    done: str,
-) -> int:
-    remaining = _remaining(taken, pending, waiting, done)
-    if as_json:
-        say_json({"lines": taken, "pending": pending, "interrupted": bool(stop)})
-    if trouble is not None:
-        raise Failure(trouble.status, f"{trouble}; {remaining}")
-    if stop:
-        raise Failure(stop.status, f"interrupted; {remaining}")
-    if pending:
-        raise Failure(Status.INCOMPLETE, remaining)
-    return Status.OK
 
 
 def _remaining(taken: int, pending: int, waiting: str, done: str) -> str:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from reliamsg.cli.progress import Progress
 from reliamsg.cli.signals import StopRequest
+from reliamsg.cli.status import Status
 from reliamsg.errors import ConfirmTimeout
 
 if TYPE_CHECKING:
     from reliamsg.sending.producer import Producer
 
-__all__ = ["describe", "describe_sites", "drain", "left"]
+__all__ = ["describe", "describe_sites", "drain", "incomplete", "left"]
 
 _STEP_SECONDS = 0.2
 
@@ -66,6 +67,13 @@ def left(producer: Producer, consumed: bool) -> int:
 def _waiting(producer: Producer, what: str, pending: int, consumed: bool) -> str:
     done = "acknowledged" if consumed else "confirmed"
     return f"{what}, {pending:,} not yet {done} ({describe(producer, consumed)})"
+
+
+def incomplete(producer: Producer) -> Status:
+    """The exit code where messages remain: another one where no site is connected, and some said why."""
+    sites = producer.status().sites.values()
+    away = not any(site.connected for site in sites) and any(site.error for site in sites)
+    return Status.UNAVAILABLE if away else Status.INCOMPLETE
 
 
 def describe(producer: Producer, consumed: bool = False) -> str:

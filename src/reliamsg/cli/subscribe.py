@@ -30,6 +30,7 @@ from reliamsg.terminal import ascii_json, printable, say
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
     from reliamsg.receiving.consumer import Consumer
+    from reliamsg.receiving.status import ConsumerStatus
 
 __all__ = ["sub"]
 
@@ -37,6 +38,9 @@ _AT_ONCE = 500
 """Most messages written between two flushes."""
 _LOOK_SECONDS = 0.25
 _CLOSE_SECONDS = 10.0
+_REACHED = ("connected", "listening", "busy")
+"""States of a site that show that nothing is wrong with how it is reached."""
+_NO_READER = "nobody reads the output"
 
 
 @click.command(epilog=EXIT_CODES_HELP)
@@ -117,16 +121,30 @@ def sub(
         try:
             writer = _Writer(sys.stdout.buffer, as_json)
             reason = _read(consumer, writer, count, timeout, stop, progress)
-            held = [stream.gap for stream in consumer.status().streams.values() if stream.gap_held]
+            last = consumer.status()
+            held = [stream.gap for stream in last.streams.values() if stream.gap_held]
         finally:
             consumer.close(_CLOSE_SECONDS)
+    of = "" if count is None else f" of {count:,}"
+    ended = f"{reason} after {writer.count:,}{of} messages"
+    away = "" if stop or writer.count == count or reason == _NO_READER else _away(last)
+    if away:
+        raise Failure(Status.UNAVAILABLE, f"{ended}; no site is connected: {away}")
     if count is not None and writer.count < count:
-        status = stop.status if stop else Status.INCOMPLETE
-        raise Failure(status, f"{reason} after {writer.count:,} of {count:,} messages")
+        raise Failure(stop.status if stop else Status.INCOMPLETE, ended)
     if held and not stop and writer.count != count:
         hint = f"see `reliamsg inbox gaps {inbox}`"
         raise Failure(Status.INCOMPLETE, f"{reason}, and {len(held):,} streams are held: {held[0]} ({hint})")
     return Status.OK
+
+
+def _away(status: ConsumerStatus) -> str:
+    """Why no site is connected, as far as sites said; empty where one is, or none has said anything yet."""
+    if any(site.state in _REACHED for site in status.sites.values()):
+        return ""
+    return "; ".join(
+        f"{name}: {site.state}: {site.error}" for name, site in status.sites.items() if site.error
+    )
 
 
 class _Writer:
@@ -170,7 +188,7 @@ def _read(
             raise Failure(Status.INCOMPLETE, f"{error} ({hint}); {writer.count:,} messages written") from None
         except BrokenPipeError:
             _silence_stdout()
-            return "nobody reads the output"
+            return _NO_READER
         if messages:
             latest = time.monotonic()
             progress.show(lambda: f"{writer.count:,} messages")

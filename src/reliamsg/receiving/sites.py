@@ -17,7 +17,7 @@ from reliamsg.receiving.lane import Holding
 from reliamsg.receiving.state import FAR_EPOCH, Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery
-from reliamsg.transport.base import Delivery, ReceiverTransport
+from reliamsg.transport.base import Delivery, ReceiverTransport, is_refusal
 from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
@@ -163,7 +163,7 @@ class SiteReceiver:
         """An attempt to connect failed."""
         changed = reason != self.error
         self.busy_since = None  # whoever held the group there may be gone as well
-        self.state = "refused" if credentials else "unreachable"
+        self.state = "refused" if credentials or is_refusal(reason) else "unreachable"
         self.endpoint, self.error = endpoint, reason
         self.shared.membership.review()
         if changed:

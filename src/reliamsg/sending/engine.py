@@ -270,9 +270,6 @@ class Engine:
             self.outcomes.published(published, recount=True)
             due = self.core.due(now)
         for name in overdue:
-            self.log.warning(
-                "producer %s: site %s does not confirm; connecting again", self.producer_id, name
-            )
             self.links[name].transport.reconnect("a confirm is overdue")
         for name in due:
             self.links[name].transport.wake()

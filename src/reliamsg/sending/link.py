@@ -13,9 +13,10 @@ from reliamsg.sending.feed import Feed
 from reliamsg.sending.forms import PLAIN_MESSAGES
 from reliamsg.sending.proving import advice
 from reliamsg.sending.status import ParkedStream, SenderSite, UnseenGroup
+from reliamsg.sending.trouble import Trouble
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Row
-from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, SenderTransport
+from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing, SenderTransport, is_refusal
 
 if TYPE_CHECKING:
     from reliamsg.sending.engine import Engine
@@ -41,6 +42,9 @@ class SiteLink:
         self.error = ""
         self._engine = engine
         self._handed_over = False
+        self._trouble = Trouble(engine.producer_id, site.name, engine.log)
+        self._parked: set[int] = set()
+        """Streams of which it was said that they are parked, and not yet that they go on."""
         self._missing: set[Binding] = set()
         """Groups of which it was said that they are unseen."""
 
@@ -53,6 +57,7 @@ class SiteLink:
             engine.proving.connected(self.site.name)
             self.state, self.endpoint, self.error = "connected", endpoint, ""
             engine.notes.add(Entry("connected", site=self.site.name, detail={"endpoint": endpoint}))
+        self._trouble.is_up(endpoint)
         engine.control.connected()
         engine.wake()
 
@@ -69,12 +74,15 @@ class SiteLink:
             if was:
                 engine.notes.add(Entry("disconnected", site=self.site.name, reason=reason[:200]))
             engine.outcomes.published(published, recount=True)
+        closing = engine.stopped or engine.intake.refusal is not None
+        self._trouble.is_down("disconnected", self.endpoint, reason, closing)
         engine.wake()
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
+        state = "refused credentials" if credentials else "refused" if is_refusal(reason) else "unreachable"
         with self._engine.lock:
-            self.state = "refused credentials" if credentials else "unreachable"
-            self.endpoint, self.error = endpoint, reason
+            self.state, self.endpoint, self.error = state, endpoint, reason
+        self._trouble.is_down(state, endpoint, reason)
 
     def blocked(self, reason: str | None) -> None:
         engine = self._engine
@@ -83,6 +91,10 @@ class SiteLink:
             self.state = "connected" if reason is None else "blocked"
             self.error = reason or ""
             engine.outcomes.published(published, recount=True)
+        if reason is None:
+            self._trouble.is_up(self.endpoint)
+        else:
+            self._trouble.is_down("blocked", self.endpoint, reason)
         engine.wake()
 
     def confirmed(self, tokens: Sequence[int]) -> None:
@@ -109,8 +121,7 @@ class SiteLink:
             self._note(outcome.value, flight.row, reason=reason[:200])
             lane = self.window.lanes[flight.row.stream_id]
             self.feed.forget(lane)
-            if lane.attempts == 1:
-                self._note_parked(lane, reason, flight.row)
+            self._note_parked(lane, reason)
         engine.wake()
 
     def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
@@ -162,6 +173,7 @@ class SiteLink:
             for lane in self.window.rejoin(engine.core.top):
                 self.feed.forget(lane)
                 assert lane.stream_id is not None  # the main lane does not rejoin itself
+                self._parked.discard(lane.stream_id)
                 engine.notes.add(Entry("resumed", engine.stream_of(lane.stream_id), site=self.site.name))
         self._handed_over = bool(rows)
         limit = self.site.max_frame_bytes
@@ -256,8 +268,12 @@ class SiteLink:
             )
         )  # fmt: skip
 
-    def _note_parked(self, lane: Lane, reason: str, row: object = None) -> None:
+    def _note_parked(self, lane: Lane, reason: str) -> None:
+        """Say that a stream is parked: once until it goes on, however much of it is refused and tried again."""
         assert lane.stream_id is not None  # the main lane is never parked
+        if lane.stream_id in self._parked:
+            return
+        self._parked.add(lane.stream_id)
         stream = self._engine.stream_of(lane.stream_id)
         self._engine.log.warning(
             "producer %s: %s is parked at site %s: %s",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reliamsg.core.ranges import Span
-from reliamsg.core.window import Flight, LaneState
+from reliamsg.core.window import Flight, Lane, LaneState
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
 from reliamsg.sending.proving import advice
@@ -51,12 +51,35 @@ class Outcomes:
                     raise MessageRemoved(f"removed from the outbox before confirmed: {_numbers(removed)}")
                 return
             self._raise_ended("confirmed")
-            states = ", ".join(f"{name}: {state}" for name, state in self._states(receipt).items())
+            sites = self._reasons(receipt)
             unseen = self._unseen(receipt._topic)
         raise ConfirmTimeout(
-            f"not confirmed within {timeout:.3g} s ({states}); it stays in the outbox"
-            + (f"; {unseen}" if unseen else "")
+            f"not confirmed within {timeout:.3g} s ({_joined(sites)}); it stays in the outbox"
+            + (f"; {unseen}" if unseen else ""),
+            sites,
         )
+
+    def _reasons(self, receipt: Receipt) -> dict[str, str]:
+        """What each site says of a receipt's messages, and why. With the lock held."""
+        found: dict[str, str] = {}
+        for name, state in self._states(receipt).items():
+            link, lane = self._engine.links[name], self._lane(name, receipt._topic)
+            why = ""
+            if state == "confirmed":
+                pass
+            elif lane is not None and state in ("nacked", "returned", "refused", "dropped"):
+                why = lane.reason
+            elif link.error:
+                why = f"{link.state}: {link.error}"
+            found[name] = f"{state} ({why})" if why else state
+        return found
+
+    def _lane(self, name: str, topic: str) -> Lane | None:
+        """The lane of a topic's stream, where it is parked at a site."""
+        engine = self._engine
+        page = engine.membership.book.pages.get(Stream(engine.producer_id, topic, 0))
+        lane = None if page is None else engine.core.sites[name].lanes.get(page.row.id)
+        return None if lane is None or lane.state is LaneState.FLOWING else lane
 
     def _unseen(self, topic: str) -> str:
         """What to do about groups of a topic that are not known at sites."""
@@ -146,10 +169,10 @@ class Outcomes:
             return "released"
         if window.is_unproven(row):
             return "unseen"
-        for lane in window.lanes.values():
-            if lane.state is not LaneState.FLOWING and lane.next <= row:
-                word = lane.reason.partition(":")[0]
-                return {"nacked": "nacked", "returned": "returned", "refused": "refused"}.get(word, "dropped")  # type: ignore[return-value]
+        lane = self._lane(name, messages.topic)
+        if lane is not None and lane.next <= row:
+            word = lane.reason.partition(":")[0]
+            return {"nacked": "nacked", "returned": "returned", "refused": "refused"}.get(word, "dropped")  # type: ignore[return-value]
         if window.overdue_since is not None:
             return "timed out"
         if not window.connected:
@@ -181,11 +204,10 @@ class Outcomes:
             if done():
                 return
             self._raise_ended("confirmed")
-            sites = "; ".join(
-                f"{name}: {link.status(engine.core.top)}" for name, link in engine.links.items()
-            )
+            sites = {name: str(link.status(engine.core.top)) for name, link in engine.links.items()}
         raise ConfirmTimeout(
-            f"not everything was confirmed within {timeout} s ({sites}); it stays in the outbox"
+            f"not everything was confirmed within {timeout} s ({_joined(sites)}); it stays in the outbox",
+            sites,
         )
 
     def watch(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> bool:
@@ -266,6 +288,11 @@ class Outcomes:
         self._renumbered = {old: epochs.get(new, new) for old, new in self._renumbered.items()} | epochs
         self._remains.renumbered(epochs)
         self.changed()
+
+
+def _joined(sites: Mapping[str, str]) -> str:
+    """What each site says, for people."""
+    return "; ".join(f"{name}: {text}" for name, text in sites.items())
 
 
 def _numbers(spans: Sequence[Span]) -> str:

@@ -33,7 +33,8 @@ class SenderSite:
     """One site of a producer."""
 
     state: str
-    """``connecting``, ``connected``, ``blocked``, ``unreachable``, ``refused credentials`` or ``closed``."""
+    """``connecting``, ``connected``, ``blocked``, ``unreachable``, ``refused credentials``, ``refused`` (the
+    broker was reached and said no for another reason, such as an unknown virtual host) or ``closed``."""
     endpoint: str
     """The endpoint it is connected to, or tried last."""
     error: str

@@ -14,6 +14,7 @@ transport may be called from any thread, events included, and do not block eithe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -27,11 +28,20 @@ from reliamsg.errors import ConfigError
 __all__ = [
     "CONTROL_BACKLOG_BYTES", "Binding", "ControlEvents", "ControlTransport", "Delivery", "Evidence", "Mark",
     "Outcome", "Outgoing", "ReceiverEvents", "ReceiverTransport", "SenderEvents", "SenderTransport", "Token",
-    "Transports",
+    "Transports", "is_refusal",
 ]  # fmt: skip
 
 CONTROL_BACKLOG_BYTES = 1024 * 1024
 """While so much told waits to be written, no more is taken. What is taken last may go beyond it."""
+
+
+_REFUSAL = re.compile(r"the broker (refuses:|closed the connection: (402|403|530) )")
+
+
+def is_refusal(reason: str) -> bool:
+    """Whether an attempt to connect ended since the broker, which was reached, said no: for the login, the virtual host
+    or the protocol. `reason` is what transports tell as why a site is unreachable."""
+    return _REFUSAL.match(reason) is not None
 
 
 class Outcome(Enum):
