@@ -53,6 +53,8 @@ def test_drain_declares_the_groups_that_the_producer_named(mixed: Sites, nowhere
     away = Sites(
         [*nowhere.arguments, "--site", "dc2=" + nowhere.arguments[1].split("=", 1)[1]], mixed.directory
     )
+    mqtt = [site for site in mixed.arguments if "=mqtt" in site]
+    succeeded(reliamsg("group", "create", unique, "--topic", unique, "--site", *mqtt))
     # The row that tells of the producer's opening has left with the journal.
     journal = ("--journal", str(mixed.directory / "journals"))
     refused(publish(away, unique, b"a\n", "--group", unique, "--timeout", "0.5", *journal), 69)
