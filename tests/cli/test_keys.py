@@ -26,7 +26,7 @@ def test_lines_pass_where_both_have_the_keys_and_others_are_refused(
     forger = ["--producer", "p", "--outbox", mqtt.file("forger.db"), *mqtt.arguments]
     succeeded(reliamsg("pub", unique, *forger, stdin=b"forged\n"))
     succeeded(publish(mqtt, unique, b"one\ntwo\n", "--keys", keys, "--group", unique))
-    result = subscribe(mqtt, unique, unique, "--count", "2", "--keys", keys)
+    result = subscribe(mqtt, unique, unique, "--count", "2", "--gap-timeout", "2", "--keys", keys)
     assert succeeded(result) == b"one\ntwo\n"
     assert SECRET.encode() not in result.stderr
     rest = subscribe(mqtt, unique, unique, "--timeout", "1", "--keys", keys)
@@ -40,7 +40,7 @@ def test_an_outbox_is_drained_signed(mqtt: Sites, nowhere: Sites, unique: str, k
     assert left.returncode == 1
     drain = ["outbox", "drain", nowhere.file("p.db"), *mqtt.arguments, "--keys", keys]
     succeeded(reliamsg(*drain))
-    result = subscribe(mqtt, unique, unique, "--count", "1", "--keys", keys)
+    result = subscribe(mqtt, unique, unique, "--count", "1", "--gap-timeout", "2", "--keys", keys)
     assert succeeded(result) == b"stored before\n"
 
 
