@@ -204,7 +204,8 @@ class Site:
     credentials: Callable[[], Credentials] | None = field(
         default=None, repr=False, kw_only=True, compare=False
     )
-    """Asked anew on every connect, on the site's I/O thread; replaces what the URL says. Where only the URL has a
+    """Asked anew on every connect, on an I/O thread of the site, of which MQTT sites have two; replaces what the URL
+    says. Where only the URL has a
     login this is a function that returns it."""
     confirm_timeout: float = field(default=30.0, kw_only=True)
     """The oldest batch unconfirmed for so long makes the producer drop the connection and send it again. Where
