@@ -283,8 +283,8 @@ MUTANTS = (
     Mutant(
         "durable-before-commit",
         "receiving/commits.py",
-        "        self._fill(batch, snapshot, pending, entries)\n        if closing:",
-        "        self._fill(batch, snapshot, pending, entries)\n        self.synced = sync\n        if closing:",
+        "        self._fill(batch, snapshot, pending, entries)\n        batch.entries += [",
+        "        self._fill(batch, snapshot, pending, entries)\n        self.synced = sync\n        batch.entries += [",
         "P4: ack(durable=True) returns before the commit",
     ),
     Mutant(
