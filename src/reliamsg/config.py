@@ -207,6 +207,10 @@ class Site:
     """Asked anew on every connect, on an I/O thread of the site, of which MQTT sites have two; replaces what the URL
     says. Where only the URL has a
     login this is a function that returns it."""
+    auth: Literal["password", "external"] = field(default="password", kw_only=True)
+    """AMQP: log in with user name and password, or by the certificate that `tls` has loaded (SASL ``EXTERNAL``); then
+    neither URL nor `credentials` may give a login. MQTT has nothing to choose: a broker that goes by certificates
+    does so where there is no login."""
     confirm_timeout: float = field(default=30.0, kw_only=True)
     """The oldest batch unconfirmed for so long makes the producer drop the connection and send it again. Where
     that does not help the time doubles, up to eight times."""
@@ -266,6 +270,7 @@ class Site:
         if self.prefetch > 65535:
             raise ConfigError(f"site {self.name}: prefetch must be at most 65535: it is a 16-bit number")
         for name, choices in (
+            ("auth", ("password", "external")),
             ("declare", ("create", "passive", "none")),
             ("queue_type", ("quorum", "classic")),
             ("mqtt_version", ("auto", "5", "3.1.1")),
@@ -278,6 +283,10 @@ class Site:
             )
         if self.tls is not None and not self.secure:
             raise ConfigError(f"site {self.name}: tls needs an amqps:// or mqtts:// URL")
+        if self.auth == "external" and self.scheme != "amqps":
+            raise ConfigError(f"site {self.name}: auth='external' needs an amqps:// URL")
+        if self.auth == "external" and self.credentials is not None:
+            raise ConfigError(f"site {self.name}: auth='external' and a user name exclude each other")
 
     @property
     def protocol(self) -> Literal["amqp", "mqtt"]:

@@ -9,6 +9,7 @@ import click
 
 from reliamsg.cli.options import (
     NameType,
+    Tls,
     build_sites,
     json_option,
     keys_option,
@@ -44,7 +45,7 @@ def create(
     name: str,
     topics: tuple[str, ...],
     site: tuple[tuple[str, str], ...],
-    cafile: str | None,
+    tls: Tls,
     timeout: float,
     keys: KeyRing | None,
     as_json: bool,
@@ -60,7 +61,7 @@ def create(
     def work(one: Site, bindings: Sequence[Binding]) -> None:
         create_group(one, bindings, timeout, keys)
 
-    return _at_all(name, topics, build_sites(site, cafile), as_json, "created", "keeps", work)
+    return _at_all(name, topics, build_sites(site, tls), as_json, "created", "keeps", work)
 
 
 @group.command(epilog=EXIT_CODES_HELP)
@@ -75,7 +76,7 @@ def delete(
     name: str,
     topics: tuple[str, ...],
     site: tuple[tuple[str, str], ...],
-    cafile: str | None,
+    tls: Tls,
     timeout: float,
     as_json: bool,
 ) -> int:
@@ -89,7 +90,7 @@ def delete(
     def work(one: Site, bindings: Sequence[Binding]) -> None:
         delete_group(one, bindings, timeout)
 
-    return _at_all(name, topics, build_sites(site, cafile), as_json, "deleted", "no longer keeps", work)
+    return _at_all(name, topics, build_sites(site, tls), as_json, "deleted", "no longer keeps", work)
 
 
 def _at_all(

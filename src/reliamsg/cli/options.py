@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import ssl
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -14,7 +16,7 @@ from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing, check_private
 
 __all__ = [
-    "ConfirmType", "NameType", "SiteType", "build_sites", "journal_option", "json_option", "keys_option",
+    "ConfirmType", "NameType", "SiteType", "Tls", "build_sites", "journal_option", "json_option", "keys_option",
     "site_options", "timeout_option",
 ]  # fmt: skip
 
@@ -134,38 +136,93 @@ def keys_option(command: F) -> F:
     )(command)
 
 
+@dataclass(frozen=True)
+class Tls:
+    """What the options say about TLS and logging in by certificate."""
+
+    cafile: str | None
+    certfile: str | None
+    keyfile: str | None
+    external: bool
+
+
 def site_options(command: F) -> F:
-    """``--site`` and ``--cafile``; the command gets them as `site` and `cafile` for :func:`build_sites`."""
-    command = click.option(
-        "--cafile",
-        type=click.Path(exists=True, dir_okay=False),
-        help="Certificate authorities for amqps:// and mqtts:// sites, as a PEM file; the system's unless given.",
-    )(command)
-    return click.option(
-        "--site",
-        type=SiteType(),
-        multiple=True,
-        required=True,
-        envvar="RELIAMSG_SITES",
-        help="A site, as NAME=URL: amqp, amqps, mqtt or mqtts; several hosts are separated by commas. Repeat it.",
-    )(command)
+    """``--site`` and the options for TLS; the command gets them as `site` and `tls` for :func:`build_sites`."""
+
+    @functools.wraps(command)
+    def gathered(
+        *args: Any, cafile: str | None, certfile: str | None, keyfile: str | None, auth: str, **others: Any
+    ) -> Any:
+        return command(*args, tls=Tls(cafile, certfile, keyfile, auth == "external"), **others)
+
+    file = click.Path(exists=True, dir_okay=False)
+    for option in (
+        click.option(
+            "--auth",
+            type=click.Choice(("password", "external")),
+            default="password",
+            show_default=True,
+            help="How to log in at amqps:// sites; external: by the certificate of --certfile (SASL EXTERNAL).",
+        ),
+        click.option(
+            "--keyfile", type=file, help="The private key of --certfile, in PEM form and not encrypted."
+        ),
+        click.option(
+            "--certfile",
+            type=file,
+            help="A certificate to show to amqps:// and mqtts:// sites, as a PEM file, with those between it and its"
+            " authority; the key may be in the same file.",
+        ),
+        click.option(
+            "--cafile",
+            type=file,
+            help="Certificate authorities for amqps:// and mqtts:// sites, as a PEM file; the system's unless given.",
+        ),
+        click.option(
+            "--site",
+            type=SiteType(),
+            multiple=True,
+            required=True,
+            envvar="RELIAMSG_SITES",
+            help="A site, as NAME=URL: amqp, amqps, mqtt or mqtts; several hosts are separated by commas. Repeat it.",
+        ),
+    ):
+        option(gathered)
+    return cast(F, gathered)
 
 
-def build_sites(given: tuple[tuple[str, str], ...], cafile: str | None) -> tuple[Site, ...]:
-    """The sites of ``--site``; :class:`~reliamsg.errors.ConfigError` if one is named twice."""
-    context: ssl.SSLContext | None = None
-    if cafile is not None:
-        try:
-            context = ssl.create_default_context(cafile=cafile)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"{cafile}: no certificates in PEM form: {error}") from None
-    sites = [Site(name, url) for name, url in given]
-    if context is not None:
-        sites = [
-            Site(name, url, tls=context) if site.secure else site
-            for (name, url), site in zip(given, sites, strict=True)
-        ]
+def build_sites(given: tuple[tuple[str, str], ...], tls: Tls) -> tuple[Site, ...]:
+    """The sites of ``--site``; :class:`~reliamsg.errors.ConfigError` if one is named twice, or for files of no use."""
+    if tls.keyfile is not None and tls.certfile is None:
+        raise ConfigError("--keyfile needs --certfile")
+    if tls.external and tls.certfile is None:
+        raise ConfigError("--auth external needs --certfile")
+    context = _context(tls) if tls.cafile is not None or tls.certfile is not None else None
+    sites = []
+    for name, url in given:
+        site = Site(name, url)
+        if context is not None and site.secure:
+            external = tls.external and site.scheme == "amqps"
+            site = Site(name, url, tls=context, auth="external" if external else "password")
+        sites.append(site)
     return check_sites(sites)
+
+
+def _context(tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=tls.cafile)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{tls.cafile}: no certificates in PEM form: {error}") from None
+    if tls.certfile is not None:
+        try:
+            # A password given here keeps OpenSSL from asking for one at the terminal.
+            context.load_cert_chain(tls.certfile, tls.keyfile, password="")
+        except (OSError, ssl.SSLError, ValueError) as error:
+            files = tls.certfile if tls.keyfile is None else f"{tls.certfile}, {tls.keyfile}"
+            raise ConfigError(
+                f"{files}: not a certificate and its key in PEM form, the key not encrypted: {error}"
+            ) from None
+    return context
 
 
 def journal_option(command: F) -> F:

@@ -10,6 +10,7 @@ import click
 
 from reliamsg.cli.options import (
     ConfirmType,
+    Tls,
     build_sites,
     json_option,
     keys_option,
@@ -129,7 +130,7 @@ def list_(file: str, limit: int, as_json: bool) -> int:
 def drain_(
     file: str,
     site: tuple[tuple[str, str], ...],
-    cafile: str | None,
+    tls: Tls,
     confirm: Confirm,
     forgotten: tuple[str, ...],
     timeout: float,
@@ -145,7 +146,7 @@ def drain_(
     from reliamsg.sending.producer import Producer
     from reliamsg.store.outbox_view import inspect_outbox
 
-    sites = build_sites(site, cafile)
+    sites = build_sites(site, tls)
     info = inspect_outbox(file)
     _check_sites(info, sites, forgotten)
     with StopRequest() as stop, Progress() as progress:

@@ -10,6 +10,7 @@ from reliamsg.cli.lines import LineReader, open_input
 from reliamsg.cli.options import (
     ConfirmType,
     NameType,
+    Tls,
     build_sites,
     journal_option,
     json_option,
@@ -73,7 +74,7 @@ def pub(
     outbox: str,
     groups: tuple[str, ...],
     site: tuple[tuple[str, str], ...],
-    cafile: str | None,
+    tls: Tls,
     file: str | None,
     confirm: Confirm,
     wire: Literal["batch", "plain"],
@@ -96,7 +97,7 @@ def pub(
     """
     from reliamsg.sending.producer import Producer
 
-    sites = build_sites(site, cafile)
+    sites = build_sites(site, tls)
     with open_input(file) as descriptor, StopRequest() as stop, Progress() as progress:
         lines = LineReader(descriptor, stop)
         producer = Producer(

@@ -13,6 +13,7 @@ import click
 
 from reliamsg.cli.options import (
     NameType,
+    Tls,
     build_sites,
     journal_option,
     json_option,
@@ -78,7 +79,7 @@ def sub(
     name: str,
     inbox: str,
     site: tuple[tuple[str, str], ...],
-    cafile: str | None,
+    tls: Tls,
     count: int | None,
     timeout: float | None,
     begin: Literal["earliest", "latest"],
@@ -100,7 +101,7 @@ def sub(
     """
     from reliamsg.receiving.consumer import Consumer
 
-    sites = build_sites(site, cafile)
+    sites = build_sites(site, tls)
     consumer: Consumer | None = None
     with (
         StopRequest(lambda: consumer.stop() if consumer is not None else None) as stop,

@@ -69,6 +69,7 @@ NOT_DRAWN: dict[str, str] = {
     "Site.tls": "simulated networks carry no bytes that could be encrypted",
     "Site.credentials": "a callable; logins are refused by a fault",
     "Site.declare": "the model's brokers have no topology that could be lacking",
+    "Site.auth": "the model's brokers ask for no login",
     "Site.queue_type": "the model's brokers know one type of queue",
     "Producer.producer_id": "a name",
     "Producer.sites": "drawn by their own settings",

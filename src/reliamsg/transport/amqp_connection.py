@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pika
+import pika.credentials
 import pika.exceptions
 from pika import frame as pika_frame
 from pika import spec
@@ -223,7 +224,9 @@ def parameters(
     """How to connect to one endpoint of a site."""
     context = site.tls_context()
     options: dict[str, Any] = {}
-    if login is not None:
+    if site.auth == "external":
+        options["credentials"] = pika.credentials.ExternalCredentials()
+    elif login is not None:
         options["credentials"] = pika.PlainCredentials(*login)
     if context is not None:
         options["ssl_options"] = pika.SSLOptions(context, server_hostname=endpoint.host)
@@ -258,7 +261,7 @@ def why_ended(error: BaseException, refused: tuple[int, str] | None) -> Ended:
     if isinstance(cause, pika.exceptions.AMQPHeartbeatTimeout):
         return Ended("no heartbeat from the broker")
     if isinstance(cause, pika.exceptions.AuthenticationError):
-        return Ended("the broker offers no way to log in with a user name and password", credentials=True)
+        return Ended("the broker does not offer this way to log in (Site(auth=...))", credentials=True)
     if isinstance(cause, OSError):
         return Ended(cause.strerror or str(cause) or type(cause).__name__)
     if isinstance(

@@ -39,12 +39,12 @@ class Authority:
             "-keyout", str(self._key), "-out", str(self.certificate),
         )  # fmt: skip
 
-    def issue(self, name: str, *, expired: bool = False) -> TlsFiles:
+    def issue(self, name: str, *, expired: bool = False, common_name: str = _ADDRESS) -> TlsFiles:
         """A certificate for this machine's own address, valid for a day, or until an hour ago."""
         key, request, certificate = (self.directory / f"{name}.{kind}" for kind in ("key", "csr", "pem"))
         self._openssl(
             "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-subj", f"/CN={_ADDRESS}", "-keyout", str(key), "-out", str(request),
+            "-subj", f"/CN={common_name}", "-keyout", str(key), "-out", str(request),
         )  # fmt: skip
         end = datetime.now(UTC) + (timedelta(hours=-1) if expired else timedelta(days=1))
         begin = end - timedelta(days=2)
