@@ -161,7 +161,7 @@ def test_a_full_disk(both: Sites, unique: str, disk: Path) -> None:
 
 def test_a_read_only_disk(nowhere: Sites, disk: Path) -> None:
     small = Sites(nowhere.arguments, disk)
-    refused(publish(small, "t", b"kept\n", "--timeout", "0.1"), 1)
+    refused(publish(small, "t", b"kept\n", "--timeout", "0.1"), 69)
     remount(disk, "ro")
     refused(publish(small, "t", b"a\n"), 74, "p.db")
     refused(subscribe(small, "t", "g"), 74, "g.db")
@@ -169,7 +169,7 @@ def test_a_read_only_disk(nowhere: Sites, disk: Path) -> None:
     for command in ("stats", "ls"):  # looking needs no writing
         succeeded(reliamsg("outbox", command, small.file("p.db")))
     remount(disk, "rw")
-    refused(publish(small, "t", b"more\n", "--timeout", "0.1"), 1, "2 messages")
+    refused(publish(small, "t", b"more\n", "--timeout", "0.1"), 69, "2 messages")
 
 
 def test_a_failing_fsync(nowhere: Sites, tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ def test_unreachable_sites(
             assert "refused" in found.error
             assert re.fullmatch(r"127\.0\.0\.1:\d+", found.endpoint)
     assert all(receipt.durable for receipt in sent)
-    with pytest.raises(ConfirmTimeout, match=r"dc1: disconnected, dc2: disconnected"):
+    with pytest.raises(
+        ConfirmTimeout, match=r"dc1: disconnected \(unreachable: Connection refused\); dc2: disconnected"
+    ):
         sent[0].wait(timeout=0.05)
     with pytest.raises(ConfirmTimeout, match="unreachable"):
         producer.flush(timeout=0.05)

@@ -113,7 +113,7 @@ MUTANTS = (
     Mutant(
         "resend-forgotten",
         "core/window.py",
-        "            lane.next = lane.cursor\n",
+        "            lane.next = lane.unanswered\n",
         "",
         "P2: what was in flight when a connection was lost is not sent again",
     ),
@@ -340,11 +340,11 @@ MUTANTS = (
     Mutant(
         "gap-skipped-without-a-word",
         "core/passage.py",
-        "        declare(core, state, gap, now)\n        return\n    clock.rewind()",
+        "        declare(core, state, gap, now)\n        return\n    if core.rules.hold_gaps:",
         "        known.settle(first, last or known.highest)\n"
         "        follow(core, state, now)\n"
         "        return\n"
-        "    clock.rewind()",
+        "    if core.rules.hold_gaps:",
         'P5: with on_gap="skip" a gap is passed without being declared',
     ),
     Mutant(
@@ -375,7 +375,7 @@ MUTANTS = (
     Mutant(
         "gap-expires-while-cut-off",
         "core/ticking.py",
-        "    running = idle and connected\n",
+        "    running = idle and counts\n",
         "    running = idle\n",
         "P5: a gap expires while its consumer is connected to no site",
     ),
@@ -462,9 +462,9 @@ MUTANTS = (
     # -- P7, P9 ---------------------------------------------------------------------------------------------
     Mutant(
         "outbox-with-the-wrong-limit",
-        "sending/intake.py",
-        "        self._room_bytes = max_bytes\n",
-        "        self._room_bytes = QUEUE_BYTES\n",
+        "sending/admission.py",
+        "        self.max_bytes = max_bytes\n",
+        "        self.max_bytes = QUEUE_BYTES\n",
         "P7: an outbox takes more than max_bytes",
     ),
     Mutant(

@@ -17,6 +17,8 @@ from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.lab.chaos.traffic import sum_of
 from reliamsg.store.journal import JournalRow
+from reliamsg.transport.base import Binding
+from reliamsg.transport.factory import create_group
 from reliamsg.verify import check_directory
 from reliamsg.wire.address import EXCHANGE, group_queue
 from tests.runs.harness import assert_complete, run_in, wait_for, wait_until_reading
@@ -218,6 +220,7 @@ def test_what_both_sites_lose_is_said(
             connection.channel().queue_purge(group_queue(unique, 0, unique))
         mosquitto.kill()
         mosquitto.start()
+        create_group(sites[1], [Binding(unique, 0, unique)], 60.0)  # a confirm does not count without it
 
     def arrive() -> Consumer:
         return Consumer(

@@ -509,7 +509,7 @@ class TestKeys:
 
     def test_a_ring_that_only_verifies_is_refused(self, bench: Bench) -> None:
         with pytest.raises(ConfigError, match="sign_with"):
-            bench.open(keys=KeyRing({"a": bytes(32)}))
+            bench.open(keys=KeyRing({"a": bytes(range(32))}))
 
 
 def test_a_stream_that_is_known_again(bench: Bench) -> None:

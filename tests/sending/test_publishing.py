@@ -178,7 +178,7 @@ class TestWaiting:
         producer = make()
         receipt = producer.publish("orders", b"x")
         wait_for(lambda: receipt.sites["dc1"] == "confirmed")
-        with pytest.raises(ConfirmTimeout, match="dc1: confirmed, dc2: sent"):
+        with pytest.raises(ConfirmTimeout, match="dc1: confirmed; dc2: sent"):
             receipt.wait(timeout=0.1)
         with pytest.raises(ConfirmTimeout, match="dc2"):
             producer.flush(timeout=0.1)

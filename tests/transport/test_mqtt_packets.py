@@ -81,7 +81,8 @@ def test_qos_0_has_no_packet_id() -> None:
     ("properties", "why"),
     [
         (packed(user(b"a", b"\xff")), "UTF-8"),
-        (packed(user(b"a", b"x" * 256)), "255 bytes"),
+        (packed(user(b"a", b"x" * 8_193)), "8192"),
+        (packed(user(b"a" * 256, b"x")), "255 bytes"),
         (packed(b"".join(user(b"h%d" % i, b"v") for i in range(97))), "more than 96"),
         (packed(user(b"rm-seq", b"1") + user(b"rm-seq", b"2")), "twice"),
         (packed(b"\x26\x00\x05a"), "past the end"),

@@ -84,9 +84,9 @@ def check(work: Work, limit: Work) -> None:
 
 
 PUBLISHING = {
-    1: Work(1_000, 5_100, 2_000, 790_000, 1_800),
-    100: Work(10, 55, 20, 8_000, 150),
-    500: Work(2, 12, 4, 1_600, 160),
+    1: Work(1_000, 5_100, 2_000, 815_000, 1_800),
+    100: Work(10, 55, 20, 8_200, 150),
+    500: Work(2, 12, 4, 1_650, 160),
 }
 """By how many messages are published at once."""
 

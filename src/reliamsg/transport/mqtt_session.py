@@ -44,7 +44,7 @@ class MqttSession(SiteSession[E]):
 
     def tell(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it."""
-        return self._teller.tell(address, body)
+        return self.up and self._teller.tell(address, body)
 
     def refused_addresses(self) -> Sequence[str]:
         """Control addresses that the site does not let us send to, or listen at."""

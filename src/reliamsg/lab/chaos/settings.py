@@ -57,6 +57,7 @@ CONSUMER: dict[str, tuple[Any, ...]] = {
     "on_dead_letter": ("continue",),
     "max_unacknowledged": (1, 50, 1_000),
     "max_inbox_bytes": (32 * KB, 1 * MB, 256 * MB),
+    "max_quarantine_bytes": (1 * MB, 64 * MB),
     "max_streams": (8, 10_000),
     "nak_delay": (0.05, 0.5, 2.0),
     "repair_timeout": (60.0, 300.0),
