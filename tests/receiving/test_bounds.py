@@ -13,7 +13,8 @@ from reliamsg.errors import ProducerConflict, TooManyStreams
 from reliamsg.message import Prev
 from reliamsg.receiving.aside import LateItem
 from reliamsg.receiving.engine import GapItem
-from reliamsg.receiving.samples import MAX_SAMPLE_BYTES
+from reliamsg.store.journal import MAX_TIPS
+from reliamsg.store.quarantine import Selection
 from tests.receiving.test_journals import rows
 from tests.receiving.tools import Bench, body_of, send, seqs
 
@@ -31,7 +32,7 @@ def inbox_bytes(bench: Bench) -> int:
 
 
 def test_made_up_producers_cost_neither_memory_nor_disk(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "inbox.db", max_streams=50)
+    bench = Bench(tmp_path / "inbox.db", max_streams=50, max_known_streams=50)
     dc1 = bench.network["dc1"]
     send(dc1, 1, 5, producer="genuine")
     bench.settle()
@@ -51,11 +52,13 @@ def test_made_up_producers_cost_neither_memory_nor_disk(tmp_path: Path) -> None:
     flood(3_000, 20_000)
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert grown < 1_000_000
-    assert inbox_bytes(bench) - on_disk < MAX_SAMPLE_BYTES + 4_000_000
+    assert grown < 1_000 * MAX_TIPS  # what is remembered of journal rows, and a number for each in quarantine
+    assert inbox_bytes(bench) - on_disk < 64 * 1024 * 1024
     assert dc1.queued() == 0
-    assert len(bench.engine.shared.core.streams) == 50
-    assert bench.engine.sites["dc1"].rejected == {"too-many-streams": 20_000 - 49}
+    assert len(bench.engine.shared.core.streams) + bench.engine.shared.core.known_elsewhere == 50
+    assert bench.engine.sites["dc1"].rejected == {}
+    kept = bench.inbox.quarantine.select(Selection(reason="too-many-streams"))
+    assert len(kept) == 20_000 - 49
     assert [type(error) for error in bench.engine.take_errors()] == [TooManyStreams]
     send(dc1, 6, 10, producer="genuine")
     bench.settle()
@@ -65,10 +68,8 @@ def test_made_up_producers_cost_neither_memory_nor_disk(tmp_path: Path) -> None:
     send(dc1, 11, 11, producer="genuine")
     bench.settle()
     assert [(m.producer, m.seq) for m in bench.take()] == [("genuine", 11)]
-    rejected = [(row.site, row.reason, row.detail) for row in rows(bench.path, "rejected")]
-    assert rejected == [
-        ("dc1", "too-many-streams", {"count": 20_000 - 49}), ("dc1", "too-many-streams", {"count": 1})
-    ]  # fmt: skip
+    assert rows(bench.path, "rejected") == []
+    assert len(rows(bench.path, "quarantined")) == 20_000 - 48
 
 
 def test_epochs_far_ahead_stay_with_the_broker_and_none_is_lost(bench: Bench) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 from reliamsg.core.announced import Announced
@@ -32,6 +33,7 @@ from reliamsg.core.passage import declare, follow
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.report import Report
+from reliamsg.core.retiring import is_idle
 from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
 from reliamsg.core.stream import Doubt, Note, Snapshot, StreamState
 from reliamsg.core.ticking import tick_stream
@@ -61,7 +63,9 @@ class Rules(DeliveryRules):
     begin: Literal["earliest", "latest"] = "earliest"
     gap_timeout: float = 30.0
     max_streams: int = 10_000
-    """Streams that are known at a time; those beyond are refused."""
+    """Streams that are in memory at a time, since something of them is not settled; those beyond are refused."""
+    max_known_streams: int = 5_000_000
+    """Streams that are known at all, in memory or in the inbox."""
     skip_gaps: bool = False
     """An expired gap is declared at once; otherwise it is reported and waits for :meth:`ConsumerCore.accept`."""
     hold_gaps: bool = False
@@ -97,6 +101,12 @@ class ConsumerCore:
         """(stream, epoch, what is wrong), each reported once. The caller takes them out."""
         self.missed: list[Gap] = []
         """Gaps that were passed by joining, and found out afterwards. The caller takes them out."""
+        self.known_elsewhere = 0
+        """Streams that the inbox knows and that are not in memory. Set by the caller."""
+        self.retiring: dict[Stream, StreamState] = {}
+        """Idle streams that the next commit leaves as after a clean stop, so that they may be forgotten."""
+        self.succeeded: dict[Stream, int] = {}
+        """Since when another's place was taken: what it had told, for streams that were not in memory then."""
         self.held_up: list[Gap] = []
         """Gaps that began to hold their streams, each episode once. The caller takes them out."""
         self.resumed: list[Stream] = []
@@ -157,6 +167,9 @@ class ConsumerCore:
             state = self.open(stream)
             if state is None:
                 return Arrival(refused="too-many-streams")
+        if self.retiring:
+            self.retiring.pop(stream, None)
+        state.used_at = now
         reason = "repair" if repair else ""
         known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now, reason)
         if state.doubt is not None and state.doubt.end is None and arrival.new:
@@ -330,6 +343,7 @@ class ConsumerCore:
         epoch of each stream of which that one had told what it may have handed out. All else that exists by now may
         have been handed out as well: it is flagged."""
         self.succeeds = True
+        self.succeeded = dict(told)
         for stream, state in self.streams.items():
             state.proof = None
             if stream.producer:
@@ -381,18 +395,18 @@ class ConsumerCore:
 
     def acknowledge(self, stream: Stream, epoch: int, first: int, last: int, now: float) -> None:
         """The application dealt with `first` to `last`. Durable with the next commit."""
-        state = self.streams[stream]
-        known = state.live.get(epoch)
-        if known is None:
+        state = self.streams.get(stream)
+        known = None if state is None else state.live.get(epoch)
+        if state is None or known is None:
             return
         for span in known.acknowledge(first, last):
             self._settled(state, known, "acknowledged", span, "", now)
 
     def bury(self, stream: Stream, epoch: int, seq: int, reason: str, now: float) -> bool:
         """A message goes to the dead letters: it counts as acknowledged. False if it was settled before."""
-        state = self.streams[stream]
-        known = state.live.get(epoch)
-        if known is None or known.held.run_from(seq) is None:
+        state = self.streams.get(stream)
+        known = None if state is None else state.live.get(epoch)
+        if state is None or known is None or known.held.run_from(seq) is None:
             return False
         known.settle(seq, seq)
         self._settled(state, known, "dead_lettered", (seq, seq), reason, now)
@@ -417,9 +431,9 @@ class ConsumerCore:
     ) -> list[int]:
         """Handling raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
         `counts`, this delivery uses up none: it was not the messages' fault."""
-        state = self.streams[stream]
-        known = state.live.get(epoch)
-        if known is None:
+        state = self.streams.get(stream)
+        known = None if state is None else state.live.get(epoch)
+        if state is None or known is None:
             return []
         spent = fail(self.rules, state, known, (first, last), now, counts)
         self.time(state)
@@ -465,7 +479,11 @@ class ConsumerCore:
     def snapshot(self, closing: bool = False) -> Snapshot:
         """What the next commit must hold. With `closing`, high-water marks become exact."""
         self._number += 1
-        snapshot = Snapshot(self._number, [change_of(state, closing) for state in self._dirty.values()])
+        retiring = self.retiring
+        snapshot = Snapshot(
+            self._number,
+            [change_of(state, closing or state.stream in retiring) for state in self._dirty.values()],
+        )
         self._dirty.clear()
         self.urgent = False
         return snapshot
@@ -485,7 +503,8 @@ class ConsumerCore:
     def _waiting_in(self, snapshot: Snapshot) -> Iterable[StreamState]:
         found = {change.state.stream: change.state for change in snapshot.changes}
         for stream in snapshot.also:
-            found.setdefault(stream, self.streams[stream])
+            if stream in self.streams:
+                found.setdefault(stream, self.streams[stream])
         return found.values()
 
     def commit_failed(self, snapshot: Snapshot) -> None:
@@ -498,17 +517,58 @@ class ConsumerCore:
 
     def restore(self, state: StreamState, now: float) -> None:
         """Take over a stream as the inbox holds it."""
+        self._restore(state, now)
+        self._mark(state)
+
+    def restore_retired(self, state: StreamState, now: float) -> None:
+        """The same of one that had been forgotten: it is as it is on disk."""
+        self.known_elsewhere -= 1
+        if self.succeeds and state.doubt is None:
+            # It was not in memory when this inbox took another's place, which may have gone on with it.
+            state.doubt, state.history_changed = Doubt(self.succeeded.get(state.stream, 0)), True
+            state.flag_entered()
+            self._mark(state)
+        self._restore(state, now)
+
+    def _restore(self, state: StreamState, now: float) -> None:
         self.streams[state.stream] = state
+        state.used_at = now
         restore_report(state)
         follow(self, state, now)
-        self._mark(state)
         self.touch(state)
+
+    def retire(self, now: float, most: int, spared: float) -> None:
+        """Look at up to `most` streams, those that were longest in memory first, and have those that are idle, and
+        were not used for `spared` seconds, left as after a clean stop with the next commit: then they may be forgotten
+        (:meth:`forget`)."""
+        for stream in list(islice(self.streams, most)):
+            state = self.streams.pop(stream)
+            self.streams[stream] = state
+            if stream not in self.retiring and now - state.used_at >= spared and is_idle(state):
+                self.retiring[stream] = state
+                self._mark(state)
+
+    def forget(self, state: StreamState) -> bool:
+        """Forget a stream that was retired, if its commit is on disk and it is still idle; False where not yet."""
+        stream, known = state.stream, state.current
+        if stream in self._dirty or known is None or not is_idle(state):
+            return False
+        if known.high_water != known.position or known.safe_position != known.position:
+            self._mark(state)
+            return False
+        del self.streams[stream], self.retiring[stream]
+        for found in (self.touched, self.ask_queue, self._timed):
+            found.pop(stream, None)
+        self.known_elsewhere += 1
+        return True
 
     # -- for the modules that this one is composed of -----------------------------------------------------
 
     def open(self, stream: Stream) -> StreamState | None:
         """A stream that was not known; None where there are too many."""
         if len(self.streams) >= self.rules.max_streams:
+            return None
+        if len(self.streams) + self.known_elsewhere >= self.rules.max_known_streams:
             return None
         state = self.streams[stream] = StreamState(stream)
         if self.succeeds and stream.producer:

@@ -46,6 +46,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
             return "too-many-streams"
     if _is_another_history(core, state, announced, site):
         return ""
+    state.used_at = now
     heard = state.heard
     if heard is None:
         heard = state.heard = Heard()

@@ -166,7 +166,8 @@ class StreamState:
         "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
         "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing", "gap", "halted",
         "handed_out", "heard", "history", "history_changed", "hold", "joined", "live", "look_at", "pace", "proof",
-        "reported", "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard", "vouched", "waiting",
+        "reported", "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard", "used_at",
+        "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -198,7 +199,9 @@ class StreamState:
         """Attempts that the next commit must hold before they are made."""
         self.armed: dict[tuple[int, int], int] = {}
         """Attempts that a commit holds and that were not made yet."""
-        self.retry_at = self.look_at = 0.0  # nothing of the stream is timed before
+        self.retry_at = self.look_at = self.used_at = (
+            0.0  # nothing of the stream is timed before the former two
+        )
         # Unheard: it was joined without a word from its producer, which may count the group from before that.
         # Vouched: the highest epoch that the producer or an operator vouched for though it was far ahead.
         # Saving history: a commit that is being written holds a change of it.

@@ -87,9 +87,10 @@ class Consumer:
     acknowledged; with ``on_dead_letter="halt"`` :class:`DeadLetterHalt` is raised instead.
     `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:
     what is held back or not acknowledged; when it is used up, brokers keep the rest until the application goes on, or
-    what is missing arrives, and ``status().stalled`` says which streams fill it. `max_streams`: producers
-    times topics that the group ever meets; messages of any further stream are refused, which is counted,
-    journalled and reported. `max_quarantine_bytes`: sound messages that can't be taken in
+    what is missing arrives, and ``status().stalled`` says which streams fill it. `max_streams`: streams
+    (producers times topics) that are in memory, since something of them is not settled; idle ones are on disk only.
+    `max_known_streams`: those that the group ever meets. Beyond either, messages go into the quarantine, and leave it
+    when there is room. `max_quarantine_bytes`: sound messages that can't be taken in
     are kept whole in the inbox's quarantine, until it is full: then :class:`QuarantineFull` ends the consumer.
     `nak_delay`: what is missing for so long is asked for from its producer.
     `repair_timeout`: so long, at most, a gap's clock waits for a producer that says that it still holds the
@@ -138,6 +139,7 @@ class Consumer:
         max_unacknowledged: int = 1_000,
         max_inbox_bytes: int = 256 * 1024 * 1024,
         max_streams: int = 10_000,
+        max_known_streams: int = 5_000_000,
         max_quarantine_bytes: int = 64 * 1024 * 1024,
         nak_delay: float = 0.5,
         repair_timeout: float = 300.0,
@@ -160,7 +162,8 @@ class Consumer:
         )  # fmt: skip
         _check_counts(
             max_deliveries=max_deliveries, max_unacknowledged=max_unacknowledged, max_inbox_bytes=max_inbox_bytes,
-            max_streams=max_streams, max_quarantine_bytes=max_quarantine_bytes,
+            max_streams=max_streams, max_known_streams=max_known_streams,
+            max_quarantine_bytes=max_quarantine_bytes,
         )  # fmt: skip
         for name, callback in (("on_late", on_late), ("on_error", on_error), ("probe", probe)):
             check_callback(name, callback)
@@ -183,6 +186,7 @@ class Consumer:
             begin=begin,
             gap_timeout=gap_timeout,
             max_streams=max_streams,
+            max_known_streams=max_known_streams,
             skip_gaps=on_gap == "skip",
             hold_gaps=on_gap == "hold",
             nak_delay=nak_delay,

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Literal
+
+from msgspec import structs
 
 from reliamsg.core.announced import Announced
 from reliamsg.core.asking import Ask
@@ -56,6 +59,8 @@ MAX_CHALLENGES = 1_000
 """Of which the answers are recognised."""
 REPORT_TRY = 3
 """A producer that did not answer before it is asked so often may be away: then people are told what waits for it."""
+MAX_PARTED = 20_000
+"""Streams that left memory before their states were told."""
 MAX_STRANGERS = 1_000
 """Producers without streams here that wait for an answer; they say something again."""
 STRANGERS_AT_ONCE = 50
@@ -112,6 +117,8 @@ class Control:
         """What answers to the latest challenges name."""
         self._unanswered: dict[str, dict[Stream, None]] = {}
         """By producer, streams whose state is to be told."""
+        self._parted: dict[Stream, Report] = {}
+        """Of streams that left memory, what is still to be told."""
         self._strangers: dict[str, None] = {}
         """Producers without streams here that said something: they are answered too, after all others."""
         self._copies = Copies()
@@ -167,6 +174,11 @@ class Control:
             if (stream.topic, stream.partition) not in self._topics:
                 continue
             announced = _announced(status, stream, self.group, late=not self._is_answer(status))
+            if shared.is_absent(announced.stream):
+                one = structs.replace(status, streams=[stream])
+                shared.absent.wait(announced.stream, None, partial(self._status_loaded, site, one))
+                shared.due(now)
+                continue
             moves = shared.core.moves
             refused = shared.core.announce(site.name, announced, now, shared.wall_us())
             if shared.core.moves != moves:
@@ -183,6 +195,10 @@ class Control:
             self._strangers[status.producer] = None
         shared.after_core()
         shared.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.urgent else now)
+
+    def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
+        if there_is_room:
+            self._status(site, status, self.shared.clock())
 
     def took_over(self) -> None:
         """This inbox reads from now on, in the place of another: what producers said before tells nothing about what
@@ -404,13 +420,42 @@ class Control:
             if len(some) < len(streams):
                 self._unanswered[producer] = dict.fromkeys(islice(streams, len(some), None))
             told += max(1, len(some))
-            states = [_stream_state(stream, self.shared.core.report(stream)) for stream in some]
+            states = [_stream_state(stream, self._report(stream)) for stream in some]
             self._tell(self._to_producer(producer, states))
             if also_standbys and states:
                 self._tell(self._state(self._own_address, producer, "active", self._nonce, states))
         for producer in list(islice(self._strangers, STRANGERS_AT_ONCE)):
             del self._strangers[producer]
             self._tell(self._to_producer(producer, []))
+
+    def parted(self, stream: Stream, report: Report) -> None:
+        """A stream leaves memory: what is to be told of it is told all the same. Its producer is forgotten with its
+        last stream."""
+        shared = self.shared
+        told = self._unanswered.get(stream.producer, {})
+        if stream in shared.core.moved or stream in told:
+            shared.core.moved.discard(stream)
+            if len(self._parted) < MAX_PARTED:
+                self._parted[stream] = report
+                self._unanswered.setdefault(stream.producer, told)[stream] = None
+            else:  # it is told when the producer says something again
+                told.pop(stream, None)
+        if len(self.producers) > 2 * shared.core.rules.max_streams:
+            self._forget_producers()
+
+    def _forget_producers(self) -> None:
+        """Forget those that were not heard for long and have no streams in memory."""
+        active = {stream.producer for stream in self.shared.core.streams}
+        for producer in [name for name in self.producers if name not in active]:
+            del self.producers[producer]
+            for site in self._sites.values():
+                site.unnoted.discard(producer)
+
+    def _report(self, stream: Stream) -> Report:
+        parted = self._parted.pop(stream, None)
+        if parted is not None and stream not in self.shared.core.streams:
+            return parted
+        return self.shared.core.report(stream)
 
     def _tell_standbys(self, streams: Iterable[Stream]) -> None:
         by_producer: dict[str, list[StreamState]] = {}

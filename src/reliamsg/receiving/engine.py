@@ -38,6 +38,7 @@ from reliamsg.receiving.fullness import Fullness
 from reliamsg.receiving.lane import Chunk, Holding, Lane
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.links import Links
+from reliamsg.receiving.loading import Loader
 from reliamsg.receiving.replaying import Replayer
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.samples import Samples
@@ -129,6 +130,7 @@ class ReceivingEngine:
         self.fullness = Fullness(self.shared, settings.max_inbox_bytes)
         self.aside = Aside(self.shared)
         self._replayer = Replayer(self.shared, self.sites)
+        self._loader = Loader(self.shared, self.control)
         self.exporter = None if journal is None else Exporter(
             journal, "group", settings.group, inbox.path, inbox.exported,
             wake=lambda: self.shared.wake(),  # noqa: PLW0108  (it is set later)
@@ -168,7 +170,10 @@ class ReceivingEngine:
         with shared.lock:
             now = shared.clock()
             shared.core.succeeds = shared.inbox.standing == "took_over"
-            for saved in shared.inbox.load():
+            unsettled = shared.inbox.load_unsettled()
+            shared.core.known_elsewhere = shared.inbox.stream_count - len(unsettled)
+            shared.core.horizon.learn(shared.inbox.highest_epoch)
+            for saved in unsettled:
                 shared.core.restore(restored(saved), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
                 shared.core.doubt(one.stream, one.epoch, now)
@@ -201,6 +206,7 @@ class ReceivingEngine:
             shared.admit_believed()
             self.control.step(now, shared.inbox_full)
             shared.after_core()
+            self._loader.retire(now)
             plan = self._committer.plan(now)
             self.fullness.look(now, self._committer.short_of_room)
         self.succession.close_given_up()
@@ -208,6 +214,7 @@ class ReceivingEngine:
             self._committer.commit(plan, now)
         self._committer.page_in(PAGE_BYTES)
         more = self._replayer.step(now)
+        self._loader.load(now)
         if self.settings.keep_late:
             self.aside.load_late()
         exporting = self._export(now)
@@ -219,6 +226,7 @@ class ReceivingEngine:
                 self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
                 self.succession.deadline(now), self.control.deadline(), self.fullness.deadline(),
                 now + LOOK_AT_CLOCK_S if shared.core.far else None,
+                self._loader.deadline(now),
             ]  # fmt: skip
             if (
                 more

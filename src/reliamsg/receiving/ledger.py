@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from reliamsg.core.histogram import merged
+from reliamsg.message import Stream
 from reliamsg.store.journal import ORDERED, Entry
 
 __all__ = ["Ledger"]
@@ -19,7 +20,7 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._tips: dict[tuple[Any, ...], Entry] = {}
-        self._arrived: dict[tuple[Any, ...], tuple[int, int]] = {}
+        self._arrived: dict[Stream | None, dict[str, tuple[int, int]]] = {}
         """By stream and site, the highest epoch and number that came from there."""
 
     def add(self, entry: Entry) -> None:
@@ -54,11 +55,16 @@ class Ledger:
         sites in step, now one is first and now the other, and there would be a row for each batch."""
         if entry.reason == "repair":  # repairs come in an order of their own
             return
-        key, start = (entry.stream, entry.site), (entry.epoch, entry.first)
-        epoch, last = self._arrived.get(key, (0, 0))
+        start = entry.epoch, entry.first
+        arrived = self._arrived.setdefault(entry.stream, {})
+        epoch, last = arrived.get(entry.site, (0, 0))
         if start in ((epoch, last + 1), (max(epoch + 1, entry.epoch), 1)) and not entry.reason:
             entry.kind = "received"
-        self._arrived[key] = max((epoch, last), (entry.epoch, entry.last))
+        arrived[entry.site] = max((epoch, last), (entry.epoch, entry.last))
+
+    def forget(self, stream: Stream) -> None:
+        """The stream left memory."""
+        self._arrived.pop(stream, None)
 
     def take(self) -> list[Entry]:
         """Take all entries out; later ones do not extend them."""

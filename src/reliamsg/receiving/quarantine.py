@@ -63,7 +63,7 @@ class Quarantine:
 
     def holds(self, stream: Stream, reason: str) -> bool:
         """Whether anything of the stream is there for this reason."""
-        return (stream, reason) in self._rows.streams or stream in self._admitting
+        return self._rows.may_hold(stream, reason) or stream in self._admitting
 
     def committed(self, added: Iterable[QuarantinedDelivery], left: Left) -> None:
         """A commit stored what was admitted, and deleted what was replayed."""

@@ -14,9 +14,9 @@ from reliamsg.message import Stream
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
-from reliamsg.receiving.state import FAR_EPOCH, Shared
+from reliamsg.receiving.state import FAR_EPOCH, TOO_MANY_STREAMS, Shared
 from reliamsg.store.inbox_rows import HeldFrame
-from reliamsg.store.quarantine import QuarantinedDelivery
+from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.transport.base import Delivery, ReceiverTransport, is_refusal
 from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
@@ -149,6 +149,7 @@ class SiteReceiver:
         if was_read:
             self.lost_at = self.shared.clock()
             self.shared.core.waiting.disconnected(self.name)
+            self.shared.absent.disconnected(self.name)
             pending = self.shared.pending
             pending.tokens = [(site, token) for site, token in pending.tokens if site != self.name]
             for one in pending.quarantined:
@@ -230,6 +231,13 @@ class SiteReceiver:
     def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
         shared, envelope = self.shared, frame.envelope
         stream = envelope.stream
+        if shared.is_absent(stream):
+            shared.absent.wait(
+                stream,
+                None,
+                lambda room: self._take_repair(address, frame, shared.clock(), wall) if room else None,
+            )
+            return
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
             envelope.seq, envelope.last, None, now, repair=True, size=len(frame.data), wall_us=wall,
@@ -310,7 +318,8 @@ class SiteReceiver:
     @property
     def pending(self) -> int:
         """How many deliveries the broker must keep for now."""
-        return self.shared.core.waiting.pending(self.name) + len(self._deferred)
+        waiting = self.shared.core.waiting.pending(self.name) + self.shared.absent.pending(self.name)
+        return waiting + len(self._deferred)
 
     def retry_deferred(self, now: float) -> None:
         """Take in what was too far ahead of its stream, if any stream has gone on; under the lock."""
@@ -328,13 +337,21 @@ class SiteReceiver:
         """Place a sound frame; returns whether its broker may forget it at once."""
         shared, envelope = self.shared, frame.envelope
         stream = stream or envelope.stream
+        if shared.is_absent(stream):
+            shared.absent.wait(stream, self.name, lambda room: self._loaded(delivery, frame, stream, room))
+            shared.due(now)
+            return False
+        if stream not in shared.core.streams and shared.quarantine.holds(stream, TOO_MANY_STREAMS):
+            # What came before it is there. Were it taken in first, the stream might begin with it.
+            self._refuse(delivery, frame, stream)
+            return False
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
             envelope.seq, envelope.last, delivery.token, now, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
         self._feeding.came((envelope.topic, envelope.partition))
         if arrival.refused:
-            self._refuse(delivery, arrival.refused)
+            self._refuse(delivery, frame, stream)
         elif arrival.deferred:
             self._deferred.append((delivery, frame))
             return False
@@ -353,6 +370,14 @@ class SiteReceiver:
             self.duplicate_messages += envelope.count
         return arrival.release
 
+    def _loaded(self, delivery: Delivery, frame: Frame, stream: Stream, there_is_room: bool) -> None:
+        """A delivery's stream was looked for in the inbox."""
+        shared = self.shared
+        if not there_is_room:
+            self._refuse(delivery, frame, stream)
+        elif self._arrive(delivery, frame, shared.clock(), shared.wall_us(), stream):
+            shared.pending.tokens.append((self.name, delivery.token))
+
     def quarantine(self, delivery: Delivery, frame: Frame, reason: str, stream: Stream | None = None) -> bool:
         """Have a sound delivery kept in the inbox, so that its broker may forget it; where there is no room for it
         reading stops, and False is returned."""
@@ -365,6 +390,9 @@ class SiteReceiver:
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
         """Take in what was in quarantine, as if it arrived again; False if there is still no room for it."""
         shared, envelope = self.shared, frame.envelope
+        if shared.is_absent(row.stream):
+            shared.absent.wait(row.stream, None, lambda room: self._replay_loaded(row, frame, room))
+            return True
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
         arrival = shared.core.receive(
@@ -383,18 +411,23 @@ class SiteReceiver:
             self._late(row.stream, frame, arrival.late, wall)
         return True
 
-    def _refuse(self, delivery: Delivery, reason: str) -> None:
+    def _replay_loaded(self, row: QuarantinedDelivery, frame: Frame, there_is_room: bool) -> None:
+        shared = self.shared
+        if not (there_is_room and self.replayed(row, frame, shared.clock(), shared.wall_us())):
+            shared.quarantine.leave(Selection(ids=(row.id,)))
+
+    def _refuse(self, delivery: Delivery, frame: Frame, stream: Stream) -> None:
         """There is no room for another stream. Were it left with the broker it would hold up all others."""
         shared = self.shared
         if not shared.refusing:
             shared.refusing = True
             shared.errors.append(
                 TooManyStreams(
-                    f"{len(shared.core.streams):,} streams are known, which is max_streams: messages of others are"
-                    " refused and set aside"
+                    f"there is no room for another stream ({len(shared.core.streams):,} are in use, and"
+                    f" {shared.core.known_elsewhere:,} more are known): messages of others wait in the quarantine"
                 )
             )
-        self._reject(delivery, Rejected(reason))
+        self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)
 
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
         """Keep what came late for the application to see; it is journalled in any case."""

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from reliamsg.core.consumer import ConsumerCore, Note
+from reliamsg.core.consumer import ConsumerCore, Note, StreamState
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
 from reliamsg.message import Stream
+from reliamsg.receiving.absent import Absent
 from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.ledger import Ledger
@@ -33,6 +34,7 @@ log = logging.getLogger("reliamsg.receiving")
 
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
+TOO_MANY_STREAMS = "too-many-streams"
 FAR_EPOCH = "far-epoch"
 """Why a delivery is in quarantine whose epoch is too far ahead to be believed."""
 MAX_ERRORS_WAITING = 1_000
@@ -131,6 +133,7 @@ class Shared:
         """To be kept by the next commit."""
         self.standing_by = True
         """Another inbox reads, or it is not known yet, whatever locks say."""
+        self.absent = Absent()
         self.lanes: dict[Stream, Lane] = {}
         self.ready: deque[Lane] = deque()
         self.acked: deque[Lane] = deque()
@@ -143,8 +146,7 @@ class Shared:
         """Lanes whose next frame must be read from the inbox."""
         self.cached_bytes = 0
         """Frames in memory that are in the inbox as well."""
-        self.closed = False
-        """Nothing is committed any more."""
+        self.closed = False  # nothing is committed any more
         self.fatal: FatalError | None = None
         self.write_error: InboxWriteError | None = None
         self.spill_error: InboxWriteError | None = None
@@ -172,6 +174,24 @@ class Shared:
         if found is None:
             found = self.lanes[stream] = Lane(self.core.streams[stream], self.owner)
         return found
+
+    def is_absent(self, stream: Stream) -> bool:
+        """Whether the inbox may know a stream that is not in memory: it must be loaded before anything is done."""
+        core = self.core
+        return stream not in core.streams and core.known_elsewhere > 0 and not self.absent.taking
+
+    def forget(self, state: StreamState) -> bool:
+        """Take a retired stream out of memory, if nothing of it is with the application."""
+        stream = state.stream
+        lane = self.lanes.get(stream)
+        if lane is not None and (lane.busy or lane.queued or lane.acks_queued or id(lane) in self.chunks):
+            return False
+        if not self.core.forget(state):
+            return False
+        self.lanes.pop(stream, None)
+        self.pages.pop(stream, None)
+        self.ledger.forget(stream)
+        return True
 
     def note(self, kind: str, **fields: Any) -> None:
         """Journal something that is about no stream."""

@@ -28,6 +28,7 @@ from typing import Literal
 from reliamsg.errors import GroupBusy
 from reliamsg.message import Stream
 from reliamsg.receiving.control import Control
+from reliamsg.receiving.restore import restored
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
 
@@ -203,6 +204,7 @@ class Succession:
         shared, taken = self._shared, 0
         inboxes: dict[str, int] = {}
         told: dict[Stream, int] = {}
+        self._load_told(now)
         for stream, (state, inbox) in self._control.positions.items():
             taken += shared.core.adopt(stream, state.entered, state.position, state.high_water, now)
             shared.settled_elsewhere(stream)
@@ -220,6 +222,14 @@ class Succession:
             log.log(level, "group %s: taken over from inbox %s", shared.group, before or "unknown")
         shared.standing = "took_over" if shared.core.succeeds else ""
         shared.after_core()
+
+    def _load_told(self, now: float) -> None:
+        """Have streams in memory that the other inbox told of, and that this one knows."""
+        core, inbox = self._shared.core, self._shared.inbox
+        if core.known_elsewhere:
+            missing = [stream for stream in self._control.positions if stream not in core.streams]
+            for saved in inbox.load_some(missing):
+                core.restore_retired(restored(saved), now)
 
     def _active(self, now: float) -> None:
         lease = self._lease

@@ -30,6 +30,14 @@ STATES_RESERVED = 2**36
 """States that an opening may number: thousands a second for months, and 2^27 openings before numbers run out."""
 
 
+_UNSETTLED = (
+    "SELECT id FROM stream WHERE joined_epoch IS NULL OR producer = ''"
+    " UNION SELECT stream_id FROM epoch"
+    " WHERE settled != '[]' OR high_water > position OR last IS NOT NULL OR NOT entered"
+    " UNION SELECT stream_id FROM held UNION SELECT stream_id FROM gap UNION SELECT stream_id FROM attempt"
+)
+
+
 class Left(NamedTuple):
     """What a commit did not store in the quarantine, or deleted from it."""
 
@@ -165,9 +173,13 @@ class Inbox:
         found = self._ids.get(stream) or self._new_ids.get(stream)
         if found is None:
             row = connection.execute(
-                "INSERT INTO stream (producer, topic, part, history) VALUES (?, ?, ?, '{}') RETURNING id",
-                stream,
+                "SELECT id FROM stream WHERE producer = ? AND topic = ? AND part = ?", stream
             ).fetchone()
+            if row is None:
+                row = connection.execute(
+                    "INSERT INTO stream (producer, topic, part, history) VALUES (?, ?, ?, '{}') RETURNING id",
+                    stream,
+                ).fetchone()
             found = self._new_ids[stream] = int(row[0])
         return found
 
@@ -327,11 +339,45 @@ class Inbox:
     def load(self) -> list[SavedStream]:
         """Every stream, as the last commit left it."""
         with self._database.translated():
-            return list(self._load(self._database.connection))
+            return list(self._load(self._database.connection, "1", ()))
 
-    def _load(self, connection: sqlite3.Connection) -> Iterator[SavedStream]:
+    def load_unsettled(self) -> list[SavedStream]:
+        """Every stream of which something is not settled, or that was not left as after a clean stop."""
+        with self._database.translated():
+            return list(self._load(self._database.connection, f"id IN ({_UNSETTLED})", ()))
+
+    def load_some(self, streams: Sequence[Stream]) -> list[SavedStream]:
+        """Those of these streams that are known."""
+        names = msgspec.json.encode(streams).decode()
+        where = (
+            "id IN (SELECT stream.id FROM json_each(?) AS wanted JOIN stream ON producer = wanted.value ->> 0"
+            " AND topic = wanted.value ->> 1 AND part = wanted.value ->> 2)"
+        )
+        with self._database.translated():
+            return list(self._load(self._database.connection, where, (names,)))
+
+    def drop_ids(self, streams: Sequence[Stream]) -> None:
+        """These streams are not in memory any more."""
+        for stream in streams:
+            self._ids.pop(stream, None)
+
+    @property
+    def stream_count(self) -> int:
+        """How many streams are known."""
+        return int(self._scalar("SELECT count(*) FROM stream"))
+
+    @property
+    def highest_epoch(self) -> int:
+        """Of all streams."""
+        return int(self._scalar("SELECT coalesce(max(epoch), 0) FROM epoch"))
+
+    def _load(
+        self, connection: sqlite3.Connection, where: str, values: Sequence[object]
+    ) -> Iterator[SavedStream]:
         rows = connection.execute(
-            "SELECT id, producer, topic, part, joined_epoch, joined_first, history FROM stream ORDER BY id"
+            "SELECT id, producer, topic, part, joined_epoch, joined_first, history FROM stream"
+            f" WHERE {where} ORDER BY id",
+            values,
         ).fetchall()
         for stream_id, producer, topic, part, joined_epoch, joined_first, history in rows:
             stream = Stream(producer, topic, part)

@@ -51,6 +51,7 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -72,6 +73,8 @@ _EXTENDED = frozenset(
         "delivered", "redelivered", "acknowledged", "late", "repaired", "consumed",
     }
 )  # fmt: skip
+MAX_TIPS = 20_000
+"""Orders of which the newest row is remembered."""
 _COUNTED = frozenset({"rejected", "drained"})
 """Kinds without a range, of which only the number in the newest row's detail rises, unless there is more to say."""
 _TOLD_EVERY_US = 10_000_000
@@ -189,6 +192,10 @@ class Journal:
         """The transaction that held the latest writes was committed, or undone."""
         if committed:
             self._tips.update(self._staged)
+            if (
+                len(self._tips) > MAX_TIPS
+            ):  # a row whose tip is forgotten is followed by one more, instead of extended
+                self._tips = dict(islice(self._tips.items(), MAX_TIPS // 2, None))
             self.newest_lsn = max(self.newest_lsn, self.latest_written)
         else:
             self.latest_written = self.newest_lsn

@@ -79,9 +79,9 @@ class QuarantineRows:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self.streams: Counter[tuple[Stream, str]] = Counter()
-        """By stream and reason, how many deliveries are committed. Read under the consumer's lock as well: a key that
-        is there or not is all that is looked at."""
+        self._streams: Counter[int] = Counter()
+        """By stream and reason, of which only a hash is kept, how many deliveries are committed."""
+        self._reasons: Counter[str] = Counter()
         self.sources: dict[tuple[str, str], tuple[int, int]] = {}
         """What there was when the inbox was opened: by reason and site, deliveries and their bytes."""
         with database.translated():
@@ -89,7 +89,7 @@ class QuarantineRows:
                 "SELECT reason, site, producer, topic, part, count(*), sum(size) FROM quarantined_delivery"
                 " GROUP BY reason, site, producer, topic, part"
             ):
-                self.streams[Stream(producer, topic, part), reason] += count
+                self._count(Stream(producer, topic, part), reason, count)
                 rows, total = self.sources.get((reason, site), (0, 0))
                 self.sources[reason, site] = (rows + count, total + size)
 
@@ -125,10 +125,42 @@ class QuarantineRows:
         """That is committed."""
         for sign, some in ((1, added), (-1, known), (-1, removed)):
             for one in some:
-                key = (one.stream, one.reason)
-                self.streams[key] += sign
-                if not self.streams[key]:
-                    del self.streams[key]
+                self._count(one.stream, one.reason, sign)
+
+    def _count(self, stream: Stream, reason: str, count: int) -> None:
+        key = hash((stream, reason))
+        self._streams[key] += count
+        self._reasons[reason] += count
+        if not self._streams[key]:
+            del self._streams[key]
+        if not self._reasons[reason]:
+            del self._reasons[reason]
+
+    def may_hold(self, stream: Stream, reason: str) -> bool:
+        """Whether anything of the stream is there for this reason; rarely, also where another stream's is. May be asked
+        on any thread."""
+        return hash((stream, reason)) in self._streams
+
+    def some_streams(self, reason: str, most: int) -> list[Stream]:
+        """Streams of which something is there for this reason, and is not about to be replayed."""
+        if most <= 0 or reason not in self._reasons:
+            return []
+        with self._database.translated():
+            rows = self._database.connection.execute(
+                "SELECT DISTINCT producer, topic, part FROM quarantined_delivery"
+                " WHERE reason = ? AND replay = 0 LIMIT ?",
+                (reason, most),
+            ).fetchall()
+        return [Stream(*row) for row in rows]
+
+    def replay_streams(self, streams: Sequence[Stream], reason: str) -> None:
+        """Mark what is there of these streams for this reason; see :meth:`mark`."""
+        with self._database.transaction() as connection:
+            connection.executemany(
+                "UPDATE quarantined_delivery SET replay = 1"
+                " WHERE producer = ? AND topic = ? AND part = ? AND reason = ?",
+                [(*stream, reason) for stream in streams],
+            )
 
     def page(self, but: Collection[int], max_bytes: int) -> list[QuarantinedDelivery]:
         """Deliveries to be taken in again, in the order of their streams, at least one if there is any and about

@@ -1,0 +1,33 @@
+"""Which streams need not be in memory: those of which everything is settled, committed and told.
+
+A stream is *retired* in two steps. :func:`retire` has it committed as after a clean stop, with an exact high-water
+mark; when that is on disk and it is still idle, the caller forgets it, and restores it when something comes for it.
+"""
+
+from __future__ import annotations
+
+from reliamsg.core.stream import StreamState
+
+__all__ = ["is_idle"]
+
+
+def is_idle(state: StreamState) -> bool:
+    """Whether everything of the stream is settled, and nothing is waited for."""
+    known = state.current
+    if known is None or not state.stream.producer or state.waiting or state.draining or state.finishing:
+        return False
+    if len(state.live) != 1 or state.clock.target is not None or state.asking is not None or state.halted:
+        return False
+    if state.history_changed or state.saving_history or state.declaring or state.attempts or state.arming:
+        return False
+    if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
+        return False
+    if known.highest >= known.position or known.cursor != known.position or known.told:
+        return False
+    if state.adopted is not None and known.epoch < state.adopted.entered[0]:
+        return False
+    if state.handed_out is not None and known.epoch < state.handed_out.epoch:
+        return False
+    if state.heard is not None and state.heard.waiting:
+        return False
+    return known.redelivered_below <= known.position

@@ -1,0 +1,71 @@
+"""Streams that are in the inbox and not in memory, and what came for them until they are loaded.
+
+Only streams of which something is not settled need memory. The others are loaded when a message or a status of them
+comes: what came waits for that here, so that one query serves a burst of arrivals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from reliamsg.message import Stream
+
+__all__ = ["Absent"]
+
+MAX_STATUSES = 10_000
+"""Statuses and repairs that wait; any more are dropped, since they are said, or asked for, again."""
+
+Take = Callable[[bool], None]
+"""Called when the stream is in memory, or (False) there was no room for it there."""
+
+
+class Absent:
+    """What waits for streams to be loaded. Under the consumer's lock."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Stream, list[tuple[str | None, Take]]] = {}
+        self._statuses = 0
+        self.left: list[Stream] = []
+        """Streams that left memory since the inbox was told."""
+        self.taking = False
+        """What waited is being taken in: streams that are not in memory by now are new."""
+
+    def wait(self, stream: Stream, site: str | None, take: Take) -> None:
+        """Something came for a stream. `site`: of a delivery that its broker keeps meanwhile."""
+        if site is None:
+            if self._statuses >= MAX_STATUSES:
+                return
+            self._statuses += 1
+        self._waiting.setdefault(stream, []).append((site, take))
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def disconnected(self, site: str) -> None:
+        """Its broker delivers again what was not acknowledged."""
+        for stream in list(self._waiting):
+            left = [one for one in self._waiting[stream] if one[0] != site]
+            if left:
+                self._waiting[stream] = left
+            else:
+                del self._waiting[stream]
+
+    def pending(self, site: str) -> int:
+        """How many deliveries of a site wait."""
+        return sum(one[0] == site for some in self._waiting.values() for one in some) if self._waiting else 0
+
+    def streams(self, most: int) -> list[Stream]:
+        """Those that are to be loaded next."""
+        return list(islice(self._waiting, most))
+
+    def take(self, stream: Stream, there_is_room: bool) -> None:
+        """Have what waited for a stream taken in, in its order."""
+        some = self._waiting.pop(stream, [])
+        self._statuses -= sum(site is None for site, _ in some)
+        self.taking = True
+        try:
+            for _, take in some:
+                take(there_is_room)
+        finally:
+            self.taking = False

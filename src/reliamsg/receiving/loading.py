@@ -1,0 +1,112 @@
+"""Which streams are in memory: idle ones leave it, and come back when something of them arrives.
+
+On the thread that owns the inbox; one query serves all that came in a step.
+"""
+
+from __future__ import annotations
+
+from reliamsg.errors import FatalError, InboxWriteError
+from reliamsg.receiving.control import Control
+from reliamsg.receiving.restore import restored
+from reliamsg.receiving.state import TOO_MANY_STREAMS, Shared, log
+from reliamsg.store.quarantine import Selection
+
+__all__ = ["Loader"]
+
+AT_ONCE = 1_000
+"""Streams that are loaded, or looked at, in one step."""
+SPARED_S = 0.5
+"""Streams that were used within so long stay, as long as there is room."""
+REVIVE_EVERY_S = 0.5
+
+
+class Loader:
+    """See the module."""
+
+    def __init__(self, shared: Shared, control: Control) -> None:
+        self._shared = shared
+        self._control = control
+        most = shared.core.rules.max_streams
+        self._high = max(1, most * 8 // 10)
+        """With more streams than that in memory idle ones leave."""
+        self._revived_at = float("-inf")
+
+    # -- out of memory ------------------------------------------------------------------------------------
+
+    def retire(self, now: float) -> None:
+        """Have idle streams leave memory, under the lock and before a commit is planned."""
+        shared, core = self._shared, self._shared.core
+        for state in list(core.retiring.values()):
+            report = core.report(state.stream)
+            if core.streams.get(state.stream) is not state:
+                core.retiring.pop(state.stream, None)
+            elif shared.forget(state):
+                self._control.parted(state.stream, report)
+                shared.absent.left.append(state.stream)
+        surplus = len(core.streams) - len(core.retiring) - self._high
+        if surplus >= 0:
+            spared = SPARED_S if len(core.streams) < core.rules.max_streams else 0.0
+            core.retire(now, min(AT_ONCE, 2 * surplus + 100), spared)
+
+    def deadline(self, now: float) -> float | None:
+        """When to look again."""
+        core = self._shared.core
+        if self._shared.absent:
+            return now
+        if core.retiring:
+            return now + 0.01
+        return now + SPARED_S if len(core.streams) > self._high else None
+
+    # -- and back -----------------------------------------------------------------------------------------
+
+    def load(self, now: float) -> None:
+        """Load the streams of which something arrived, and have it taken in."""
+        shared = self._shared
+        with shared.lock:
+            wanted = shared.absent.streams(AT_ONCE)
+            shared.inbox.drop_ids(shared.absent.left)
+            shared.absent.left.clear()
+        try:
+            saved = {one.stream: one for one in shared.inbox.load_some(wanted)} if wanted else {}
+            self._revive(now)
+        except InboxWriteError as error:
+            log.warning("%s: %s", shared.inbox.path, error)
+            return
+        except FatalError as error:
+            with shared.lock:
+                shared.fail(error)
+            return
+        if not wanted:
+            return
+        with shared.lock:
+            core = shared.core
+            for stream in wanted:
+                row = saved.get(stream)
+                room = True
+                if row is not None and stream not in core.streams:
+                    room = len(core.streams) < core.rules.max_streams
+                    if room:
+                        core.restore_retired(restored(row), now)
+                shared.absent.take(stream, room)
+            shared.after_core()
+            shared.due(now)
+
+    def _revive(self, now: float) -> None:
+        """Where there is room for streams again, have their messages leave the quarantine."""
+        shared = self._shared
+        if now < self._revived_at + REVIVE_EVERY_S:
+            return
+        self._revived_at = now
+        with shared.lock:
+            core = shared.core
+            room = min(AT_ONCE, core.rules.max_streams - len(core.streams))
+            if shared.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:
+                room = 0
+        some = shared.inbox.quarantine.some_streams(TOO_MANY_STREAMS, room)
+        if some:
+            shared.inbox.quarantine.replay_streams(some, TOO_MANY_STREAMS)
+        with shared.lock:
+            shared.refusing &= bool(some) or room <= 0
+            if some:
+                shared.quarantine.replay(Selection(ids=()))
+                shared.due(now)
