@@ -548,18 +548,26 @@ class ConsumerCore:
                 self.retiring[stream] = state
                 self._mark(state)
 
-    def forget(self, state: StreamState) -> bool:
-        """Forget a stream that was retired, if its commit is on disk and it is still idle; False where not yet."""
+    def forget(self, state: StreamState, stored: bool) -> bool:
+        """Forget a stream that was retired, if its commit is on disk and it is still idle; False where not yet.
+        `stored`: the inbox knows it."""
         stream, known = state.stream, state.current
-        if stream in self._dirty or known is None or not is_idle(state):
+        if not is_idle(state):
+            del self.retiring[stream]
             return False
-        if known.high_water != known.position or known.safe_position != known.position:
+        if stream in self._dirty:
+            return False
+        # What may have been handed out before an unclean stop stays in the mark.
+        if known is not None and (
+            known.high_water != max(known.position, known.redelivered_below)
+            or known.safe_position != known.position
+        ):
             self._mark(state)
             return False
         del self.streams[stream], self.retiring[stream]
         for found in (self.touched, self.ask_queue, self._timed):
             found.pop(stream, None)
-        self.known_elsewhere += 1
+        self.known_elsewhere += stored
         return True
 
     # -- for the modules that this one is composed of -----------------------------------------------------

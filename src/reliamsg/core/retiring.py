@@ -14,8 +14,15 @@ __all__ = ["is_idle"]
 def is_idle(state: StreamState) -> bool:
     """Whether everything of the stream is settled, and nothing is waited for."""
     known = state.current
-    if known is None or not state.stream.producer or state.waiting or state.draining or state.finishing:
+    if not state.stream.producer or state.waiting or state.draining or state.finishing:
         return False
+    if known is None:  # only its producer's word is known, which will be said again
+        return (
+            not state.live
+            and state.adopted is None
+            and not state.history_changed
+            and not state.saving_history
+        )
     if len(state.live) != 1 or state.clock.target is not None or state.asking is not None or state.halted:
         return False
     if state.history_changed or state.saving_history or state.declaring or state.attempts or state.arming:
@@ -28,6 +35,4 @@ def is_idle(state: StreamState) -> bool:
         return False
     if state.handed_out is not None and known.epoch < state.handed_out.epoch:
         return False
-    if state.heard is not None and state.heard.waiting:
-        return False
-    return known.redelivered_below <= known.position
+    return state.heard is None or not state.heard.waiting

@@ -55,7 +55,8 @@ class Loader:
             return now
         if core.retiring:
             return now + 0.01
-        return now + SPARED_S if len(core.streams) > self._high else None
+        waits = self._shared.inbox.quarantine.has(TOO_MANY_STREAMS)
+        return now + SPARED_S if waits or len(core.streams) >= self._high else None
 
     # -- and back -----------------------------------------------------------------------------------------
 
@@ -100,13 +101,18 @@ class Loader:
         with shared.lock:
             core = shared.core
             room = min(AT_ONCE, core.rules.max_streams - len(core.streams))
+            rows = shared.inbox.quarantine
+            if not rows.has(TOO_MANY_STREAMS):
+                shared.refusing = False
+                return
+            there = [stream for stream in core.streams if rows.may_hold(stream, TOO_MANY_STREAMS)]
             if shared.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:
                 room = 0
-        some = shared.inbox.quarantine.some_streams(TOO_MANY_STREAMS, room)
+        # What is missing of a stream that is in memory must not expire there.
+        some = there + rows.some_streams(TOO_MANY_STREAMS, room)
         if some:
-            shared.inbox.quarantine.replay_streams(some, TOO_MANY_STREAMS)
+            rows.replay_streams(some, TOO_MANY_STREAMS)
         with shared.lock:
-            shared.refusing &= bool(some) or room <= 0
             if some:
                 shared.quarantine.replay(Selection(ids=()))
                 shared.due(now)

@@ -186,7 +186,7 @@ class Shared:
         lane = self.lanes.get(stream)
         if lane is not None and (lane.busy or lane.queued or lane.acks_queued or id(lane) in self.chunks):
             return False
-        if not self.core.forget(state):
+        if not self.core.forget(state, self.inbox.knows(stream)):
             return False
         self.lanes.pop(stream, None)
         self.pages.pop(stream, None)

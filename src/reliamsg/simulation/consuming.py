@@ -21,6 +21,7 @@ from reliamsg.simulation.words import Words
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.store.journal import read_journal
+from reliamsg.store.quarantine import Selection
 from reliamsg.wire.control import State, Status, open_control
 from reliamsg.wire.data import FrameError
 
@@ -68,7 +69,15 @@ class ConsumerProcess(Process):
         self._overheard: list[tuple[float, str, bytes]] = []
         """Control frames that came: when, where and what."""
         self._watch = world.oracle.watches[name] = Stopwatch(world.scheduler.now)
+        world.oracle.quarantines[name] = self._is_quarantined
         self._words = Words(world.oracle, group, name, world.keys, settings["takeover_timeout"])
+
+    def _is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
+        """Whether a message is in the inbox's quarantine, as that is on disk."""
+        if self._inbox is None:
+            return False
+        found = self._inbox.quarantine.select(Selection(stream=stream))
+        return any(one.epoch == epoch and one.first <= seq <= one.last for one in found)
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal
@@ -121,6 +121,8 @@ class Oracle:
         """Dead letters in the group's inboxes, in the end."""
         self.watches, self.passages = dict[str, Stopwatch](), defaultdict[str, Passages](Passages)
         """By consumer; by group."""
+        self.quarantines: dict[str, Callable[[Stream, int, int], bool]] = {}
+        """By consumer: whether a number of an epoch of a stream is in its quarantine."""
         self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
@@ -227,6 +229,8 @@ class Oracle:
         for epoch, first, last in spans:
             for message in self._let_go[group]:
                 if message.epoch == epoch and first <= message.seq <= last and stream_of(message) == stream:
+                    if self.quarantines[consumer](stream, epoch, message.seq):
+                        continue  # it is safe there, and will be taken in
                     self.violate(
                         "let_go_unsafe", f"{message} is lacking at {consumer}, and its broker let it go"
                     )

@@ -31,7 +31,7 @@ STATES_RESERVED = 2**36
 
 
 _UNSETTLED = (
-    "SELECT id FROM stream WHERE joined_epoch IS NULL OR producer = ''"
+    "SELECT id FROM stream WHERE producer = ''"
     " UNION SELECT stream_id FROM epoch"
     " WHERE settled != '[]' OR high_water > position OR last IS NOT NULL OR NOT entered"
     " UNION SELECT stream_id FROM held UNION SELECT stream_id FROM gap UNION SELECT stream_id FROM attempt"
@@ -355,6 +355,10 @@ class Inbox:
         )
         with self._database.translated():
             return list(self._load(self._database.connection, where, (names,)))
+
+    def knows(self, stream: Stream) -> bool:
+        """Whether a stream that is in memory has a row."""
+        return stream in self._ids
 
     def drop_ids(self, streams: Sequence[Stream]) -> None:
         """These streams are not in memory any more."""

@@ -141,6 +141,10 @@ class QuarantineRows:
         on any thread."""
         return hash((stream, reason)) in self._streams
 
+    def has(self, reason: str) -> bool:
+        """Whether anything is there for this reason."""
+        return reason in self._reasons
+
     def some_streams(self, reason: str, most: int) -> list[Stream]:
         """Streams of which something is there for this reason, and is not about to be replayed."""
         if most <= 0 or reason not in self._reasons:
@@ -158,7 +162,7 @@ class QuarantineRows:
         with self._database.transaction() as connection:
             connection.executemany(
                 "UPDATE quarantined_delivery SET replay = 1"
-                " WHERE producer = ? AND topic = ? AND part = ? AND reason = ?",
+                " WHERE producer = ? AND topic = ? AND part = ? AND reason = ? AND replay = 0",
                 [(*stream, reason) for stream in streams],
             )
 
