@@ -11,7 +11,7 @@
     │   ├── OutboxWriteError      publish(): the disk is full or read-only; nothing was stored
     │   ├── InboxWriteError       the inbox could not be written; reading stops until it can
     │   ├── InboxFull             on_error: the inbox is full, and brokers keep the rest until there is room
-    │   ├── TooManyStreams        on_error: messages of streams beyond max_streams are refused
+    │   ├── TooManyStreams        on_error: messages of further streams wait in the quarantine
     │   ├── FarEpoch              an epoch too far ahead is in quarantine, and its producer does not answer
     │   └── GapError              iterating: messages are missing; accept() the gap or go on waiting
     │       └── GapHeld           on_error: messages of one stream are missing; it waits, all others go on
@@ -143,10 +143,10 @@ class InboxFull(TransientError):
 
 
 class TooManyStreams(TransientError):
-    """A consumer knows ``max_streams`` streams already and refuses the messages of others.
+    """There is no room for another stream: ``max_streams`` are in use, or ``max_known_streams`` are known.
 
-    They are counted, journalled and set aside like unusable ones, and acknowledged to the broker; streams that
-    are known go on. Reported through ``on_error``, once.
+    Messages of others wait in the inbox's quarantine until there is room; streams that are known go on. Reported
+    through ``on_error``, once for each time.
     """
 
 
