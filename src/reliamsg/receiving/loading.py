@@ -109,7 +109,11 @@ class Loader:
             if shared.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:
                 room = 0
         # What is missing of a stream that is in memory must not expire there.
-        some = there + rows.some_streams(TOO_MANY_STREAMS, room)
+        put_off = shared.quarantine.put_off
+        for stream in [stream for stream, until in put_off.items() if until <= now]:
+            del put_off[stream]
+        more = rows.some_streams(TOO_MANY_STREAMS, room + len(put_off)) if room > 0 else []
+        some = [stream for stream in there + more if stream not in put_off][: len(there) + max(room, 0)]
         if some:
             rows.replay_streams(some, TOO_MANY_STREAMS)
         with shared.lock:

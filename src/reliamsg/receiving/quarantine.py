@@ -40,6 +40,8 @@ class Quarantine:
         """Deliveries that are admitted and not committed."""
         self.replaying: set[int] = set()
         """Ids of deliveries that are being taken in."""
+        self.put_off: dict[Stream, float] = {}
+        """Streams of which something could not be taken in when there was room, and when it is tried again."""
         self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
         """What is to be replayed, or (False) not any more. The first has the table looked at once."""
 

@@ -40,6 +40,8 @@ ASKED_WITHIN_S = 3.0
 MAX_LATE_BYTES = 64 * 1024 * 1024
 """Late messages that wait in the inbox until the application has seen them; any more are only counted."""
 
+TRY_AGAIN_S = 30.0
+"""What could not be taken in from the quarantine, though there was room for its stream, gives way to others so long."""
 LOG_EVERY_S = 1.0
 """Rejected deliveries of one kind are logged at most so often, with their number."""
 
@@ -400,6 +402,8 @@ class SiteReceiver:
             row.id, now, size=len(frame.data), replayed=True, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
         if arrival.refused or arrival.deferred or arrival.far:
+            if row.reason == TOO_MANY_STREAMS:
+                shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
             return False
         if arrival.new:
             shared.lane(row.stream).take_in(Holding.of(frame, arrival.new, row.site, now, wall))
