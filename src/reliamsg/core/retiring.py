@@ -25,7 +25,7 @@ def is_idle(state: StreamState) -> bool:
         )
     if len(state.live) != 1 or state.clock.target is not None or state.asking is not None or state.halted:
         return False
-    if state.history_changed or state.saving_history or state.declaring or state.attempts or state.arming:
+    if state.history_changed or state.saving_history or state.declaring or state.arming:
         return False
     if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
         return False
