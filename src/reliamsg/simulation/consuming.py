@@ -122,7 +122,8 @@ class ConsumerProcess(Process):
         s = self.settings
         return Rules(
             max_unacknowledged=s["max_unacknowledged"], max_deliveries=s["max_deliveries"],
-            gap_timeout=s["gap_timeout"], max_streams=s["max_streams"], skip_gaps=s["on_gap"] == "skip",
+            gap_timeout=s["gap_timeout"], max_streams=s["max_streams"],
+            max_known_streams=s["max_known_streams"], skip_gaps=s["on_gap"] == "skip",
             hold_gaps=s["on_gap"] == "hold", signed=self.world.keys is not None,
             nak_delay=s["nak_delay"], repair_timeout=s["repair_timeout"], seed=self.random.getrandbits(32),
         )  # fmt: skip

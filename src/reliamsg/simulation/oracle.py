@@ -120,9 +120,8 @@ class Oracle:
         self.letters: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Dead letters in the group's inboxes, in the end."""
         self.watches, self.passages = dict[str, Stopwatch](), defaultdict[str, Passages](Passages)
-        """By consumer; by group."""
+        # By consumer; by group. Then by consumer: whether a number of an epoch of a stream is in its quarantine.
         self.quarantines: dict[str, Callable[[Stream, int, int], bool]] = {}
-        """By consumer: whether a number of an epoch of a stream is in its quarantine."""
         self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
