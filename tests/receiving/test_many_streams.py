@@ -6,11 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.core.horizon import FAR_MS
 from reliamsg.errors import TooManyStreams
-from tests.receiving.tools import Bench, body_of, send, seqs
+from reliamsg.message import Message, Prev, Stream
+from reliamsg.receiving import loading
+from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
+from reliamsg.store.quarantine import Selection
+from reliamsg.wire.address import group_address
+from reliamsg.wire.limits import CHALLENGE_BYTES
+from tests.receiving.control_tools import FakeProducer
+from tests.receiving.test_journals import rows
+from tests.receiving.tools import GROUP, TOPIC, Bench, body_of, frame, send, seqs
 
 STREAMS = 600
 MOST = 60
+STREAM = Stream("p", TOPIC, 0)
 
 
 def publish(bench: Bench, first: int, last: int, site: str = "dc1") -> None:
@@ -125,3 +135,135 @@ def test_what_is_acknowledged_twice_after_its_stream_left_memory_is_no_matter(tm
     send(bench.network["dc1"], 2, 2, producer="first")
     bench.settle(1.0)
     assert seqs(bench.take()) == [2]
+
+
+def fill(bench: Bench) -> Message:
+    """Have a stream use up the room for streams; returns the message that is not acknowledged yet."""
+    send(bench.network["dc1"], 1, 1, producer="busy")
+    bench.settle()
+    (message,) = bench.take(ack=False)
+    return message
+
+
+def leave(bench: Bench, busy: Message) -> None:
+    """Have that stream leave memory."""
+    busy.ack()
+    bench.settle(0.1)
+    assert bench.take() == []
+    bench.settle(0.9)
+
+
+def test_a_gap_does_not_expire_while_what_is_missing_is_in_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "inbox.db", max_streams=1, gap_timeout=3.0, skip_gaps=True)
+    dc1 = bench.network["dc1"]
+    send(dc1, 1, 1)
+    bench.settle(1.0)
+    assert seqs(bench.take()) == [1]
+    bench.settle(1.0)
+    busy = fill(bench)
+    monkeypatch.setattr(loading, "REVIVE_EVERY_S", 20.0)
+    for seq in (2, 3):
+        send(dc1, seq, seq)
+    bench.settle(0.1)
+    assert len(bench.inbox.quarantine.select(Selection())) == 2
+    leave(bench, busy)
+    send(dc1, 5, 5)  # the stream is loaded for this
+    bench.settle(10.0)
+    assert [stream.producer for stream in bench.engine.shared.core.streams] == ["p"]
+    assert bench.take() == []
+    bench.settle(12.0)
+    assert seqs(bench.take()) == [2, 3]
+    assert rows(bench.path, "declared") == []
+    bench.settle(4.0)
+    assert [(row.first, row.last) for row in rows(bench.path, "declared")] == [(4, 4)]  # nobody has that
+    assert seqs(bench.take()) == [5]
+
+
+@pytest.mark.parametrize("what", ["message", "repair", "status"])
+def test_a_stream_begins_with_what_is_in_quarantine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    bench = Bench(tmp_path / "inbox.db", max_streams=1, gap_timeout=3.0, skip_gaps=True)
+    producer = FakeProducer(bench)
+    busy = fill(bench)
+    monkeypatch.setattr(loading, "REVIVE_EVERY_S", 20.0)
+    send(bench.network["dc1"], 1, 3)
+    bench.settle(0.1)
+    leave(bench, busy)
+    if what == "message":
+        send(bench.network["dc1"], 4, 5)
+    elif what == "repair":
+        producer.tell(group_address(GROUP), frame(4, 5))
+    else:
+        producer.status((4, 5))  # it has let go of the others
+    bench.settle(10.0)
+    assert bench.engine.shared.core.streams == {}
+    assert bench.take() == []
+    bench.settle(12.0)
+    got = seqs(bench.take())
+    assert got[:3] == [1, 2, 3]
+    if what != "message":
+        send(bench.network["dc2"], 4, 5)
+        bench.settle()
+        got += seqs(bench.take())
+    assert got == [1, 2, 3, 4, 5]
+    assert rows(bench.path, "declared", "late") == []
+
+
+def test_what_finds_no_room_again_is_tried_as_soon_as_there_is_some(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "inbox.db", max_streams=1)
+    busy = fill(bench)
+    send(bench.network["dc1"], 1, 3)
+    bench.settle(0.1)
+    with bench.engine.shared.lock:
+        bench.engine.shared.quarantine.replay(Selection(reason=TOO_MANY_STREAMS))
+    bench.settle(1.0)
+    assert bench.take() == []
+    leave(bench, busy)
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_that_an_epoch_was_vouched_for_survives_leaving_memory(tmp_path: Path, clean: bool) -> None:
+    bench = Bench(tmp_path / "inbox.db", max_streams=2)
+    far = 10**6 + FAR_MS
+    shared = bench.engine.shared
+    with shared.lock:
+        assert shared.core.is_far(STREAM, far)
+        assert shared.core.vouch(STREAM, far)
+    for number in range(3):
+        send(bench.network["dc1"], 1, 1, producer=f"p{number}")
+        bench.settle(1.0)
+        bench.take()
+    assert STREAM not in shared.core.streams
+    bench.reopen(clean=clean)
+    shared = bench.engine.shared
+    assert STREAM not in shared.core.streams
+    send(bench.network["dc1"], 1, 2, epoch=far)
+    bench.settle()
+    assert seqs(bench.take()) == [1, 2]
+    assert rows(bench.path, "quarantined") == []
+
+
+def test_what_is_too_far_ahead_leaves_the_quarantine_once_its_producer_has_answered(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "inbox.db", max_streams=1)
+    far = 10**6 + FAR_MS
+    producer = FakeProducer(bench, epoch=far)
+    busy = fill(bench)
+    send(bench.network["dc1"], 1, 2)
+    bench.settle(0.1)
+    send(bench.network["dc1"], 1, 3, epoch=far, prev=Prev(10, 77, 2))
+    bench.settle(0.1)
+    assert len(bench.inbox.quarantine.select(Selection(reason=TOO_MANY_STREAMS))) == 2
+    leave(bench, busy)
+    bench.settle(1.0)
+    assert seqs(bench.take()) == [1, 2]
+    assert seqs(bench.take()) == []
+    nonce = [state.nonce for state in producer.states() if len(state.nonce) == CHALLENGE_BYTES][-1]
+    producer.status((10, 77, 1, 2), (far, 77, 1, 3), to=group_address(GROUP), nonces=[nonce])
+    bench.settle(3.0)
+    assert seqs(bench.take()) == [1, 2, 3]
+    assert bench.inbox.quarantine.select(Selection()) == []

@@ -36,7 +36,7 @@ from reliamsg.core.report import Report
 from reliamsg.core.retiring import is_idle
 from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
 from reliamsg.core.stream import Doubt, Note, Snapshot, StreamState
-from reliamsg.core.ticking import tick_stream
+from reliamsg.core.ticking import Kept, tick_stream
 from reliamsg.core.waiting import QUARANTINE, REPAIRS, WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
 
@@ -448,15 +448,16 @@ class ConsumerCore:
             return False
         return declare(self, state, gap, now)
 
-    def tick(self, now: float, paused: bool = False) -> float | None:
+    def tick(self, now: float, paused: bool = False, kept: Kept | None = None) -> float | None:
         """Let the clocks run up to `now`, or (`paused`) all but those of gaps: what is missing may be at a broker, and
-        can't be taken in before the application goes on. Returns when to call again; None when nothing is timed."""
+        can't be taken in before the application goes on. A gap of which the caller has anything `kept`, to be given
+        later, does not expire. Returns when to call again; None when nothing is timed."""
         deadline: float | None = now + 0.05 if self.ask_queue else None
         connected = self.waiting.any_connected
         for state in list(self._timed.values()):
             at: float | None = state.look_at
             if state.look_at <= now:
-                at = tick_stream(self, state, now, connected, paused)
+                at = tick_stream(self, state, now, connected, paused, kept)
                 state.look_at = 0.0 if at is None else at
             if at is None:
                 del self._timed[state.stream]

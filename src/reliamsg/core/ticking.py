@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from reliamsg.core.asking import look
 from reliamsg.core.hearing import settle_heard
 from reliamsg.core.passage import expire
 from reliamsg.core.stream import StreamState
+from reliamsg.message import Stream
 
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
 
-__all__ = ["tick_stream"]
+__all__ = ["Kept", "tick_stream"]
+
+Kept = Callable[[Stream, tuple[int, int]], bool]
+"""Whether who calls keeps anything of a stream, up to this epoch and number, that was not taken in yet."""
 
 POLL_S = 0.5
 """Clocks that stand still are looked at as often: what sets them going again need not tell."""
 
 
 def tick_stream(
-    core: ConsumerCore, state: StreamState, now: float, connected: bool, paused: bool
+    core: ConsumerCore, state: StreamState, now: float, connected: bool, paused: bool, kept: Kept | None
 ) -> float | None:
     """Let a stream's clocks run up to `now`; returns when to look at it again, None when nothing of it is timed."""
     times = [
         settle_heard(core, state, now),
         _retry(core, state, now),
-        _tick_clock(core, state, now, connected and not paused),
+        _tick_clock(core, state, now, connected and not paused, kept),
         look(core, state, now, connected),
     ]
     return min((at for at in times if at is not None), default=None)
@@ -40,10 +45,12 @@ def _retry(core: ConsumerCore, state: StreamState, now: float) -> float | None:
     return None
 
 
-def _tick_clock(core: ConsumerCore, state: StreamState, now: float, counts: bool) -> float | None:
+def _tick_clock(
+    core: ConsumerCore, state: StreamState, now: float, counts: bool, kept: Kept | None
+) -> float | None:
     clock = state.clock
     idle = not state.draining and state.unacknowledged == 0
-    while idle and _is_removed(state) and not clock.decided:
+    while idle and _is_removed(state) and not clock.decided and not _is_kept(state, kept):
         clock.decided = True
         expire(core, state, now)
         idle = not state.draining and state.unacknowledged == 0
@@ -58,6 +65,9 @@ def _tick_clock(core: ConsumerCore, state: StreamState, now: float, counts: bool
         known = state.live.get(epoch)
         core.note_range("gap_opened", state, epoch, known.incarnation if known else 0, first, last or 0)
     if elapsed >= core.rules.gap_timeout:
+        if _is_kept(state, kept):
+            clock.rewind()
+            return now + POLL_S
         expire(core, state, now)
         if clock.target is None or state.hold.by is not None:
             return None
@@ -65,6 +75,18 @@ def _tick_clock(core: ConsumerCore, state: StreamState, now: float, counts: bool
         core.mark(state)
     left = core.rules.gap_timeout - clock.elapsed
     return now + min(max(left, 0.001), POLL_S)
+
+
+def _is_kept(state: StreamState, kept: Kept | None) -> bool:
+    """Whether anything of the gap at the head need not be waited for: who calls has it, and will have it taken in."""
+    target = state.clock.target
+    if kept is None or target is None:
+        return False
+    epoch, _, last = target
+    if last is not None:
+        return kept(state.stream, (epoch, last))
+    later = state.next_epoch()
+    return later is not None and kept(state.stream, (later.epoch, 0))
 
 
 def _is_removed(state: StreamState) -> bool:

@@ -25,6 +25,7 @@ from reliamsg.errors import FarEpoch
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.receiving.lease import make_nonce, parse_nonce
+from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import FAR_EPOCH, Shared, log
 from reliamsg.wire.address import (
@@ -179,10 +180,15 @@ class Control:
                 shared.absent.wait(announced.stream, None, partial(self._status_loaded, site, one))
                 shared.due(now)
                 continue
+            if announced.stream not in shared.core.streams and shared.quarantine.waits(announced.stream):
+                # The stream begins with what is there. By what is told it might begin behind that.
+                site.refuse_status(TOO_MANY_STREAMS)
+                continue
             moves = shared.core.moves
             refused = shared.core.announce(site.name, announced, now, shared.wall_us())
             if shared.core.moves != moves:
                 shared.settled_elsewhere(announced.stream)
+                shared.quarantine.put_off.pop(announced.stream, None)  # it may not be too far ahead any more
             if refused:
                 site.refuse_status(refused)
             else:

@@ -265,7 +265,7 @@ class ReceivingEngine:
         shared = self.shared
         if not shared.holds or shared.barred:
             return None
-        return shared.core.tick(now, self.fullness.waits_for_application(now))
+        return shared.core.tick(now, self.fullness.waits_for_application(now), self._loader.keeps)
 
     def _check_busy(self, now: float) -> None:
         for since, site in self._busy_sites():

@@ -6,9 +6,11 @@ On the thread that owns the inbox; one query serves all that came in a step.
 from __future__ import annotations
 
 from reliamsg.errors import FatalError, InboxWriteError
+from reliamsg.message import Stream
 from reliamsg.receiving.control import Control
+from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
 from reliamsg.receiving.restore import restored
-from reliamsg.receiving.state import TOO_MANY_STREAMS, Shared, log
+from reliamsg.receiving.state import Shared, log
 from reliamsg.store.quarantine import Selection
 
 __all__ = ["Loader"]
@@ -92,6 +94,18 @@ class Loader:
             shared.after_core()
             shared.due(now)
 
+    def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
+        """Whether the quarantine holds anything of a stream, up to this epoch and number, for want of room; also where
+        that can't be read. Under the lock."""
+        shared = self._shared
+        try:
+            return shared.quarantine.keeps(stream, position)
+        except InboxWriteError as error:
+            log.warning("%s: %s", shared.inbox.path, error)
+        except FatalError as error:
+            shared.fail(error)
+        return True
+
     def _revive(self, now: float) -> None:
         """Where there is room for streams again, have their messages leave the quarantine."""
         shared = self._shared
@@ -108,10 +122,11 @@ class Loader:
             there = [stream for stream in core.streams if rows.may_hold(stream, TOO_MANY_STREAMS)]
             if shared.barred or core.known_elsewhere + len(core.streams) >= core.rules.max_known_streams:
                 room = 0
-        # What is missing of a stream that is in memory must not expire there.
-        put_off = shared.quarantine.put_off
-        for stream in [stream for stream, until in put_off.items() if until <= now]:
-            del put_off[stream]
+            # What is there of a stream that is in memory comes first: it may be what that one lacks.
+            put_off = shared.quarantine.put_off
+            for stream in [stream for stream, until in put_off.items() if until <= now]:
+                del put_off[stream]
+            put_off = dict(put_off)
         more = rows.some_streams(TOO_MANY_STREAMS, room + len(put_off)) if room > 0 else []
         some = [stream for stream in there + more if stream not in put_off][: len(there) + max(room, 0)]
         if some:

@@ -17,7 +17,10 @@ from reliamsg.store.inbox import Left
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
 from reliamsg.wire.data import Frame
 
-__all__ = ["Quarantine"]
+__all__ = ["TOO_MANY_STREAMS", "Quarantine"]
+
+TOO_MANY_STREAMS = "too-many-streams"
+"""Why a delivery is there whose stream there was no room for."""
 
 ROW_BYTES = 512
 """What a row takes besides the frame."""
@@ -36,12 +39,13 @@ class Quarantine:
                 for (reason, site), (count, size) in rows.sources.items()
             },
         )
-        self._admitting: dict[Stream, int] = {}
-        """Deliveries that are admitted and not committed."""
+        self._admitting: dict[tuple[Stream, str], int] = {}
+        """By stream and reason, deliveries that are admitted and not committed."""
         self.replaying: set[int] = set()
         """Ids of deliveries that are being taken in."""
         self.put_off: dict[Stream, float] = {}
-        """Streams of which something could not be taken in when there was room, and when it is tried again."""
+        """Streams of which something is too far ahead to be taken in though there is room, and when it is tried
+        again. What else there was of them came first."""
         self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
         """What is to be replayed, or (False) not any more. The first has the table looked at once."""
 
@@ -57,7 +61,7 @@ class Quarantine:
         if not self._room.take(f"{reason} {site}", len(frame.data) + ROW_BYTES):
             return None
         envelope = frame.envelope
-        self._admitting[stream] = self._admitting.get(stream, 0) + 1
+        self._admitting[stream, reason] = self._admitting.get((stream, reason), 0) + 1
         return QuarantinedDelivery(
             reason, site, stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
             len(frame.data), received_us, frame.data,
@@ -65,14 +69,25 @@ class Quarantine:
 
     def holds(self, stream: Stream, reason: str) -> bool:
         """Whether anything of the stream is there for this reason."""
-        return self._rows.may_hold(stream, reason) or stream in self._admitting
+        return self._rows.may_hold(stream, reason) or (stream, reason) in self._admitting
+
+    def waits(self, stream: Stream) -> bool:
+        """Whether what is there of a stream for want of room comes before anything else of it that arrives."""
+        return stream not in self.put_off and self.holds(stream, TOO_MANY_STREAMS)
+
+    def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
+        """Whether anything of a stream, up to this epoch and number, is there for want of room, and is not being taken
+        in. On the thread that owns the inbox."""
+        return (stream, TOO_MANY_STREAMS) in self._admitting or self._rows.reaches_below(
+            stream, TOO_MANY_STREAMS, position, self.replaying
+        )
 
     def committed(self, added: Iterable[QuarantinedDelivery], left: Left) -> None:
         """A commit stored what was admitted, and deleted what was replayed."""
         for one in added:
-            count = self._admitting.pop(one.stream) - 1
+            count = self._admitting.pop((one.stream, one.reason)) - 1
             if count:
-                self._admitting[one.stream] = count
+                self._admitting[one.stream, one.reason] = count
         self.freed(left.known)
         self.freed(left.removed)
 

@@ -14,7 +14,8 @@ from reliamsg.message import Stream
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
-from reliamsg.receiving.state import FAR_EPOCH, TOO_MANY_STREAMS, Shared
+from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
+from reliamsg.receiving.state import FAR_EPOCH, Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.transport.base import Delivery, ReceiverTransport, is_refusal
@@ -240,6 +241,8 @@ class SiteReceiver:
                 lambda room: self._take_repair(address, frame, shared.clock(), wall) if room else None,
             )
             return
+        if stream not in shared.core.streams and shared.quarantine.waits(stream):
+            return
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
             envelope.seq, envelope.last, None, now, repair=True, size=len(frame.data), wall_us=wall,
@@ -343,7 +346,7 @@ class SiteReceiver:
             shared.absent.wait(stream, self.name, lambda room: self._loaded(delivery, frame, stream, room))
             shared.due(now)
             return False
-        if stream not in shared.core.streams and shared.quarantine.holds(stream, TOO_MANY_STREAMS):
+        if stream not in shared.core.streams and shared.quarantine.waits(stream):
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
@@ -402,7 +405,7 @@ class SiteReceiver:
             row.id, now, size=len(frame.data), replayed=True, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
         if arrival.refused or arrival.deferred or arrival.far:
-            if row.reason == TOO_MANY_STREAMS:
+            if row.reason == TOO_MANY_STREAMS and not arrival.refused:
                 shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
             return False
         if arrival.new:
@@ -423,6 +426,7 @@ class SiteReceiver:
     def _refuse(self, delivery: Delivery, frame: Frame, stream: Stream) -> None:
         """There is no room for another stream. Were it left with the broker it would hold up all others."""
         shared = self.shared
+        shared.quarantine.put_off.pop(stream, None)
         if not shared.refusing:
             shared.refusing = True
             shared.errors.append(

@@ -34,7 +34,6 @@ log = logging.getLogger("reliamsg.receiving")
 
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
-TOO_MANY_STREAMS = "too-many-streams"
 FAR_EPOCH = "far-epoch"
 """Why a delivery is in quarantine whose epoch is too far ahead to be believed."""
 MAX_ERRORS_WAITING = 1_000

@@ -157,6 +157,23 @@ class QuarantineRows:
             ).fetchall()
         return [Stream(*row) for row in rows]
 
+    def reaches_below(
+        self, stream: Stream, reason: str, position: tuple[int, int], but: Collection[int]
+    ) -> bool:
+        """Whether any delivery of the stream, but those with an id in `but`, is there for this reason and begins at
+        `position` (epoch and number) or before."""
+        if not self.may_hold(stream, reason):
+            return False
+        with self._database.translated():
+            cursor = self._database.connection.execute(
+                "SELECT id FROM quarantined_delivery WHERE producer = ? AND topic = ? AND part = ? AND reason = ?"
+                " AND (epoch, first) <= (?, ?)",
+                (*stream, reason, *position),
+            )
+            found = any(number not in but for (number,) in cursor)
+            cursor.close()
+        return found
+
     def replay_streams(self, streams: Sequence[Stream], reason: str) -> None:
         """Mark what is there of these streams for this reason; see :meth:`mark`."""
         with self._database.transaction() as connection:
