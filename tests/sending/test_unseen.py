@@ -44,7 +44,7 @@ def opened(network: MemoryNetwork, tmp_path: Path) -> Iterator[Open]:
 
     yield make
     for producer in made:
-        producer.close(timeout=5.0)
+        producer.close(timeout=0.0)
 
 
 @contextmanager

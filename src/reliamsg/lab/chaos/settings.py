@@ -58,7 +58,8 @@ CONSUMER: dict[str, tuple[Any, ...]] = {
     "max_unacknowledged": (1, 50, 1_000),
     "max_inbox_bytes": (32 * KB, 1 * MB, 256 * MB),
     "max_quarantine_bytes": (1 * MB, 64 * MB),
-    "max_streams": (8, 10_000),
+    "max_streams": (2, 8, 10_000),
+    "max_known_streams": (16, 5_000_000),
     "nak_delay": (0.05, 0.5, 2.0),
     "repair_timeout": (60.0, 300.0),
     "standby": (False, False, True),
@@ -97,7 +98,7 @@ ROLES: dict[str, dict[str, tuple[Any, ...]]] = {
 NOT_DRAWN: dict[str, dict[str, str]] = {
     "site": {
         "name": "an address", "url": "an address", "tls": "the fault proxies stand before plain connections",
-        "credentials": "brokers of the run admit everybody",
+        "credentials": "brokers of the run admit everybody", "auth": "brokers of the run admit everybody",
         "declare": "what others must declare first has tests of its own",
     },
     "producer": {
