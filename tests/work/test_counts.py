@@ -91,7 +91,7 @@ PUBLISHING = {
 """By how many messages are published at once."""
 
 CONSUMING = {
-    1: Work(2_000, 14_300, 2_000, 1_530_000, 300),
+    1: Work(2_000, 14_300, 2_000, 1_580_000, 300),
     100: Work(20, 145, 20, 23_000, 30),
     500: Work(4, 30, 4, 11_000, 60),
 }
