@@ -25,7 +25,7 @@ chaos: setup  ## All scenarios of the chaos laboratory once, as root; reports an
 	@rm -rf build/chaos
 	@$(BIN)/reliamsg chaos run all --json --dir build/chaos
 
-test: setup  ## All tests at small sizes, about 8 minutes on 2 cores
+test: setup  ## All tests at small sizes, about 10 minutes on 2 cores
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@$(MAKE) --no-print-directory --keep-going -j 2 tests-side-by-side tests-with-spark
 

@@ -63,6 +63,7 @@ def test_shared_node_tells_its_queues(rabbit: RabbitNode, unique: str) -> None:
         rabbit.ctl("no_such_command")
 
 
+@pytest.mark.integrations
 def test_sigkill_keeps_durable_messages_and_leaves_no_process(make_rabbit: Callable[..., RabbitNode]) -> None:
     node = make_rabbit()
     for kind in ("quorum", "classic"):
@@ -95,6 +96,7 @@ def test_sigkill_keeps_durable_messages_and_leaves_no_process(make_rabbit: Calla
     assert node.queues() == {}
 
 
+@pytest.mark.integrations
 def test_mqtt_plugin_tls_and_pause(make_rabbit: Callable[..., RabbitNode], tmp_path: Path) -> None:
     files = write_certificates(tmp_path)
     node = make_rabbit(plugins=["rabbitmq_mqtt", "rabbitmq_stream"], tls=files, config=["heartbeat = 7"])
@@ -118,6 +120,7 @@ def test_mqtt_plugin_tls_and_pause(make_rabbit: Callable[..., RabbitNode], tmp_p
         assert channel.connection.is_open
 
 
+@pytest.mark.integrations
 def test_two_nodes_of_one_name_side_by_side(
     make_rabbit: Callable[..., RabbitNode], rabbit: RabbitNode
 ) -> None:

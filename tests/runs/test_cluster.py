@@ -188,7 +188,7 @@ def assert_it_mattered(plain: Control) -> None:
         assert sum(plain.lost(number) for number in plain.pairs) > 0, "the cluster lost nothing"
 
 
-@pytest.mark.long
+@pytest.mark.integrations
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "cluster", [*QUICK, *(pytest.param(mode, marks=full) for mode in SLOW)], indirect=True
