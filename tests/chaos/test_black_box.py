@@ -138,7 +138,20 @@ def test_every_value_is_drawn_and_accepted(seed: int) -> None:
 
 
 @pytest.mark.integrations
-def test_a_black_box_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
-    arguments = ["--black-box", "--runs", "4", "--jobs", "2", "--seed", str(seed), "--dir", str(tmp_path)]
+def test_a_black_box_campaign(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, size: Callable[[int, int], int]
+) -> None:
+    """A look whether it works; what proves something is a campaign of hundreds."""
+    arguments = [
+        "--black-box",
+        "--runs",
+        str(size(2, 40)),
+        "--jobs",
+        "2",
+        "--seed",
+        str(seed),
+        "--dir",
+        str(tmp_path),
+    ]
     assert main(["chaos", "campaign", *arguments]) in (Status.OK, Status.INCOMPLETE)
     assert "NOT OK" not in capsys.readouterr().out

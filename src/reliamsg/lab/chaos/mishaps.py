@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,17 @@ from reliamsg.lab.proxy import TcpProxy
 from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.wire.address import group_queue
 
-__all__ = ["FAULT", "Brokers", "Mishaps", "Strike", "of_brokers", "of_paths", "stop_for", "struck"]
+__all__ = [
+    "FAULT",
+    "Brokers",
+    "Mishaps",
+    "Strike",
+    "make_room",
+    "of_brokers",
+    "of_paths",
+    "stop_for",
+    "struck",
+]
 
 FAULT = "fault: "
 """How the event of a fault begins."""
@@ -117,7 +127,7 @@ class Mishaps:
         rng = context.rng
 
         def restart(app: App) -> None:
-            self._make_room()  # it would not start on a full disk, and says so
+            make_room(self._disks)  # it would not start on a full disk, and says so
             app.kill()
             app.start()
 
@@ -127,13 +137,9 @@ class Mishaps:
             "process stopped": lambda: stop_for(rng.choice((t.producer, t.consumer)), rng.uniform(0.2, 2.5)),
         }
 
-    def _make_room(self) -> None:
-        for disk in self._disks.values():
-            (disk / "filler").unlink(missing_ok=True)
-
     def _mend(self, context: Context, t: Traffic, paths: Paths) -> None:
         """End all faults, and publishing."""
-        self._make_room()
+        make_room(self._disks)
         for node in _rabbits(context):
             node.memory_alarm(False)
         paths.heal(reset=True)
@@ -222,6 +228,12 @@ def _rabbits(context: Context) -> list[RabbitNode]:
 
 def _queue(context: Context) -> str:
     return group_queue(context.topic, 0, context.group)
+
+
+def make_room(disks: Mapping[str, Path]) -> None:
+    """Empty the disks that were filled."""
+    for disk in disks.values():
+        (disk / "filler").unlink(missing_ok=True)
 
 
 def stop_for(app: App, seconds: float) -> None:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.config import JournalExport, Quorum, Site
-from reliamsg.errors import GapError, GroupBusy, JournalFull, OutboxFull, OutboxWriteError
+from reliamsg.errors import GapError, GroupBusy, InboxWriteError, JournalFull, OutboxFull, OutboxWriteError
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.consumer import Consumer
@@ -288,7 +288,8 @@ def read_once(consumer: Consumer, handler: Handler, how: dict[str, Any]) -> None
         while (message := consumer.get(timeout=None)) is not None:  # type: ignore[assignment]
             with contextlib.suppress(Refused):
                 handler.one(message)
-            message.ack(durable=True)
+            with contextlib.suppress(InboxWriteError):  # acknowledged, and durable when there is room again
+                message.ack(durable=True)
 
 
 def main(config: dict[str, Any]) -> None:

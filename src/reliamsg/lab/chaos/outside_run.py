@@ -18,14 +18,15 @@ from typing import Any
 
 from reliamsg.lab.chaos import blackbox
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.mishaps import FAULT, Brokers, Strike, of_brokers, of_paths, stop_for
+from reliamsg.lab.chaos.mishaps import FAULT, Brokers, Strike, make_room, of_brokers, of_paths, stop_for
 from reliamsg.lab.chaos.outside import BUSY
 from reliamsg.lab.chaos.processes import App, SiteSpec
 from reliamsg.lab.chaos.result import Result
-from reliamsg.lab.chaos.settings import Drawn, draw
+from reliamsg.lab.chaos.settings import Drawn, draw, fit_small_disks
 from reliamsg.lab.chaos.traffic import Paths
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.disk import fill
+from reliamsg.lab.process import LabError
 from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.wire.address import group_queue
 
@@ -50,7 +51,6 @@ class OutsideRun:
         self._publishers: list[App] = []
         self._handlers: dict[str, list[App]] = {}
         """By group; a standby comes last."""
-        self._restarts = 0
         self._ended = False
         """All faults are over, and what was missing then had its time to come."""
 
@@ -66,9 +66,12 @@ class OutsideRun:
             else:
                 context.mosquitto(f"dc{number}")
         self.drawn = draw(rng, layout)
+        small = rng.random() < SMALL_DISKS and os.geteuid() == 0
+        if small:
+            fit_small_disks(self.drawn)
         context.event(f"settings: {self.drawn.text()}")
         paths = context.proxied()
-        disks = self._disks(context) if rng.random() < SMALL_DISKS and os.geteuid() == 0 else {}
+        disks = self._disks(context) if small else {}
         self._make_applications(context, paths, disks)
         for app in self._apps:
             app.start()
@@ -204,8 +207,7 @@ class OutsideRun:
             if child is None or child.alive or app.killed():
                 continue
             if child.exit_code != BUSY:
-                raise Unmet(f"{app.name} ended by itself with {child.exit_code}: {app.errors()}")
-            self._restarts += 1
+                raise LabError(f"{app.name} ended by itself with {child.exit_code}: {app.errors()}")
             app.start()
 
     # -- faults -----------------------------------------------------------------------------------------------
@@ -231,7 +233,7 @@ class OutsideRun:
         rng = context.rng
 
         def restart(apps: list[App]) -> None:
-            _make_room(disks)  # it would not start on a full disk, and says so
+            make_room(disks)  # it would not start on a full disk, and says so
             app = rng.choice(apps)
             app.kill()
             app.start()
@@ -245,7 +247,7 @@ class OutsideRun:
 
     def _mend(self, context: Context, paths: Paths, disks: Mapping[str, Path]) -> None:
         """End all faults, and publishing."""
-        _make_room(disks)
+        make_room(disks)
         for broker in context.brokers.values():
             if isinstance(broker, RabbitNode):
                 broker.memory_alarm(False)
@@ -274,8 +276,3 @@ class OutsideRun:
                 with broker.channel() as channel:
                     for queue in self._queues(context):
                         channel.queue_delete(queue)
-
-
-def _make_room(disks: Mapping[str, Path]) -> None:
-    for disk in disks.values():
-        (disk / "filler").unlink(missing_ok=True)

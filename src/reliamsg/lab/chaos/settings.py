@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["NOT_DRAWN", "Drawn", "draw", "tally"]
+__all__ = ["NOT_DRAWN", "Drawn", "draw", "fit_small_disks", "tally"]
 
 KB = 1024
 MB = 1024 * 1024
@@ -186,6 +186,14 @@ def draw(rng: random.Random, protocols: tuple[str, ...]) -> Drawn:
     )  # fmt: skip
 
 
+def fit_small_disks(drawn: Drawn) -> None:
+    """Have the first producer and the first consumer keep less than a disk of 2 MB holds: else it stays full."""
+    drawn.producers[0]["max_bytes"] = 64 * KB
+    publishing = drawn.publishing[0]
+    publishing["chunk"] = max(1, min(publishing["chunk"], 32 * KB // max(1, publishing["size"])))
+    drawn.consumers[0].update(max_inbox_bytes=32 * KB, max_streams=10_000)
+
+
 def _values(rng: random.Random, of: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
     return {name: rng.choice(values) for name, values in of.items()}
 
@@ -227,7 +235,6 @@ def _consistent_consumer(consumer: dict[str, Any], lasting: bool, signed: bool) 
         consumer["standby"] = False  # it needs producers that keep what the other had taken in
         if consumer["on_gap"] not in ("call:skip", "raise"):
             consumer["on_gap"] = "call:skip"
-    elif consumer["on_gap"] == "skip":
-        consumer["gap_timeout"] = (
-            30.0  # longer than all faults: nothing may be passed, since nobody would be told
-        )
+    elif consumer["on_gap"] in ("skip", "call:skip", "raise"):
+        # Longer than all faults: nothing may be passed that a producer still holds, however long it was away.
+        consumer["gap_timeout"] = 30.0
