@@ -195,9 +195,51 @@ def test_what_would_hurt_a_users_brokers_is_refused(tmp_path: Path) -> None:
 def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     arguments = ["--runs", "2", "--jobs", "2", "--seed", str(seed), "--dir", str(tmp_path), "--json"]
     assert command("campaign", *arguments) in (Status.OK, Status.INCOMPLETE)
-    found = last_line(capsys)
-    assert list(found)[: len(FORM)] == FORM
+    *each, found = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
+    assert [one["seed"] for one in each] == [seed, seed + 1]
+    assert sum(one["messages"] for one in each) == found["messages"], (
+        "lines of several sittings can be added up"
+    )
+    assert {name for one in each for name in one["faults"]} == set(found["faults"])
+    assert list(found)[: len(FORM)] == FORM == list(each[0])[: len(FORM)]
     assert found["not_ok"] == [], "runs with nothing at stake are no proof, and no failure"
     assert (found["runs"], found["lost"], found["duplicates"], found["out_of_order"]) == (2, 0, 0, 0)
     assert sum(found["faults"].values()) >= 4
     assert not list(tmp_path.glob("campaign-*")), "only what went wrong is kept"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--seeds", "3:5", "--runs", "2"), ("--seeds", "3:5", "--seed", "3"), ("--seeds", "5:3"),
+                  ("--seeds", f"5:{2**32 + 1}"), ("--seed", str(2**32 - 1), "--runs", "2")],
+)  # fmt: skip
+def test_which_runs_is_said_once(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("campaign", *arguments) == Status.USAGE
+    assert "seeds" in capsys.readouterr().err
+
+
+def test_a_campaign_of_some_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over several sittings: each does its own seeds, and every run is a line as soon as it has ended."""
+    done: list[int] = []
+
+    def one(directory: Path, seed: int, *rest: Any) -> Result:
+        done.append(seed)
+        result = Result(made_up(None), seed, verdict="complete", stakes=[(1, "message")])
+        if seed == 8:
+            result.problems.append("something went wrong")
+        return result
+
+    monkeypatch.setattr("reliamsg.lab.chaos.campaign._one", one)
+    monkeypatch.setattr(
+        "reliamsg.lab.chaos.campaign.missing", lambda needs: ["it"] if "rabbitmq" in needs else []
+    )
+    assert command("campaign", "--seeds", "7:9", "--json", "--dir", str(tmp_path)) == Status.INCOMPLETE
+    first, second, total = map(json.loads, capsys.readouterr().out.splitlines())
+    assert done == [7, 8]
+    assert [(one["seed"], one["ok"], one["idle"]) for one in (first, second)] == [
+        (7, True, False),
+        (8, False, False),
+    ]
+    assert second["problems"] == ["something went wrong"]
+    assert (total["runs"], total["not_ok"]) == (2, [8])

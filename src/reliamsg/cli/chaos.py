@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reliamsg.cli.options import SiteType, json_option
+from reliamsg.cli.options import SeedsType, SiteType, json_option
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status
 from reliamsg.lab.process import LabError
 from reliamsg.terminal import say, say_json, say_text
@@ -120,10 +120,12 @@ def run(
 
 
 @chaos.command(epilog=EXIT_CODES_HELP)
-@click.option("--runs", type=click.IntRange(min=1), default=100, show_default=True, metavar="N")
+@click.option("--runs", type=click.IntRange(min=1), metavar="N", help="How many; 100 unless given.")
 @click.option("--jobs", type=click.IntRange(1, 64), default=1, show_default=True, metavar="N",
               help="Runs side by side, each with clients, brokers and ports of its own.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Of the first run; each has the next.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1),
+              help="Of the first run; each has the next. A new one unless given.")  # fmt: skip
+@click.option("--seeds", type=SeedsType(), help="Run these seeds: from A, up to B without it.")
 @click.option(
     "--dir", "directory", type=click.Path(file_okay=False, path_type=Path), default=_DIRECTORY,
     show_default=True, help="For the files of runs that are not ok.",
@@ -131,7 +133,15 @@ def run(
 @click.option("--black-box", is_flag=True,
               help="Draw the clients' settings too, and judge by the applications' own logs alone.")  # fmt: skip
 @json_option
-def campaign(runs: int, jobs: int, seed: int | None, directory: Path, black_box: bool, as_json: bool) -> int:
+def campaign(
+    runs: int | None,
+    jobs: int,
+    seed: int | None,
+    seeds: range | None,
+    directory: Path,
+    black_box: bool,
+    as_json: bool,
+) -> int:
     """Do many short runs with faults at random.
 
     Processes, brokers and whole sites are killed, stopped, cut off, slowed down, and disks filled, at two Mosquittos or
@@ -143,13 +153,20 @@ def campaign(runs: int, jobs: int, seed: int | None, directory: Path, black_box:
     returned for and what handlers were given, and forty lines judge loss, order, unflagged duplicates and reused
     identities. The summary counts how often each value of each setting was drawn.
 
+    With --json each run is one line on standard output as soon as it and those before it have ended, with its seed,
+    whether it was ok or idle (nothing was at stake), its faults and settings; the last line is about all. So a campaign
+    can be spread over several sittings: --seeds 0:50, later --seeds 50:100, and the lines are added up.
+
     Ends with 0 when all runs are ok, 1 when one is not: its files are kept, and its seed with --runs 1 does the same
     again. 2 when something that is needed is missing.
     """
     from reliamsg.lab.chaos.campaign import campaign as perform
+    from reliamsg.lab.chaos.campaign import run_line
     from reliamsg.lab.chaos.mishaps import struck
 
     def tell(result: Result) -> None:
+        if as_json:
+            say_json(run_line(result))
         kept = "" if result.verdict == "complete" and not result.problems else f"; files: {result.files}"
         say(
             f"seed {result.seed}: {result.verdict}, {result.messages:,} messages, {result.seconds:.1f} s, drained in"
@@ -158,9 +175,15 @@ def campaign(runs: int, jobs: int, seed: int | None, directory: Path, black_box:
         for problem in (*result.problems, *result.findings):
             say(f"  {problem}", err=as_json)
 
-    seed = secrets.randbelow(2**32) if seed is None else seed
+    if seeds is not None and (runs is not None or seed is not None):
+        raise click.UsageError("--seeds says which runs: give it without --runs and --seed")
+    if seeds is None:
+        first = secrets.randbelow(2**31) if seed is None else seed
+        seeds = range(first, first + (runs or 100))
+    if seeds.stop > 2**32:
+        raise click.UsageError("seeds are below 2**32")
     _end_like_interrupted()
-    summary = perform(runs, directory.resolve(), seed, jobs=jobs, black_box=black_box, on_result=tell)
+    summary = perform(seeds, directory.resolve(), jobs=jobs, black_box=black_box, on_result=tell)
     if as_json:
         say_json(summary.as_dict())
     else:

@@ -16,8 +16,8 @@ from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing, check_private
 
 __all__ = [
-    "ConfirmType", "NameType", "SiteType", "Tls", "build_sites", "journal_option", "json_option", "keys_option",
-    "site_options", "timeout_option",
+    "ConfirmType", "NameType", "SeedsType", "SiteType", "Tls", "build_sites", "journal_option", "json_option",
+    "keys_option", "site_options", "timeout_option",
 ]  # fmt: skip
 
 MAX_KEYS_FILE_BYTES = 64 * 1024
@@ -36,6 +36,20 @@ class NameType(click.ParamType[str]):
             return check_name(self.name, value)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
+
+
+class SeedsType(click.ParamType[range]):
+    """``A:B``: from A, without B."""
+
+    name = "A:B"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> range:
+        if isinstance(value, range):
+            return value
+        found = re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(value))
+        if found is None or int(found[1]) >= int(found[2]):
+            self.fail(f"{value!r}: two numbers, the second one higher, as in 0:2000", param, ctx)
+        return range(int(found[1]), int(found[2]))
 
 
 class SiteType(click.ParamType[tuple[str, str]]):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import click
 import msgspec
 
+from reliamsg.cli.options import SeedsType
 from reliamsg.cli.status import Status
 from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.runner import Outcome, Summary, run, run_many
@@ -17,20 +17,6 @@ from reliamsg.simulation.shrink import shrink
 from reliamsg.terminal import say, say_json, say_text
 
 __all__ = ["simulate"]
-
-
-class _Seeds(click.ParamType[range]):
-    """``A:B``: from A, without B."""
-
-    name = "A:B"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> range:
-        if isinstance(value, range):
-            return value
-        found = re.fullmatch(r"(\d{1,12}):(\d{1,12})", str(value))
-        if found is None or int(found[1]) >= int(found[2]):
-            self.fail(f"{value!r}: two numbers, the second one higher, as in 0:2000", param, ctx)
-        return range(int(found[1]), int(found[2]))
 
 
 class _Faults(click.ParamType[tuple[str, ...]]):
@@ -51,7 +37,7 @@ class _Faults(click.ParamType[tuple[str, ...]]):
 
 
 @click.command("simulate")
-@click.option("--seeds", type=_Seeds(), help="Run these seeds: from A, up to B without it.")
+@click.option("--seeds", type=SeedsType(), help="Run these seeds: from A, up to B without it.")
 @click.option("--seed", type=click.IntRange(0), help="Run one seed.")
 @click.option(
     "--messages", type=click.IntRange(1), default=200, show_default=True, help="Messages in each run."

@@ -1,8 +1,7 @@
 """Many short runs, each with a few faults at random: what no scenario thought of.
 
-Every run has its own seed, which is counted up from the campaign's: ``runs=1`` with the seed of one that failed does
-the same again. Timing differs. A black-box campaign draws the clients' settings as well, and is judged by what the
-applications logged alone.
+Every run has its own seed: a campaign of that seed alone does the same again. Timing differs. A black-box campaign
+draws the clients' settings as well, and is judged by what the applications logged alone.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import contextlib
 import queue
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,9 +24,7 @@ from reliamsg.lab.chaos.scenario import Scenario, missing
 from reliamsg.lab.chaos.settings import Drawn, tally
 from reliamsg.lab.rabbitmq import RabbitNode
 
-__all__ = ["Summary", "campaign"]
-
-_SEEDS = 2**32
+__all__ = ["Summary", "campaign", "run_line"]
 
 
 @dataclass
@@ -35,6 +32,7 @@ class Summary:
     """What all runs of a campaign came to."""
 
     seed: int
+    """Of the first run."""
     runs: int = 0
     faults: Counter[str] = field(default_factory=Counter)
     messages: int = 0
@@ -50,7 +48,7 @@ class Summary:
     """Seeds of runs that were not ok."""
     missing: list[str] = field(default_factory=list)
     drawn: list[Drawn] = field(default_factory=list)
-    """The settings of each black-box run."""
+    """The settings of each run that drew some."""
 
     @property
     def ok(self) -> bool:
@@ -69,6 +67,8 @@ class Summary:
         self.seconds += result.seconds
         self.slowest_drain_seconds = max(self.slowest_drain_seconds, result.drain_seconds)
         self.idle += _idle(result)
+        if result.drawn is not None:
+            self.drawn.append(result.drawn)
         if _bad(result):
             self.not_ok.append(result.seed)
 
@@ -113,22 +113,32 @@ def _bad(result: Result) -> bool:
     return not (result.ok or _idle(result))
 
 
+def run_line(result: Result) -> dict[str, Any]:
+    """One run, for its line of ``--json``: lines of several campaigns can be added up."""
+    return {
+        **result.as_dict(), "scenario": "campaign run", "idle": _idle(result), "ok": not _bad(result),
+        "drain_seconds": round(result.drain_seconds, 1), "faults": struck(result),
+        "findings": result.findings, "files": result.files if _bad(result) else "",
+        **({"settings": tally([result.drawn])} if result.drawn is not None else {}),
+    }  # fmt: skip
+
+
 def campaign(
-    runs: int,
+    seeds: Sequence[int],
     directory: Path,
-    seed: int,
     *,
     jobs: int = 1,
     black_box: bool = False,
     on_event: Callable[[str], object] = lambda text: None,
     on_result: Callable[[Result], object] = lambda result: None,
 ) -> Summary:
-    """Do `runs` runs, `jobs` of them side by side; the files of those that are not ok stay in `directory`.
+    """Do a run for each of `seeds`, `jobs` of them side by side; the files of those that are not ok stay in
+    `directory`.
 
     `black_box`: settings are drawn too, and the applications' own logs are the only evidence. `on_event` is told what
     is done, from several threads, `on_result` how each run ended, in the order of their seeds.
     """
-    summary = Summary(seed, missing=missing(frozenset({"mosquitto"})))
+    summary = Summary(seeds[0], missing=missing(frozenset({"mosquitto"})))
     if summary.missing:
         return summary
     with contextlib.ExitStack() as stack:
@@ -136,12 +146,10 @@ def campaign(
         for number in range(jobs):
             nodes.put(stack.enter_context(_node(directory / "brokers" / str(number))))
 
-        def one(number: int) -> Result:
+        def one(seed: int) -> Result:
             node = nodes.get()
             try:
-                return _one(
-                    directory, (seed + number) % _SEEDS, node, summary.drawn if black_box else None, on_event
-                )
+                return _one(directory, seed, node, black_box, on_event)
             finally:
                 nodes.put(node)
 
@@ -149,7 +157,7 @@ def campaign(
         stack.callback(
             pool.shutdown, cancel_futures=True
         )  # interrupted, it ends what is under way, and no more
-        for result in pool.map(one, range(runs)):
+        for result in pool.map(one, seeds):
             summary.add(result)
             on_result(result)
     return summary
@@ -159,20 +167,18 @@ def _one(
     directory: Path,
     seed: int,
     node: _Node | None,
-    drawn: list[Drawn] | None,
+    black_box: bool,
     on_event: Callable[[str], object],
 ) -> Result:
-    """One run. `drawn`: black-box runs add their settings here."""
+    """One run."""
     place = directory / f"campaign-{seed}"
     rabbit = None if node is None else node.running
-    outside = None if drawn is None else OutsideRun(rabbit)
+    outside = OutsideRun(rabbit) if black_box else None
     perform, promises = (Mishaps(rabbit) if outside is None else outside).perform, "P1 P3 P4 P5"
     scenario = Scenario("campaign", "Faults at random", perform, (), promises, 100, frozenset(), True)
     result = run_scenario(
         scenario, place, seed, on_event=on_event, judge=None if outside is None else outside.judge
     )
-    if drawn is not None and outside is not None and outside.drawn is not None:
-        drawn.append(outside.drawn)
     if not _bad(result):
         shutil.rmtree(place, ignore_errors=True)
     elif node is not None:

@@ -69,6 +69,7 @@ class OutsideRun:
         small = rng.random() < SMALL_DISKS and os.geteuid() == 0
         if small:
             fit_small_disks(self.drawn)
+        context.result.drawn = self.drawn
         context.event(f"settings: {self.drawn.text()}")
         paths = context.proxied()
         disks = self._disks(context) if small else {}

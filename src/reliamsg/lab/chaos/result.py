@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reliamsg.lab.chaos.scenario import Scenario
+from reliamsg.lab.chaos.settings import Drawn
 
 __all__ = ["Control", "Result", "Sample"]
 
@@ -61,6 +62,8 @@ class Result:
     """What the checker says where that is not what was expected."""
     files: str = ""
     """Where its files are."""
+    drawn: Drawn | None = None
+    """The settings of its clients, where they were drawn at random."""
 
     @property
     def mattered(self) -> bool:
