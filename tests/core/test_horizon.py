@@ -202,3 +202,37 @@ def test_made_up_streams_cost_bounded_requests() -> None:
     assert len(asked.due(0.0)) == MAX_DUE
     count = sum(len(asked.due(at / 10)) for at in range(1, 10_000))
     assert count <= MAX_STREAMS * MAX_TRIES
+
+
+@pytest.mark.parametrize("how", ["answered", "operator", "clock"])
+def test_where_another_inbox_stopped_in_a_far_epoch_counts_once_the_epoch_is_believed(how: str) -> None:
+    teller, group = opened(NOW_MS, 20), Clocked().at(0)
+    assert not group.core.adopt(STREAM, (NOW_MS, NOW_MS * 7), (NOW_MS, 11), 16, group.now)
+    assert STREAM not in group.core.streams
+    group.core.succeed({})
+    assert group.take(NOW_MS, 1, 10).far
+    assert group.take(NOW_MS, 11, 20).far
+    if how == "answered":
+        assert group.told(teller) == ""
+    elif how == "operator":
+        assert group.core.vouch(STREAM, NOW_MS)
+    else:
+        group.wall_ms = NOW_MS
+        group.core.horizon.look(NOW_MS * 1000)
+    group.replay()
+    group.wait(2.0, teller)
+    assert group.got == [(NOW_MS, n) for n in range(11, 21)]
+    assert {(NOW_MS, n) for n in range(11, 16)} <= group.flagged
+    assert [n for n in group.notes if n.kind in ("before_join", "declared")] == []
+
+
+def test_made_up_words_of_other_inboxes_about_far_epochs_change_nothing() -> None:
+    group = Clocked().at(NOW_MS)
+    group.take(NOW_MS, 1, 5)
+    before = group.state.position
+    for n in range(20_000):
+        group.core.adopt(Stream(f"p{n}", "orders"), (FAR, 1), (FAR, 5), 9, group.now)
+    assert not group.core.adopt(STREAM, (FAR, 1), (FAR, 5), 9, group.now)
+    group.take(NOW_MS, 6, 10)
+    assert (group.state.position, list(group.core.streams)) == ((NOW_MS, 11), [STREAM])
+    assert before == (NOW_MS, 6)

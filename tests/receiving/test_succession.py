@@ -18,6 +18,7 @@ from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
 from reliamsg.transport.memory_broker import Refused
 from reliamsg.wire.address import group_address
+from reliamsg.wire.limits import CHALLENGE_BYTES
 from tests.receiving.control_tools import FakeProducer, rows
 from tests.receiving.tools import GROUP, Bench, send, seqs
 
@@ -574,3 +575,26 @@ def test_a_standby_that_read_before_goes_on_where_the_other_stopped(group: Group
         group.settle(0.2)
         assert seqs(other.take()) == list(range(start, start + 50))
         group.settle(1.0)
+
+
+def test_a_standby_that_boots_in_1970_goes_on_where_the_other_stopped(group: Group) -> None:
+    """What the reader tells of is far ahead of the standby's clock: that is not believed before the producer answers,
+    and not forgotten either."""
+    epoch = 1_700_000_000_000
+    first, second = group.join_both()
+    first.wall_offset_us = epoch * 1000
+    send(group.network["dc1"], 1, 40, epoch=epoch)
+    group.settle(1.0)
+    assert seqs(first.take()) == list(range(1, 41))
+    group.settle(1.0)
+    group.kill(first)
+    group.settle(10.0)
+    assert group.readers() == [second]
+    producer = FakeProducer(second, epoch=epoch)
+    send(group.network["dc2"], 1, 50, epoch=epoch)
+    group.settle(1.0)
+    assert second.take() == []
+    nonces = [state.nonce for state in producer.states() if len(state.nonce) == CHALLENGE_BYTES]
+    producer.status((1, 50), to=group_address(GROUP), nonces=nonces[-1:])
+    group.settle(2.0)
+    assert seqs(second.take()) == list(range(41, 51))

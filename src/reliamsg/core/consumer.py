@@ -35,7 +35,7 @@ from reliamsg.core.reorder import Reorder
 from reliamsg.core.report import Report
 from reliamsg.core.retiring import is_idle
 from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
-from reliamsg.core.stream import Doubt, Note, Snapshot, StreamState
+from reliamsg.core.stream import Adopted, Doubt, Note, Snapshot, StreamState
 from reliamsg.core.ticking import Kept, tick_stream
 from reliamsg.core.waiting import QUARANTINE, REPAIRS, WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
@@ -50,6 +50,8 @@ MAX_UNDECODABLE = 1_000
 """Ranges of an epoch of which it is remembered that a copy could not be read."""
 MAX_FAR = 10_000
 """Streams of which it is known that far epochs wait in quarantine."""
+MAX_UNBELIEVED = 4
+"""Words of other inboxes about far epochs that are remembered of a stream."""
 FAR_LOOK_MS = 60_000
 """What else is too far ahead is looked for when the horizon has moved on by so much."""
 MAX_REPORTED = 100
@@ -92,6 +94,8 @@ class ConsumerCore:
         """Streams about which the caller asks their producers."""
         self.far: dict[Stream, int] = {}
         """Streams of which far epochs were seen, and the lowest of these; see :meth:`believed`."""
+        self._unbelieved: dict[Stream, list[Adopted]] = {}
+        """Where other inboxes stopped in epochs that are far: gone on with once these are believed."""
         self.streams: dict[Stream, StreamState] = {}
         self.waiting = WaitingRoom(sites)
         """Deliveries that brokers must keep for now."""
@@ -162,6 +166,7 @@ class ConsumerCore:
             self.doubt(stream, epoch, now)
             return Arrival(far=True)
         self.horizon.learn(epoch, ts_us)
+        self.adopt_believed(stream, now)
         state = self.streams.get(stream)
         if state is None:
             state = self.open(stream)
@@ -325,9 +330,14 @@ class ConsumerCore:
         """Go on where another inbox of the group stopped: with the report that it sent last. What may have been
         handed out by it is flagged. A stream that is known here and is behind goes on there, and forgets what it
         holds from before: look at all of it again. False where it is not behind (it stays where it is, and what may
-        have been handed out is flagged), where another incarnation is known here, or there is no room."""
+        have been handed out is flagged), where another incarnation is known here, or there is no room. Where the report
+        is of an epoch that is far ahead that happens as soon as the epoch is believed, if ever: with the first call of
+        :meth:`receive` or :meth:`announce` after that, in which ``moves`` rises."""
         self.horizon.learn(entered[0])
         if self.is_far(stream, max(entered[0], position[0])):
+            if len(self._unbelieved) < MAX_FAR or stream in self._unbelieved:
+                said = self._unbelieved.setdefault(stream, [])
+                said += [Adopted(position, entered, high_water)] if len(said) < MAX_UNBELIEVED else []
             return False
         state = self.streams.get(stream)
         if state is None:
@@ -337,6 +347,20 @@ class ConsumerCore:
         done = adopt(self, state, entered, position, high_water)
         follow(self, state, now)
         return done
+
+    def adopt_believed(self, stream: Stream, now: float) -> None:
+        """Go on where another inbox of the group stopped, if that was not believed, and is now."""
+        if stream not in self._unbelieved:
+            return
+        said = self._unbelieved[stream]
+        believed = [one for one in said if not self.is_far(stream, max(one.entered[0], one.position[0]))]
+        if believed and stream not in self.streams and self.open(stream) is None:
+            believed = []
+        left = self._unbelieved[stream] = [one for one in said if one not in believed]
+        if not left:
+            del self._unbelieved[stream]
+        for one in sorted(believed, key=lambda one: one.position):
+            self.adopt(stream, one.entered, one.position, one.high_water, now)
 
     def succeed(self, told: Mapping[Stream, int]) -> None:
         """This inbox takes the place of another that may have read until now. After :meth:`adopt`. `told`: the latest

@@ -62,6 +62,8 @@ REPORT_TRY = 3
 """A producer that did not answer before it is asked so often may be away: then people are told what waits for it."""
 MAX_PARTED = 20_000
 """Streams that left memory before their states were told."""
+MAX_UNBELIEVED = 10_000
+"""Words of other inboxes about far epochs that are remembered."""
 MAX_STRANGERS = 1_000
 """Producers without streams here that wait for an answer; they say something again."""
 STRANGERS_AT_ONCE = 50
@@ -102,6 +104,8 @@ class Control:
         self.producers: dict[str, HeardProducer] = {}
         self.positions: dict[Stream, tuple[StreamState, str]] = {}
         """While another inbox reads: what it said of each stream, and its name."""
+        self.unbelieved: dict[tuple[Stream, str], StreamState] = {}
+        """The same of epochs that are far ahead, by stream and inbox: what is made up displaces nothing else."""
         self.asked_messages = 0
         """Messages that producers were asked for, each time anew."""
         self._keys = keys
@@ -305,25 +309,16 @@ class Control:
             return
         for stream in state.streams:
             key = Stream(state.producer, stream.topic, stream.partition)
-            known = self.positions.get(key)
             if self.shared.core.is_far(key, max(stream.position[0], stream.entered[0])):
+                far = key, state.inbox
+                if far in self.unbelieved or len(self.unbelieved) < MAX_UNBELIEVED:
+                    self.unbelieved[far] = _latest(self.unbelieved.get(far), stream)
                 continue
+            known = self.positions.get(key)
             if known is None and len(self.positions) >= self.shared.core.rules.max_streams:
                 continue
-            if known is None or (stream.position, stream.entered) >= (known[0].position, known[0].entered):
-                high = stream.high_water
-                if known is not None and known[0].entered == stream.entered:
-                    high = max(high, known[0].high_water)
-                kept = StreamState(
-                    stream.topic,
-                    stream.partition,
-                    stream.position,
-                    stream.entered,
-                    high,
-                    [],
-                    [],
-                    stream.declared,
-                )
+            kept = _latest(None if known is None else known[0], stream)
+            if known is None or kept is not known[0]:
                 self.positions[key] = (kept, state.inbox)
 
     # -- what is told -------------------------------------------------------------------------------------
@@ -530,6 +525,17 @@ def _announced(status: Status, stream: StreamStatus, group: str, late: bool) -> 
         status.number if len(stream.removed) < MAX_SPANS else 0,
         late,
     )
+
+
+def _latest(known: StreamState | None, said: StreamState) -> StreamState:
+    """What to remember of what another inbox says of a stream, given what it said before."""
+    high = said.high_water
+    if known is not None:
+        if (said.position, said.entered) < (known.position, known.entered):
+            return known
+        if known.entered == said.entered:
+            high = max(high, known.high_water)
+    return structs.replace(said, high_water=high, missing=[], wanted=[])
 
 
 def _stream_state(stream: Stream, report: Report, ask: Ask | None = None) -> StreamState:

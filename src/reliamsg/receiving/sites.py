@@ -243,11 +243,14 @@ class SiteReceiver:
             return
         if stream not in shared.core.streams and shared.quarantine.waits(stream):
             return
+        moves = shared.core.moves
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
             envelope.seq, envelope.last, None, now, repair=True, size=len(frame.data), wall_us=wall,
             ts_us=envelope.ts_last,
         )  # fmt: skip
+        if shared.core.moves != moves:
+            shared.settled_elsewhere(stream)
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
         if arrival.new:
@@ -350,10 +353,13 @@ class SiteReceiver:
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
+        moves = shared.core.moves
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
             envelope.seq, envelope.last, delivery.token, now, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
+        if shared.core.moves != moves:
+            shared.settled_elsewhere(stream)
         self._feeding.came((envelope.topic, envelope.partition))
         if arrival.refused:
             self._refuse(delivery, frame, stream)
@@ -400,10 +406,13 @@ class SiteReceiver:
             return True
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
+        moves = shared.core.moves
         arrival = shared.core.receive(
             row.site, row.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
             row.id, now, size=len(frame.data), replayed=True, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
+        if shared.core.moves != moves:
+            shared.settled_elsewhere(row.stream)
         if arrival.refused or arrival.deferred or arrival.far:
             if row.reason == TOO_MANY_STREAMS and not arrival.refused:
                 shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S

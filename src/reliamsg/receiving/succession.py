@@ -210,7 +210,11 @@ class Succession:
             shared.settled_elsewhere(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
             told[stream] = state.entered[0] if state.high_water else state.position[0] - 1
+        for (stream, inbox), state in self._control.unbelieved.items():  # which counts as soon as it is
+            shared.core.adopt(stream, state.entered, state.position, state.high_water, now)
+            inboxes[inbox] = inboxes.get(inbox, 0) + 1
         self._control.positions.clear()
+        self._control.unbelieved.clear()
         if inboxes or shared.standing == "waiting":
             # It waited, perhaps when it was closed the last time. Also where none was heard: one that read may have
             # been cut off from here, and gone since.

@@ -128,6 +128,7 @@ class Attacker:
                 [said],
             )
             for frame in encode_state(state):
+                self.world.made_up.add(frame)
                 broker.spread(to, frame)
         self._struck("far_epoch", broker, f"{kind} in the name of {stream.producer}, epoch {epoch}")
 

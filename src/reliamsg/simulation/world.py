@@ -67,6 +67,8 @@ class World:
         """Groups of which an inbox was."""
         self.unheard: set[str] = set()
         """Groups of these that producers do not repair for: with keys, what an older copy asks for looks recorded."""
+        self.made_up: set[bytes] = set()
+        """Control frames that an attacker made in a group's name: no inbox of it said that."""
         self.wall_jump_us = 0
         self.error: BaseException | None = None
         """The first that the product should never have raised."""
