@@ -11,14 +11,19 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from reliamsg.lab.chaos import waiting
-from reliamsg.lab.chaos.waiting import patient
-
 __all__ = ["STALL_S", "patient", "quickest", "wait_for"]
 
+_FACTOR = 4.0
+_LEAST_S = 60.0
+"""Nothing is given up sooner, since one stall alone may take many seconds."""
 STALL_S = 15.0
 """What a stalled machine may add to anything: upper bounds that are promises of the product allow for it, and are told
 apart from the promise's breach by more than that."""
+
+
+def patient(seconds: float) -> float:
+    """How long to wait, in seconds, for what takes less than `seconds` on a machine that is not busy."""
+    return max(_LEAST_S, _FACTOR * seconds)
 
 
 def wait_for(
@@ -27,8 +32,21 @@ def wait_for(
     seconds: float = 20.0,
     poll: float = 0.005,
 ) -> Any:
-    """:func:`reliamsg.lab.chaos.waiting.wait_for`, of what is quicker to look at."""
-    return waiting.wait_for(condition, what, seconds, poll)
+    """Wait until `condition` is true, and return its value; look every `poll` seconds. AssertionError, saying `what`,
+    if that takes more than ``patient(seconds)``.
+
+    For what is a step of a test. Waits that judge a promise of the product end with it:
+    :func:`reliamsg.lab.chaos.waiting.wait_for`.
+    """
+    limit = patient(seconds)
+    deadline = time.monotonic() + limit
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() >= deadline:
+            raise AssertionError(f"not within {limit:.0f} s: {what}")
+        time.sleep(poll)
 
 
 def quickest(action: Callable[[], object], enough: float, tries: int = 5) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from reliamsg.cli.status import Status
 from reliamsg.lab import LabError, Mosquitto, RabbitNode
 from reliamsg.lab.chaos.catalogue import scenarios
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.result import Result
-from reliamsg.lab.chaos.runner import run_scenario
+from reliamsg.lab.chaos.result import Control, Result
+from reliamsg.lab.chaos.runner import TRIES, run_scenario
 from reliamsg.lab.chaos.scenario import Scenario, missing
 
 FORM = [
@@ -156,10 +157,88 @@ def attempt(tmp_path: Path, run: Any, **changes: Any) -> Result:
     return run_scenario(made_up(run, **changes), tmp_path / "place", 1)
 
 
+def all_is_well(result: Result, directory: Path) -> None:
+    """In place of the checker, which has nothing to look at."""
+    result.verdict = "complete"
+
+
 def test_a_run_in_which_nothing_was_at_stake_proves_nothing(tmp_path: Path) -> None:
     result = attempt(tmp_path, lambda context: None)
     assert not result.ok
     assert "proves nothing" in result.text()
+
+
+def test_what_proves_nothing_is_repeated_and_then_fails(tmp_path: Path) -> None:
+    """A fault that hit nothing, and one that did plain clients no harm where that is its point."""
+    for name, harm, stake in (("stake", None, 0), ("control", "lost", 1), ("twice", "duplicates", 1)):
+        places: list[str] = []
+
+        def run(context: Context, stake: int = stake, places: list[str] = places) -> None:
+            assert not (context.directory / "left").exists(), "each begins with an empty directory"
+            (context.directory / "left").touch()
+            places.append(context.topic)
+            context.stake(stake, "messages")
+            context.control(Control("plain", accepted=10, lost=0, out_of_order=3))
+
+        result = run_scenario(made_up(run, harm=harm), tmp_path / name, 1, judge=all_is_well)
+        assert not result.ok
+        assert "proves nothing" in result.text()
+        assert len(set(places)) == len(places) == result.tries == TRIES, "every run has chance of its own"
+        assert result.seed == TRIES, "the seed is that of the run that counts"
+
+
+def test_a_control_that_is_missing_is_no_harm(tmp_path: Path) -> None:
+    scenario = made_up(lambda context: context.stake(1, "message"), harm="lost")
+    result = run_scenario(scenario, tmp_path / "place", 1, judge=all_is_well)
+    assert not result.ok
+    assert "plain clients lost nothing" in result.text()
+
+
+def test_the_first_run_that_proves_something_counts(tmp_path: Path) -> None:
+    lost = iter((0, 2, 0))
+
+    def run(context: Context) -> None:
+        context.stake(1, "message")
+        context.control(Control("plain", accepted=10, lost=next(lost)))
+
+    result = run_scenario(made_up(run, harm="lost"), tmp_path / "place", 1, judge=all_is_well)
+    assert result.ok
+    assert (result.tries, result.seed, result.hollow) == (2, 2, "")
+
+
+def test_what_went_wrong_is_not_repeated(tmp_path: Path) -> None:
+    def run(context: Context) -> None:
+        context.expect(False, "the moon is green")
+
+    result = run_scenario(made_up(run), tmp_path / "place", 1, judge=all_is_well)
+    assert (result.tries, result.ok) == (1, False)
+
+
+@pytest.mark.parametrize("verdict", ["violated", "lost", "complete"])
+def test_an_unknown_that_is_expected_excuses_nothing_else(verdict: str) -> None:
+    result = Result(made_up(None), 1, verdict=verdict, expected=("unknown",), stakes=[(1, "message")])
+    assert not result.ok
+
+
+def test_only_the_unknown_that_a_scenario_names_is_taken(tmp_path: Path) -> None:
+    """Nothing is left behind here: the checker misses all evidence, and a scenario did not expect that."""
+
+    def run(context: Context) -> None:
+        context.stake(1, "message")
+        context.unproven("no journal of producer jumper0")
+
+    result = attempt(tmp_path, run)
+    assert result.verdict == "unknown"
+    assert any(problem.startswith("unknown: ") for problem in result.problems)
+    assert not result.ok
+
+
+def test_no_scenario_accepts_a_violation_but_where_a_disk_forgets() -> None:
+    """What a scenario accepts is in its source: a verdict of ``violated`` only after the outbox's own disk forgot."""
+    for found in scenarios():
+        source = inspect.getsource(found.run)
+        assert "violated" not in source, found.name
+        assert ("come_back(" in source) == (found.name in ("lying-fsync", "truncated-wal")), found.name
 
 
 def test_what_is_expected_and_does_not_hold(tmp_path: Path) -> None:

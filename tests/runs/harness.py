@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg import Consumer
-from reliamsg.lab.chaos import processes
+from reliamsg.lab.chaos import processes, waiting
 from reliamsg.lab.chaos.processes import App, Lines, Run, SiteSpec
 from reliamsg.verify import Report
-from tests import patience
 from tests.runs.collected import keep
 
 __all__ = ["App", "Lines", "Run", "SiteSpec", "assert_complete", "run_in", "wait_for", "wait_until_reading"]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
-    """Wait until `condition` is true, and return its value: :func:`tests.patience.wait_for`."""
-    return patience.wait_for(condition, what, seconds, poll=0.02)
+    """Wait until `condition` is true, and return its value: :func:`reliamsg.lab.chaos.waiting.wait_for`."""
+    return waiting.wait_for(condition, what, seconds)
 
 
 def wait_until_reading(consumer: Consumer) -> None:

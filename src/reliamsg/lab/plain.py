@@ -103,6 +103,10 @@ class PlainSubscriber:
         self._client.on_message = lambda _client, _data, message: on_body(bytes(message.payload))
         start_client(self._client, url)
 
+    def subscribed(self) -> bool:
+        """Whether the broker has the subscription."""
+        return self._subscribed.is_set()
+
     def wait_subscribed(self, timeout: float) -> None:
         """Wait until the broker has the subscription; LabError after `timeout` seconds."""
         if not self._subscribed.wait(timeout):

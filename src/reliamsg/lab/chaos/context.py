@@ -83,6 +83,10 @@ class Context:
         """What the checker is to say, where that is not ``complete``."""
         self.result.expected = expected
 
+    def unproven(self, *findings: str) -> None:
+        """The checker must say ``unknown``, for these reasons, in its own words, and no others."""
+        self.result.expected, self.result.unproven = ("unknown",), findings
+
     def control(self, control: Control) -> None:
         """What plain clients got of the same."""
         self.result.controls.append(control)
@@ -207,12 +211,15 @@ class Context:
         return pair
 
     def plain_beside(self, sites: list[SiteSpec] | Paths, **options: Any) -> list[PlainPair]:
-        """The same at the first of these sites that speaks MQTT; none where none does, as a user's may not."""
+        """The same at the first of these sites that speaks MQTT; none where none does, as a user's may not, unless the
+        run would prove nothing without it: then Lacking."""
         if isinstance(sites, Paths):
             ways = zip(sites.sites(sites.producer), sites.sites(sites.consumer), strict=True)
             urls = [(out[1], into[1]) for out, into in ways]
         else:
             urls = [(url, url) for _, url, _ in sites]
+        if self.scenario.harm is not None and not any(url.startswith("mqtt://") for url, _ in urls):
+            raise Lacking("a site that speaks mqtt://")
         return [self.plain(*both, **options) for both in urls if both[0].startswith("mqtt://")][:1]
 
     @property

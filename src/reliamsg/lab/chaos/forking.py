@@ -1,7 +1,8 @@
 """An application with a producer and a consumer that forks in the middle:
 ``python -m reliamsg.lab.chaos.forking CONFIG``.
 
-The child tries to use both, and must be refused; the parent goes on as if nothing had been.
+It forks while messages are under way: published, and not all of them handled. The child tries to use both clients, and
+must be refused; the parent goes on as if nothing had been.
 """
 
 from __future__ import annotations
@@ -29,21 +30,29 @@ def main(config: dict[str, Any]) -> None:
         AppLog(config["published"], producer=topic) as published,
         AppLog(config["log"], group=topic, topics=[topic]) as handed,
     ):
-        for half in (range(1, last // 2 + 1), range(last // 2 + 1, last + 1)):
-            for number in half:
-                body = b"%d" % number
-                published.publish("invoked", topic, number, body)
-                receipt = producer.publish(topic, body)
-                published.publish("ok", topic, number, body, id=receipt.id)
-            for _ in half:
-                message = consumer.get(timeout=120)
-                if message is None:
-                    sys.exit("not everything came")
-                handed.delivered(message)
-                message.ack()
-            if half.stop <= last:
+        came = 0
+        for number in range(1, last + 1):
+            body = b"%d" % number
+            published.publish("invoked", topic, number, body)
+            receipt = producer.publish(topic, body)
+            published.publish("ok", topic, number, body, id=receipt.id)
+            if number == last // 2:
+                came += handle(consumer, handed, number // 2)
+                print(f"forks with {number - came} messages under way", flush=True)
                 fork(consumer, producer, topic)
+        handle(consumer, handed, last - came)
         producer.flush(timeout=120)
+
+
+def handle(consumer: Consumer, handed: AppLog, count: int) -> int:
+    """Handle the next `count` messages; returns how many that were."""
+    for _ in range(count):
+        message = consumer.get(timeout=120)
+        if message is None:
+            sys.exit("not everything came")
+        handed.delivered(message)
+        message.ack()
+    return count
 
 
 def fork(consumer: Consumer, producer: Producer, topic: str) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-
 from reliamsg.lab.chaos.result import Control
-from reliamsg.lab.chaos.waiting import Unmet, patient, wait_for
+from reliamsg.lab.chaos.waiting import wait_for
 from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
 
 __all__ = ["PlainLetters"]
@@ -19,7 +17,6 @@ class PlainLetters:
         self.topic, self.read, self.write = topic, read, write or read
         self.received: list[str] = []
         self.published: list[str] = []
-        self._changed = threading.Condition()
         self._client: PlainSubscriber | None = None
 
     def arrive(self, *, subscribed: bool = True) -> None:
@@ -39,7 +36,7 @@ class PlainLetters:
     def subscribed(self) -> None:
         """Wait until it has subscribed."""
         if self._client is not None:
-            self._client.wait_subscribed(patient(30))
+            wait_for(self._client.subscribed, "plain paho subscribes", 30)
 
     def leave(self) -> None:
         """It goes; its session stays."""
@@ -65,14 +62,10 @@ class PlainLetters:
 
     def wait_for(self, body: str) -> None:
         """Wait until this one has come."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: body in self.received, patient(30)):
-                raise Unmet(f"plain paho never got {body}; it has {self.received}")
+        wait_for(lambda: body in self.received, lambda: f"plain paho gets {body}; it has {self.received}", 30)
 
     def _take(self, body: bytes) -> None:
-        with self._changed:
-            self.received.append(body.decode())
-            self._changed.notify_all()
+        self.received.append(body.decode())
 
     def finish(self) -> list[str]:
         """All that came: a last message, ``end``, tells that nothing more comes. The subscriber goes."""

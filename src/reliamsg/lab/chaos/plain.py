@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from reliamsg.lab.chaos.processes import App, Lines
 from reliamsg.lab.chaos.result import Control
-from reliamsg.lab.chaos.waiting import patient, wait_for
+from reliamsg.lab.chaos.waiting import MachineClock, wait_for
 from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
 
 __all__ = ["PlainPair", "numbers_of", "plain_pair"]
@@ -28,6 +28,8 @@ _MOST_UNCONFIRMED = 5_000
 """MQTT has 65,535 packet ids, and paho does not look whether one is in use."""
 _QUIET_S = 3.0
 """Nothing more comes when nothing came for so long."""
+_MOST_S = 60.0
+"""What has not come by then comes too late."""
 
 
 def numbers_of(log: Path, word: Word) -> list[int]:
@@ -66,11 +68,11 @@ class PlainPair:
             self.subscriber.start()
         received = self.counter("received")
         wanted = set(numbers_of(self.publisher.log, accepted))
-        best, quiet, end = -1, time.monotonic(), time.monotonic() + patient(30)
-        while time.monotonic() - quiet < _QUIET_S and time.monotonic() < end:
+        best, quiet, clock = -1, time.monotonic(), MachineClock()
+        while time.monotonic() - quiet < _QUIET_S and clock.look() < _MOST_S:
             if received() > best:
                 best, quiet = received(), time.monotonic()
-            time.sleep(0.1)
+            clock.pause(0.1)
         self.subscriber.stop(30)
         came = numbers_of(self.subscriber.log, "received")
         return Control(

@@ -40,10 +40,15 @@ class Result:
 
     scenario: Scenario
     seed: int
+    """Of this run: what was repeated took the next one each time."""
     verdict: str = "failed"
     """The checker's: ``complete``, ``lost``, ``violated``, ``unknown``; ``failed`` when the run did not get that far,
     ``missing`` when it could not begin."""
     expected: tuple[str, ...] = ("complete",)
+    unproven: tuple[str, ...] = ()
+    """What the checker may call unknown, in its own words, where ``unknown`` is expected, and nothing else."""
+    tries: int = 1
+    """How often it was run, this time included: what proves nothing is repeated."""
     messages: int = 0
     lost: int = 0
     declared: int = 0
@@ -67,8 +72,21 @@ class Result:
 
     @property
     def mattered(self) -> bool:
-        """Whether every fault had something to hit."""
-        return bool(self.stakes) and all(count > 0 for count, _ in self.stakes)
+        """Whether every fault had something to hit, and did the harm to plain clients that is its point."""
+        return not self.hollow
+
+    @property
+    def hollow(self) -> str:
+        """Why the run proves nothing; empty where it does."""
+        if not self.stakes or not all(count > 0 for count, _ in self.stakes):
+            return "nothing was at stake"
+        harm = self.scenario.harm
+        if harm is None or any(getattr(control, harm) for control in self.controls):
+            return ""
+        return {
+            "lost": "plain clients lost nothing", "duplicates": "plain clients got nothing twice",
+            "out_of_order": "plain clients got everything in order",
+        }[harm]  # fmt: skip
 
     @property
     def staked(self) -> dict[str, int]:
@@ -97,6 +115,7 @@ class Result:
             "seconds": round(self.seconds, 1),
             "declared_gaps": self.declared,
             "at_stake": self.staked,
+            "tries": self.tries,
             "problems": self.problems,
             "missing": self.missing,
         }
@@ -110,9 +129,11 @@ class Result:
             return "\n".join([*lines, f"  not run, this machine lacks: {'; '.join(self.missing)}"])
         lines += [f"  {when:7.1f} s  {what}" for when, what in self.events]
         lines += [f"  at stake: {count:,} {what}" for what, count in self.staked.items()]
-        if not self.mattered:
-            lines.append("  nothing was at stake: this run proves nothing")
         lines += [f"  plain clients: {control}" for control in self.controls]
+        if self.hollow:
+            lines.append(f"  {self.hollow}: this run proves nothing")
+        if self.tries > 1:
+            lines.append(f"  run {self.tries} times: what proves nothing is repeated")
         lines.append(
             f"  ours: {self.messages:,} messages, {self.lost:,} lost, {self.declared:,} declared lost,"
             f" {self.duplicates:,} doubled, {self.out_of_order:,} out of order: {self.verdict}"

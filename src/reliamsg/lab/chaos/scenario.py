@@ -12,11 +12,14 @@ from reliamsg.lab.process import LabError, program
 if TYPE_CHECKING:
     from reliamsg.lab.chaos.context import Context
 
-__all__ = ["Lacking", "Need", "Scenario", "missing", "register", "scenario"]
+__all__ = ["Harm", "Lacking", "Need", "Scenario", "missing", "register", "scenario"]
 
 Need = Literal["mosquitto", "rabbitmq", "haproxy", "root", "network", "cc", "openssl"]
 """What a scenario can't do without: programs; ``root``; ``network``: root, iproute2 and iptables; ``cc``: a C
 compiler."""
+
+Harm = Literal["lost", "duplicates", "out_of_order"]
+"""What plain clients suffer of a fault, by the name of the field of :class:`~reliamsg.lab.chaos.result.Control`."""
 
 _RABBITMQ = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin")
 _PROGRAMS: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
@@ -53,6 +56,9 @@ class Scenario:
     """It does something to brokers that nobody may do to a user's."""
     earlier: bool = False
     """One of the runs with several faults that are older than the catalogue."""
+    harm: Harm | None = None
+    """What plain clients must have suffered of the fault, else the run proves nothing; None where they have no part
+    in it, or the fault may cost them nothing."""
 
 
 _scenarios: dict[str, Scenario] = {}
@@ -67,12 +73,15 @@ def scenario(
     needs: tuple[Need, ...] = ("mosquitto",),
     own_brokers: bool = False,
     earlier: bool = False,
+    harm: Harm | None = None,
 ) -> Callable[[Callable[[Context], None]], Callable[[Context], None]]:
     """Register the decorated function under `name`; see :class:`Scenario`."""
 
     def add(run: Callable[[Context], None]) -> Callable[[Context], None]:
         register(
-            Scenario(name, title, run, numbers, promises, messages, frozenset(needs), own_brokers, earlier)
+            Scenario(
+                name, title, run, numbers, promises, messages, frozenset(needs), own_brokers, earlier, harm
+            )
         )
         return run
 

@@ -33,6 +33,7 @@ def queues_up(context: Context, t: Traffic, site: str, least: int) -> None:
 
 
 @scenario("broker-killed", 27, promises="P4 P5", messages=6_000, own_brokers=True,
+          harm="lost",
           title="SIGKILL of a Mosquitto with messages queued; it returns without them")  # fmt: skip
 def broker_killed(context: Context) -> None:
     dc1, _ = context.mosquitto("dc1"), context.mosquitto("dc2")
@@ -72,6 +73,7 @@ def broker_stopped(context: Context) -> None:
 
 
 @scenario("data-wiped", 30, promises="P5", messages=6_000, needs=_BOTH, own_brokers=True,
+          harm="lost",
           title="A RabbitMQ is killed with messages queued, and its data directory is wiped")  # fmt: skip
 def data_wiped(context: Context) -> None:
     node = context.rabbit("dc1")
@@ -93,6 +95,7 @@ def data_wiped(context: Context) -> None:
 
 
 @scenario("queue-deleted", 31, promises="P5", messages=6_000, needs=_BOTH, own_brokers=True,
+          harm="lost",
           title="Somebody deletes the group's queue with messages in it, later takes its binding away")  # fmt: skip
 def queue_deleted(context: Context) -> None:
     node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)
@@ -133,6 +136,7 @@ def gone_from(t: Traffic, site: str) -> list[Any]:
 
 
 @scenario("overflow-drops", 32, promises="P5", messages=4_000, needs=_BOTH, own_brokers=True,
+          harm="lost",
           title="Both sites drop what they confirmed: max-length drop-head, and max_queued_messages")  # fmt: skip
 def overflow_drops(context: Context) -> None:
     node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)
@@ -200,6 +204,7 @@ def majority_gone(context: Context) -> None:
 
 
 @scenario("expired-queue", 35, promises="P5 P6", messages=2_000, needs=_RABBIT, own_brokers=True,
+          harm="lost",
           title="While the consumer is away messages expire, then its queue does; there is no other site")  # fmt: skip
 def expired_queue(context: Context) -> None:
     node, queue = context.rabbit("dc1"), group_queue(context.topic, 0, context.group)

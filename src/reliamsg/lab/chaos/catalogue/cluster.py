@@ -184,6 +184,7 @@ def restart(context: Context, cluster: RabbitCluster, number: int) -> None:
 
 @scenario("cluster-autoheal", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
           earlier=True,
+          harm="lost",
           title="A mirrored cluster is cut 2 | 1 for 25 s; autoheal throws one side's messages away")  # fmt: skip
 def cluster_autoheal(context: Context) -> None:
     partition(context, "autoheal")
@@ -198,6 +199,7 @@ def cluster_pause_minority(context: Context) -> None:
 
 @scenario("cluster-ignore", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
           earlier=True,
+          harm="lost",
           title="A mirrored cluster is cut 2 | 1 for 25 s; both sides go on; node 3 is restarted")  # fmt: skip
 def cluster_ignore(context: Context) -> None:
     partition(context, "ignore")

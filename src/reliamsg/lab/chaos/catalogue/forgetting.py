@@ -7,17 +7,29 @@ import time
 from collections.abc import Iterator
 
 from reliamsg.config import Site
+from reliamsg.errors import ConfirmTimeout
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.letters import PlainLetters
 from reliamsg.lab.chaos.scenario import Need, scenario
-from reliamsg.lab.chaos.waiting import Unmet, patient, wait_for
+from reliamsg.lab.chaos.waiting import Unmet, wait_for
+from reliamsg.lab.cluster import ClusterNode
 from reliamsg.lab.haproxy import HaProxy
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.sending.producer import Producer
+from reliamsg.sending.receipt import Receipt
+from reliamsg.wire.address import client_id
 
 _HOME = 3
 """The node that keeps the session: the first that the subscriber's balancer offers."""
 _BALANCED: tuple[Need, ...] = ("rabbitmq", "network", "haproxy")
+
+
+def is_confirmed(receipt: Receipt) -> bool:
+    """Whether all sites have it."""
+    with contextlib.suppress(ConfirmTimeout):
+        receipt.wait(timeout=0.1)
+        return True
+    return False
 
 
 class Letters:
@@ -57,22 +69,22 @@ class Letters:
             receipt = producer.publish(self.topic, body.encode())
             self.published += 1
             if confirmed:
-                receipt.wait(timeout=patient(20))
+                wait_for(lambda r=receipt: is_confirmed(r), f"{body} is confirmed")  # type: ignore[misc]
         self.context.event(f"published: {' '.join(bodies)}")
 
     def take(self, consumer: Consumer, bodies: str) -> None:
         """These must be the next messages, once each, in this order."""
         for body in bodies:
-            message = consumer.get(timeout=patient(20))
-            if message is None or message.body != body.encode():
-                came = "nothing" if message is None else message.body.decode()
-                raise Unmet(f"{body} should come, and {came} came")
+            message = wait_for(lambda: consumer.get(timeout=0.1), f"{body} comes")
+            if message.body != body.encode():
+                raise Unmet(f"{body} should come, and {message.body.decode()} came")
             message.ack(durable=True)
         self.context.event(f"handed out: {' '.join(bodies)}")
 
 
 @scenario("resume-test", promises="P3 P4 P5", messages=6, own_brokers=True,
           earlier=True,
+          harm="lost",
           title="A; the reader leaves; B C; a broker dies; the reader returns; D E; the broker returns")  # fmt: skip
 def resume_test(context: Context) -> None:
     dc1, dc2 = context.mosquitto("dc1"), context.mosquitto("dc2")
@@ -112,6 +124,7 @@ def consumed(producer: Producer) -> None:
 
 @scenario("lost-tail", 41, promises="P5 P6", messages=11, own_brokers=True,
           earlier=True,
+          harm="lost",
           title="The last ten messages are confirmed and lost by the only broker; then silence")  # fmt: skip
 def lost_tail(context: Context) -> None:
     dc1 = context.mosquitto("dc1", persistence=True)
@@ -142,8 +155,14 @@ def lost_tail(context: Context) -> None:
     context.control(plain.control())
 
 
+def kept(node: ClusterNode, group: str) -> int:
+    """How many messages a RabbitMQ node keeps for a group that reads over MQTT."""
+    return sum(count for name, count in node.queues().items() if client_id(group) in name)
+
+
 @scenario("node-loss-load-balancer", promises="P3 P4 P5", messages=7, needs=_BALANCED, own_brokers=True,
           earlier=True,
+          harm="lost",
           title="MQTT through HAProxy to a RabbitMQ cluster; the node of the reader's session is killed")  # fmt: skip
 def node_loss(context: Context) -> None:
     cluster = context.cluster("pause_minority", plugins=["rabbitmq_mqtt"])
@@ -169,7 +188,7 @@ def node_loss(context: Context) -> None:
             letters.take(consumer, "A")
         context.event("the reader leaves")
         letters.publish(producer, "BC")
-        context.stake(2, "messages that the session keeps at its node")
+        context.stake(kept(cluster.node(_HOME), letters.topic), "messages that the session keeps at its node")
         cluster.node(_HOME).kill()
         readers.wait_down(f"node{_HOME}")
         context.event(f"SIGKILL to node {_HOME}, where the session is")

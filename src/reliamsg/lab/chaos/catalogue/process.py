@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 
@@ -13,6 +14,8 @@ from reliamsg.lab.chaos.waiting import Unmet, wait_for
 
 _STOPPED_S = 3.5
 """Longer than heartbeats of 1 s are waited for."""
+_POISON = 100
+"""The handler raises over messages whose number this divides."""
 
 
 def strike(context: Context, app: App, point: str, nth: int) -> None:
@@ -53,7 +56,7 @@ def kill_producer(context: Context, point: str, what: str) -> None:
 
 
 @scenario("producer-killed-before-send", 1, promises="P1 P3", messages=4_000,
-          title="SIGKILL of the producer between the outbox's commit and the send")  # fmt: skip
+          harm="lost", title="SIGKILL of the producer between the outbox's commit and the send")  # fmt: skip
 def producer_killed_before_send(context: Context) -> None:
     kill_producer(context, "committed", "messages committed and not sent when it was killed")
 
@@ -163,27 +166,29 @@ def forked(context: Context) -> None:
     context.run.apps.append(app)
     app.start()
     context.event("a process publishes, consumes, forks in the middle, and goes on")
-    context.stake(context.messages // 2, "messages to go when it forked")
     app.ended(60)
+    under_way = re.search(r"forks with (\d+) messages under way", app.errors())
+    context.stake(int(under_way[1]) if under_way else 0, "messages under way when it forked")
     context.expect("the child was refused 4 times" in app.errors(), "all that the child tried was refused")
 
 
-@scenario("poison", 9, promises="P3 P4", messages=2_000,
+@scenario("poison", 9, promises="P3 P4", messages=2_000, harm="lost",
           title="A handler that raises: over some messages twice, over others always (they are parked)")  # fmt: skip
 def poison(context: Context) -> None:
     tries = 3
     t = context.traffic(
         context.sites(), start=False, rate=200,
-        consuming={"poison": 100, "failures": tries - 1, "batch": 1, "options": {"max_deliveries": tries}},
+        consuming={"poison": _POISON, "failures": tries - 1, "batch": 1, "options": {"max_deliveries": tries}},
     )  # fmt: skip
-    plain = context.plain_beside(t.consumer.config["sites"], rate=100, poison=100)
+    plain = context.plain_beside(t.consumer.config["sites"], rate=100, poison=_POISON)
     t.begin()
     for pair in plain:
         pair.start()
     t.flows(context.messages // 3)
     t.consumer.stop()
     context.event("from here on the handler never takes every hundredth message")
-    context.stake(t.accepted() // 100, "messages over which the handler raised")
+    raised = [number for number in t.handed_out() if number % _POISON == 0]
+    context.stake(len(raised), "messages over which the handler raised, and which it took in the end")
     t.consumer.start(failures=tries)
     t.flows(context.messages // 3)
     t.enough(context.messages)
@@ -193,7 +198,7 @@ def poison(context: Context) -> None:
     )  # fmt: skip
     t.drained(60)
     parked = sum_of(t.rows(t.consumer, "dead_lettered"))
-    context.expect(parked > 0, "messages that always fail are parked in the dead letters")
+    context.stake(parked, "messages over which the handler always raised")
     context.event(f"{parked} messages are parked in the dead letters, and the others went on")
     for pair in plain:
         context.control(pair.finish())

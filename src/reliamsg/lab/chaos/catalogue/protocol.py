@@ -46,7 +46,8 @@ def wrong_clocks(context: Context) -> None:
 
 
 @scenario("duplicated-reordered", 38, promises="P3 P4 P5", messages=4_000, needs=("mosquitto", "rabbitmq"),
-          own_brokers=True, title="Between producer and group, bridges shuffle and repeat everything")  # fmt: skip
+          own_brokers=True, harm="duplicates",
+          title="Between producer and group, bridges shuffle and repeat everything")  # fmt: skip
 def duplicated_reordered(context: Context) -> None:
     node = context.rabbit("dc1")
     near, far = context.mosquitto("dc2"), context.mosquitto("dc2-far")
@@ -117,12 +118,14 @@ def lied_to(context: Context, kind: Literal["mqtt", "amqp"], *lies: Lie) -> None
 
 
 @scenario("puback-lies", 39, promises="P2 P5", messages=4_000, own_brokers=True,
+          harm="lost",
           title="PUBACKs come early (the message may never arrive), twice, for others, or as failures")  # fmt: skip
 def puback_lies(context: Context) -> None:
     lied_to(context, "mqtt", "early", "twice", "other", "failing")
 
 
 @scenario("confirm-lies", 40, promises="P2 P5", messages=3_000, needs=("mosquitto", "rabbitmq"), own_brokers=True,
+          harm="duplicates",
           title="Publisher confirms come as nacks, one for several, or out of order")  # fmt: skip
 def confirm_lies(context: Context) -> None:
     lied_to(context, "amqp", "nack", "multiple", "shuffled")
