@@ -45,7 +45,10 @@ def open_bench(
             # Mosquitto without a limit: everything is sent at once, and far more than can be held.
             broker.max_inflight = 1_000_000
     monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 8_000)
-    rules = {"gap_timeout": settings.pop("gap_timeout", 1000.0)}
+    rules = {
+        "gap_timeout": settings.pop("gap_timeout", 1000.0),
+        "hold_gaps": settings.pop("hold_gaps", False),
+    }
     bench = Bench(path / "inbox.db", network=network, **rules)
     bench.settle(8.0)
     bench.settings = {"takeover_timeout": 8.0, **settings}

@@ -16,7 +16,7 @@ Not thread-safe: the caller holds one lock around every call. Times are monotoni
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
@@ -113,8 +113,8 @@ class ConsumerCore:
         """Since when another's place was taken: what it had told, for streams that were not in memory then."""
         self.held_up: list[Gap] = []
         """Gaps that began to hold their streams, each episode once. The caller takes them out."""
-        self.resumed: list[Stream] = []
-        """Streams that were held and go on. The caller takes them out."""
+        self.holding: dict[Stream, StreamState] = {}
+        """Streams that gaps hold, each until its episode ends."""
         self.urgent = False
         self.touched: dict[Stream, StreamState] = {}
         self.moved: set[Stream] = set()
@@ -246,6 +246,19 @@ class ConsumerCore:
         follow(self, state, now)
         return sites
 
+    def is_behind_hold(self, stream: Stream, epoch: int, incarnation: int, first: int, last: int) -> bool:
+        """Whether a delivery brings anything new, all of it behind the gap that holds its stream: it is of no use
+        before that is filled or accepted. The caller may keep it until then instead of giving it to :meth:`receive`."""
+        state = self.holding.get(stream)
+        if state is None or not state.is_behind_hold(epoch, first) or self.is_far(stream, epoch):
+            return False
+        known = state.live.get(epoch)
+        if known is None:
+            return state.is_ahead(epoch)
+        return known.incarnation == incarnation and any(
+            known.settled.missing(*span) for span in known.held.missing(first, last)
+        )
+
     def assign(self, stream: Stream) -> int:
         """The number for the next message that came without identity."""
         state = self.streams.get(stream)
@@ -303,14 +316,17 @@ class ConsumerCore:
             self.far[stream] = limit + FAR_LOOK_MS
         return found
 
-    def asks(self, now: float, only_heads: bool = False) -> list[Ask]:
+    def asks(
+        self, now: float, only_heads: bool = False, only_head_of: Callable[[Stream], bool] | None = None
+    ) -> list[Ask]:
         """Requests that are due: send each to its stream's producer, with :meth:`report`. :meth:`tick` returns when
         to look again. With `only_heads` nothing is asked for that could not be handed out at once (the inbox is
-        full)."""
+        full); `only_head_of` says of which streams that holds anyway (the caller keeps what comes behind)."""
         found: list[Ask] = []
         while self.ask_queue and len(found) < MAX_ASKS:
             state = self.ask_queue.pop(next(iter(self.ask_queue)))
-            request = ask(self, state, now, only_heads)
+            head = only_heads or (only_head_of is not None and only_head_of(state.stream))
+            request = ask(self, state, now, head)
             self.time(state)
             if request is not None:
                 found.append(request)
@@ -590,7 +606,7 @@ class ConsumerCore:
             self._mark(state)
             return False
         del self.streams[stream], self.retiring[stream]
-        for found in (self.touched, self.ask_queue, self._timed):
+        for found in (self.touched, self.ask_queue, self._timed, self.holding):
             found.pop(stream, None)
         self.known_elsewhere += stored
         return True

@@ -134,7 +134,7 @@ def _resume(core: ConsumerCore, state: StreamState, target: GapKey | None) -> No
         rest = first <= last and _missing(known, first, last)
     if not rest:
         hold.reported = None
-        core.resumed.append(state.stream)
+        core.holding.pop(state.stream, None)
 
 
 def _is_part(target: GapKey, whole: GapKey) -> bool:
@@ -226,6 +226,7 @@ def _hold(core: ConsumerCore, state: StreamState, gap: Gap) -> None:
     key = gap.epoch, gap.first, gap.last
     if state.hold.reported is None or not _is_part(key, state.hold.reported):
         state.hold.reported = key
+        core.holding[state.stream] = state
         core.held_up.append(gap)
         known = state.current
         incarnation = 0 if known is None else known.incarnation

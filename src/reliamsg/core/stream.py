@@ -156,7 +156,7 @@ class Hold:
     by: Gap | None = None
     """The gap; None where nothing holds the stream."""
     reported: GapKey | None = None
-    """What was reported; what is left of it after a part came is the same episode."""
+    """What was reported; what is left of it after a part came is the same episode. None outside of episodes."""
 
 
 class StreamState:
@@ -265,6 +265,21 @@ class StreamState:
         """The same for all epochs that are entered."""
         for known in self.entered:
             self.flag(known)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a gap holds the stream, or did and a part of it is still missing."""
+        return self.hold.reported is not None
+
+    def is_behind_hold(self, epoch: int, first: int) -> bool:
+        """Whether a number lies behind the gap that holds the stream."""
+        if self.hold.reported is None:
+            return False
+        at, _, last = self.hold.reported
+        if last is not None:
+            return (epoch, first) > (at, last)
+        later = self.next_epoch()  # the gap's extent is not known: it ends where this begins
+        return later is not None and epoch >= later.epoch
 
     def has_entered(self, epoch: int) -> bool:
         return self.current is not None and epoch <= self.current.epoch

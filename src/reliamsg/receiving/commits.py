@@ -23,7 +23,7 @@ from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, Histor
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import Frame, open_frame
 
-__all__ = ["MAX_CACHED_BYTES", "Committer", "Probe"]
+__all__ = ["MAX_CACHED_BYTES", "Committer", "Probe", "unreserved"]
 
 COMMIT_EVERY_S = 0.01
 """Acknowledgements are gathered for so long, unless somebody waits."""
@@ -41,6 +41,11 @@ MAX_CACHED_BYTES = 8 * 1024 * 1024
 """Frames in memory that could be read from the inbox as well."""
 
 Probe = Callable[[str], None]
+
+
+def unreserved(max_inbox_bytes: int) -> int:
+    """What of the inbox's room is for all that arrives."""
+    return max_inbox_bytes - max_inbox_bytes // RESERVED_PART
 
 
 @dataclass(slots=True)
@@ -148,7 +153,7 @@ class Committer:
         size = before = shared.inbox.held_bytes
         self._full = now < self._spill_at
         self.short_of_room = False
-        usual = self._max_inbox_bytes - self._max_inbox_bytes // RESERVED_PART
+        usual = unreserved(self._max_inbox_bytes)
         shared.inbox_full = self._full or size >= usual
         if self._full or not due:
             return spilled, spilling
@@ -164,7 +169,10 @@ class Committer:
                 for span in known.unsafe_held(waiting.first, waiting.last)
                 for part in ours.missing(*span)
             ]
-            fills_head = known is waiting.state.current and waiting.first <= known.cursor
+            # What came of a stream before a gap held it must not use up windows for as long as that lasts.
+            fills_head = waiting.state.is_held or (
+                known is waiting.state.current and waiting.first <= known.cursor
+            )
             if spans and not fills_head and size >= usual and not self._takes_reserve(waiting, size):
                 self._full = self.short_of_room = True
                 continue

@@ -25,7 +25,7 @@ from reliamsg.errors import FarEpoch
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.receiving.lease import make_nonce, parse_nonce
-from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
+from reliamsg.receiving.quarantine import HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import FAR_EPOCH, Shared, log
 from reliamsg.wire.address import (
@@ -345,7 +345,7 @@ class Control:
             self._unanswered.clear()
             self._strangers.clear()
             return
-        self._ask(shared.core.asks(now, full))
+        self._ask(shared.core.asks(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
         self._challenge(now)
         for stream in sorted(shared.core.moved):
             if stream.producer:

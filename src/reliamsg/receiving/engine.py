@@ -32,9 +32,10 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
 from reliamsg.receiving.clock import elapsed_clock
-from reliamsg.receiving.commits import Committer, Probe
+from reliamsg.receiving.commits import Committer, Probe, unreserved
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.fullness import Fullness
+from reliamsg.receiving.hold_room import HoldRoom
 from reliamsg.receiving.lane import Chunk, Holding, Lane
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.links import Links
@@ -124,6 +125,9 @@ class ReceivingEngine:
         self.shared = Shared(
             core, inbox, settings.group, self, clock, wall_us, lease, settings.max_quarantine_bytes
         )
+        self.shared.hold_room = HoldRoom(
+            core, inbox, self.shared.quarantine, unreserved(settings.max_inbox_bytes)
+        )
         self.sites: dict[str, SiteReceiver] = {}
         self._open_sites(sites, transports)
         self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, probe)
@@ -199,6 +203,7 @@ class ReceivingEngine:
             self.succession.step(now)
             shared.drain_acks(now)
             self._tick(now)
+            shared.hold_room.look()
             for site in self.sites.values():
                 site.retry_deferred(now)
             self._check_busy(now)

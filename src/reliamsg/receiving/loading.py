@@ -8,7 +8,7 @@ from __future__ import annotations
 from reliamsg.errors import FatalError, InboxWriteError
 from reliamsg.message import Stream
 from reliamsg.receiving.control import Control
-from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
+from reliamsg.receiving.quarantine import HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.state import Shared, log
 from reliamsg.store.quarantine import Selection
@@ -20,6 +20,10 @@ AT_ONCE = 1_000
 SPARED_S = 0.5
 """Streams that were used within so long stay, as long as there is room."""
 REVIVE_EVERY_S = 0.5
+LOOK_EVERY_S = 0.05
+"""How often it is looked whether a stream has come to what is in quarantine of it."""
+REPLAY_AGAIN_S = 5.0
+"""What a gap had held, and could not be taken in when its stream came to it, is tried again after so long."""
 
 
 class Loader:
@@ -58,6 +62,7 @@ class Loader:
         if core.retiring:
             return now + 0.01
         waits = self._shared.inbox.quarantine.has(TOO_MANY_STREAMS)
+        waits = waits or bool(self._shared.quarantine.held)
         return now + SPARED_S if waits or len(core.streams) >= self._high else None
 
     # -- and back -----------------------------------------------------------------------------------------
@@ -72,6 +77,7 @@ class Loader:
         try:
             saved = {one.stream: one for one in shared.inbox.load_some(wanted)} if wanted else {}
             self._revive(now)
+            self._go_on(now)
         except InboxWriteError as error:
             log.warning("%s: %s", shared.inbox.path, error)
             return
@@ -105,6 +111,39 @@ class Loader:
         except FatalError as error:
             shared.fail(error)
         return True
+
+    def _go_on(self, now: float) -> None:
+        """Where streams that gaps had held come to what is in quarantine of them, have it leave that."""
+        shared, quarantine = self._shared, self._shared.quarantine
+        if not quarantine.held:
+            return
+        with shared.lock:
+            if shared.barred:
+                return
+            for stream, at in list(quarantine.held.items()):
+                if not quarantine.holds(stream, HELD):
+                    del quarantine.held[stream]
+                elif at > now:
+                    continue
+                elif self._comes_to_it(stream):
+                    quarantine.held[stream] = now + REPLAY_AGAIN_S
+                    quarantine.replay(Selection(reason=HELD, stream=stream))
+                    shared.due(now)
+                else:
+                    quarantine.held[stream] = now + LOOK_EVERY_S
+
+    def _comes_to_it(self, stream: Stream) -> bool:
+        """Whether nothing that is missing comes before what a stream has in quarantine, as far as that is known."""
+        state = self._shared.core.streams.get(stream)
+        if state is None or not (state.is_held or state.clock.target is not None):
+            return True
+        if state.is_held:
+            return False
+        epoch, _, last = state.clock.target or (0, 0, None)
+        if last is not None:
+            return self.keeps(stream, (epoch, last))
+        later = state.next_epoch()
+        return later is None or self.keeps(stream, (later.epoch, 0))
 
     def _revive(self, now: float) -> None:
         """Where there is room for streams again, have their messages leave the quarantine."""

@@ -17,10 +17,13 @@ from reliamsg.store.inbox import Left
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
 from reliamsg.wire.data import Frame
 
-__all__ = ["TOO_MANY_STREAMS", "Quarantine"]
+__all__ = ["HELD", "TOO_MANY_STREAMS", "Quarantine"]
 
 TOO_MANY_STREAMS = "too-many-streams"
 """Why a delivery is there whose stream there was no room for."""
+
+HELD = "held"
+"""Why a delivery is there that lies behind the gap that holds its stream, beyond what such streams may use."""
 
 ROW_BYTES = 512
 """What a row takes besides the frame."""
@@ -46,6 +49,9 @@ class Quarantine:
         self.put_off: dict[Stream, float] = {}
         """Streams of which something is too far ahead to be taken in though there is room, and when it is tried
         again. What else there was of them came first."""
+        self.held: dict[Stream, float] = dict.fromkeys(rows.streams_of(HELD), 0.0)
+        """Streams of which something is there, or was lately, since a gap held them; and when it is looked again
+        whether they have come to it."""
         self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
         """What is to be replayed, or (False) not any more. The first has the table looked at once."""
 
@@ -60,6 +66,8 @@ class Quarantine:
         """What is to be committed; None where there is no room. One reason at one site leaves as much as it takes."""
         if not self._room.take(f"{reason} {site}", len(frame.data) + ROW_BYTES):
             return None
+        if reason == HELD:
+            self.held.setdefault(stream, 0.0)
         envelope = frame.envelope
         self._admitting[stream, reason] = self._admitting.get((stream, reason), 0) + 1
         return QuarantinedDelivery(
@@ -78,8 +86,10 @@ class Quarantine:
     def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
         """Whether anything of a stream, up to this epoch and number, is there for want of room, and is not being taken
         in. On the thread that owns the inbox."""
-        return (stream, TOO_MANY_STREAMS) in self._admitting or self._rows.reaches_below(
-            stream, TOO_MANY_STREAMS, position, self.replaying
+        return any(
+            (stream, reason) in self._admitting
+            or self._rows.reaches_below(stream, reason, position, self.replaying)
+            for reason in (TOO_MANY_STREAMS, HELD)
         )
 
     def committed(self, added: Iterable[QuarantinedDelivery], left: Left) -> None:

@@ -14,7 +14,7 @@ from reliamsg.message import Stream
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
-from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
+from reliamsg.receiving.quarantine import HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.state import FAR_EPOCH, Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
@@ -353,6 +353,9 @@ class SiteReceiver:
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
+        if stream in shared.core.holding and not shared.has_room_behind_hold(stream, frame):
+            self.quarantine(delivery, frame, HELD, stream)
+            return False
         moves = shared.core.moves
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
@@ -404,6 +407,9 @@ class SiteReceiver:
         if shared.is_absent(row.stream):
             shared.absent.wait(row.stream, None, lambda room: self._replay_loaded(row, frame, room))
             return True
+        if row.reason == HELD and not shared.has_room_to_go_on(row.stream, frame):
+            shared.quarantine.held[row.stream] = now
+            return False
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
         moves = shared.core.moves

@@ -16,11 +16,12 @@ from reliamsg.core.consumer import ConsumerCore, Note, StreamState
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
 from reliamsg.message import Stream
 from reliamsg.receiving.absent import Absent
+from reliamsg.receiving.hold_room import HoldRoom
 from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
-from reliamsg.receiving.quarantine import Quarantine
+from reliamsg.receiving.quarantine import HELD, Quarantine
 from reliamsg.receiving.samples import Samples
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
@@ -36,6 +37,8 @@ MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
 FAR_EPOCH = "far-epoch"
 """Why a delivery is in quarantine whose epoch is too far ahead to be believed."""
+_WAY_OUT = "See `reliamsg inbox quarantine list`, then replay or discard"
+_WAYS_OUT = {HELD: "See `reliamsg inbox gaps`, then accept what holds the stream"}
 MAX_ERRORS_WAITING = 1_000
 """Errors between two looks at them; of any more the oldest are only logged."""
 
@@ -98,6 +101,9 @@ class Pending:
 
 class Shared:
     """The state of a consumer that its parts work on."""
+
+    hold_room: HoldRoom
+    """What streams that gaps hold may use of the inbox. Set by the engine, which knows how much there is."""
 
     def __init__(
         self,
@@ -231,8 +237,7 @@ class Shared:
             QuarantineFull(
                 f"{self.inbox.path}: a message of stream {stream} can't be taken in ({reason}), and the quarantine is"
                 f" full: {self.quarantine.total:,} of {self.quarantine.limit:,} bytes are in use, and one reason at one"
-                " site gets half. See `reliamsg inbox quarantine list`, then replay or discard, or raise"
-                " max_quarantine_bytes"
+                f" site gets half. {_WAYS_OUT.get(reason, _WAY_OUT)}, or raise max_quarantine_bytes"
             )
         )
 
@@ -347,9 +352,36 @@ class Shared:
             return False
         return bool(self.ready) and self.holds
 
+    def has_room_behind_hold(self, stream: Stream, frame: Frame) -> bool:
+        """Whether a frame of a stream that a gap holds can be taken in. The gap itself always can; of what lies behind
+        it nothing more once anything is in quarantine, so that all there is comes in order."""
+        envelope = frame.envelope
+        if not self.core.is_behind_hold(
+            stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last
+        ):
+            return True
+        if self.quarantine.holds(stream, HELD) or not self.core.streams[stream].has_room(envelope.epoch):
+            return False
+        return self.hold_room.take(len(frame.data))
+
+    def has_room_to_go_on(self, stream: Stream, frame: Frame) -> bool:
+        """Whether a frame that waited behind a gap can be taken in now: it follows on what can be handed out, or there
+        is room although something before it is missing once more."""
+        state, envelope = self.core.streams.get(stream), frame.envelope
+        if state is None:
+            return True
+        if state.is_held:
+            return self.has_room_behind_hold(stream, frame)
+        known = state.live.get(envelope.epoch)
+        if known is None or not state.is_held_up(known, envelope.seq):
+            return True
+        return self.hold_room.take(len(frame.data))
+
     def room_for_repair(self, frame: Frame) -> bool:
         """Whether a repair can be taken in. No broker keeps it meanwhile, so it would stay in memory."""
         envelope = frame.envelope
+        if envelope.stream in self.core.holding and not self.has_room_behind_hold(envelope.stream, frame):
+            return False
         if self.core.waiting.repair_bytes >= MAX_REPAIR_BYTES:
             return False
         if not self.inbox_full:

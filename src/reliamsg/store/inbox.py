@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, cast, get_args
 
@@ -67,6 +68,8 @@ class Inbox:
         self._journal = Journal(self.boot)
         self._ids: dict[Stream, int] = {}
         self._new_ids: dict[Stream, int] = {}
+        self._held_change: Counter[int] = Counter()
+        """By stream's id, by how many bytes its held frames grow with the commit that is being written."""
         try:
             self.exported = Exported(self._database, self._journal)
             with self._database.transaction() as connection:
@@ -77,7 +80,8 @@ class Inbox:
                 self.id = str(self._scalar("SELECT value FROM meta WHERE name = 'inbox_id'"))
             self.standing: Standing = self._saved_standing()
             self.quarantine = QuarantineRows(self._database)
-            self.held_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM held"))
+            self._held_by_id = Counter(self._sizes_held())
+            self.held_bytes = self._held_by_id.total()
             self.dead_letter_count = int(self._scalar("SELECT count(*) FROM dead_letter"))
             self._has_attempts = bool(self._scalar("SELECT EXISTS (SELECT 1 FROM attempt)"))
             self.late_count = int(self._scalar("SELECT count(*) FROM late"))
@@ -85,6 +89,12 @@ class Inbox:
         except BaseException:
             self._database.close()
             raise
+
+    def _sizes_held(self) -> dict[int, int]:
+        with self._database.translated():
+            return dict(
+                self._database.connection.execute("SELECT stream_id, sum(size) FROM held GROUP BY stream_id")
+            )
 
     def _scalar(self, sql: str, *values: object) -> int | str:
         with self._database.translated():
@@ -136,6 +146,7 @@ class Inbox:
         :class:`StoreCorrupt`.
         """
         self._new_ids = {}
+        self._held_change.clear()
         freed = added = revived = late = 0
         done = False
         known: list[QuarantinedDelivery] = []
@@ -163,6 +174,10 @@ class Inbox:
         self._ids.update(self._new_ids)
         self.standing = self.standing if batch.standing is None else batch.standing
         self.held_bytes += added - freed
+        for stream_id, change in self._held_change.items():
+            self._held_by_id[stream_id] += change
+            if not self._held_by_id[stream_id]:
+                del self._held_by_id[stream_id]
         self.late_bytes += late
         self.dead_letter_count += len(batch.dead) - revived
         self.late_count += len(batch.late) - len(batch.seen_late)
@@ -268,11 +283,16 @@ class Inbox:
             "DELETE FROM held WHERE stream_id = ? AND epoch = ? AND last BETWEEN ? AND ? RETURNING size",
             (stream_id, epoch, low, high),
         ).fetchall()
-        return sum(size for (size,) in rows)
+        freed: int = sum(size for (size,) in rows)
+        if freed:
+            self._held_change[stream_id] -= freed
+        return freed
 
     def _write_frames(self, connection: sqlite3.Connection, batch: Batch) -> int:
         """Returns by how many bytes the held frames grew."""
         added = sum(len(f.frame) for f in batch.held)
+        for f in batch.held:
+            self._held_change[self._id(connection, f.stream)] += len(f.frame)
         for stream, epoch, first, last in batch.discarded:
             added -= self._drop_held(connection, self._id(connection, stream), epoch, first, last)
         for table, frames in (("held", batch.held), ("late", batch.late)):
@@ -355,6 +375,11 @@ class Inbox:
         )
         with self._database.translated():
             return list(self._load(self._database.connection, where, (names,)))
+
+    def held_bytes_of(self, stream: Stream) -> int:
+        """What of `held_bytes` is a stream's that is in memory."""
+        stream_id = self._ids.get(stream)
+        return 0 if stream_id is None else self._held_by_id.get(stream_id, 0)
 
     def knows(self, stream: Stream) -> bool:
         """Whether a stream that is in memory has a row."""

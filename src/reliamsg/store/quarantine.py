@@ -145,6 +145,16 @@ class QuarantineRows:
         """Whether anything is there for this reason."""
         return reason in self._reasons
 
+    def streams_of(self, reason: str) -> list[Stream]:
+        """All streams of which something is there for this reason."""
+        if reason not in self._reasons:
+            return []
+        with self._database.translated():
+            rows = self._database.connection.execute(
+                "SELECT DISTINCT producer, topic, part FROM quarantined_delivery WHERE reason = ?", (reason,)
+            ).fetchall()
+        return [Stream(*row) for row in rows]
+
     def some_streams(self, reason: str, most: int) -> list[Stream]:
         """Streams of which something is there for this reason, and is not about to be replayed."""
         if most <= 0 or reason not in self._reasons:
