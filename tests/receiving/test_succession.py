@@ -98,7 +98,7 @@ class Group:
         bench = Bench.__new__(Bench)
         bench.path = self.path / f"{name or len(self.members)}.db"
         bench.now = max([100.0, *(each.now for each in self.members)])
-        bench.rules = {"gap_timeout": 5.0}
+        bench.rules = {"gap_timeout": 5.0, **settings.pop("rules", {})}
         bench.network = self.network
         bench.settings = {"standby": standby, "takeover_timeout": 8.0, **settings}
         bench.points = []

@@ -144,7 +144,7 @@ class TestSplitting:
         ring = KeyRing({"k" * 64: b"A" * 16}, sign_with="k" * 64)
         assert open_control(one(status, ring), status.to, ring) == status
         state = a_state(
-            streams=[StreamState(name, 65535, (2**62, 1), (2**62, 2**64 - 1), 1, span, span, span)]
+            streams=[StreamState(name, 65535, (2**62, 1), (2**62, 2**64 - 1), 1, span, span, span, span)]
         )
         assert open_control(one(state, ring), state.to, ring) == state
 
@@ -168,10 +168,11 @@ class TestSplitting:
 
     def test_of_too_many_ranges_of_a_state_the_useful_ones_go(self) -> None:
         many = [(90, 2 * i, 2 * i) for i in range(1, 1001)]
-        stream = StreamState("orders", 3, (90, 1), (90, 5), 1, many, many, many)
+        stream = StreamState("orders", 3, (90, 1), (90, 5), 1, many, many, many, many)
         opened = open_control(one(a_state(streams=[stream])), a_state().to)
         assert isinstance(opened, State)
         assert opened.streams[0].missing == opened.streams[0].wanted == many[: limits.MAX_SPANS]
+        assert opened.streams[0].accepted == many[: limits.MAX_SPANS]
         assert opened.streams[0].declared == many[-limits.MAX_SPANS :]
 
     def test_more_named_groups_than_can_be_told_are_refused(self) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from reliamsg.core.announced import Announced
+from reliamsg.core.announced import Announced, Span3
 from reliamsg.core.arrivals import Arrival, arrive
 from reliamsg.core.asking import Ask, Jitter, ask
 from reliamsg.core.challenges import Challenges
@@ -341,26 +341,34 @@ class ConsumerCore:
         return Report() if state is None else report_of(state)
 
     def adopt(
-        self, stream: Stream, entered: tuple[int, int], position: tuple[int, int], high_water: int, now: float
+        self,
+        stream: Stream,
+        entered: tuple[int, int],
+        position: tuple[int, int],
+        high_water: int,
+        now: float,
+        accepted: tuple[Span3, ...] = (),
     ) -> bool:
         """Go on where another inbox of the group stopped: with the report that it sent last. What may have been
-        handed out by it is flagged. A stream that is known here and is behind goes on there, and forgets what it
-        holds from before: look at all of it again. False where it is not behind (it stays where it is, and what may
-        have been handed out is flagged), where another incarnation is known here, or there is no room. Where the report
-        is of an epoch that is far ahead that happens as soon as the epoch is believed, if ever: with the first call of
-        :meth:`receive` or :meth:`announce` after that, in which ``moves`` rises."""
+        handed out by it is flagged; gaps that were accepted there are accepted. A stream that is known here and is
+        behind goes on there, and forgets what it holds from before: look at all of it again. False where it is not
+        behind (it stays where it is, and what may have been handed out is flagged), where another incarnation is known
+        here, or there is no room. Where the report is of an epoch that is far ahead that happens as soon as the epoch is
+        believed, if ever: with the first call of :meth:`receive` or :meth:`announce` after that, in which ``moves``
+        rises."""
         self.horizon.learn(entered[0])
         if self.is_far(stream, max(entered[0], position[0])):
             if len(self._unbelieved) < MAX_FAR or stream in self._unbelieved:
                 said = self._unbelieved.setdefault(stream, [])
-                said += [Adopted(position, entered, high_water)] if len(said) < MAX_UNBELIEVED else []
+                told = Adopted(position, entered, high_water, accepted)
+                said += [told] if len(said) < MAX_UNBELIEVED else []
             return False
         state = self.streams.get(stream)
         if state is None:
             state = self.open(stream)
             if state is None:
                 return False
-        done = adopt(self, state, entered, position, high_water)
+        done = adopt(self, state, Adopted(position, entered, high_water, accepted))
         follow(self, state, now)
         return done
 
@@ -376,7 +384,7 @@ class ConsumerCore:
         if not left:
             del self._unbelieved[stream]
         for one in sorted(believed, key=lambda one: one.position):
-            self.adopt(stream, one.entered, one.position, one.high_water, now)
+            self.adopt(stream, one.entered, one.position, one.high_water, now, one.accepted)
 
     def succeed(self, told: Mapping[Stream, int]) -> None:
         """This inbox takes the place of another that may have read until now. After :meth:`adopt`. `told`: the latest

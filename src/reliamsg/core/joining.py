@@ -146,20 +146,19 @@ def _with(announced: Announced, arrived: Reorder) -> Announced:
     return replace(announced, chain=tuple(chain[epoch] for epoch in sorted(chain)))
 
 
-def adopt(
-    core: ConsumerCore, state: StreamState, entered: tuple[int, int], position: Position, high_water: int
-) -> bool:
+def adopt(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
     """Start where another inbox of the group stopped; see :meth:`ConsumerCore.adopt`."""
+    position, entered = adopted.position, adopted.entered
     if position[0] < 1:
         return False
     if state.current is not None and position <= state.position:
-        _flag_entered(core, state, Adopted(position, entered, high_water))
+        _flag_entered(core, state, adopted)
         return False
     known = state.live.get(position[0])
     if known is not None and position[0] == entered[0] and known.incarnation != entered[1]:
         return False
     _leave_behind(core, state, position)
-    state.adopted = Adopted(position, entered, high_water)
+    state.adopted = adopted
     if known is None and position[0] == entered[0]:
         known = state.live[position[0]] = Reorder(*entered, None)
         known.told = True
@@ -171,6 +170,7 @@ def adopt(
 def _flag_entered(core: ConsumerCore, state: StreamState, adopted: Adopted) -> None:
     """The other inbox had settled no more than this one, but may have handed out more."""
     state.adopted = adopted
+    state.take_accepted()
     state.flag_entered()
     core.mark(state, urgent=True)
 
@@ -216,7 +216,7 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
     incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
     if position <= handed_out_to or incarnation is None:
         return False  # what this inbox has handed out itself it settles itself
-    return adopt(core, state, (position[0], incarnation), position, 0)
+    return adopt(core, state, Adopted(position, (position[0], incarnation), 0))
 
 
 def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) -> None:
@@ -270,6 +270,7 @@ def _begin(core: ConsumerCore, state: StreamState, known: Reorder, first: int, r
     state.current, state.proof = known, None
     state.joined, state.unheard = (known.epoch, first), False
     state.history_changed = True
+    state.take_accepted()
     state.flag(known)
     core.note(Note("joined", state.stream, known.epoch, known.incarnation, first, first, reason=reason))
     if state.heard is not None:

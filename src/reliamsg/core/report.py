@@ -23,3 +23,5 @@ class Report:
     """What is known to exist and has not arrived, lowest first; at most ``MAX_MISSING`` ranges."""
     declared: tuple[Span3, ...] = ()
     """The latest ranges that were passed without having arrived; at most ``MAX_DECLARED``."""
+    accepted: tuple[Span3, ...] = ()
+    """Accepted as lost, durably, and not passed yet, since messages before them are not settled; lowest first."""

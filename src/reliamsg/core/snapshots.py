@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reliamsg.core.announced import Span3
 from reliamsg.core.asking import lacking
 from reliamsg.core.report import Report
 from reliamsg.core.stream import EpochChange, StreamChange, StreamState
@@ -44,6 +45,7 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
         dict(state.arming),
         state.history_changed,
         list(state.declaring),
+        accepted_of(state),
     )
     state.finishing.clear()
     state.arming.clear()
@@ -65,7 +67,8 @@ def is_committed(change: StreamChange) -> bool:
     before = state.committed
     _note_position(change)
     state.remember_declared(change.declared)
-    return bool(change.declared) or state.committed != before
+    accepted, state.accepted_safe = state.accepted_safe, change.accepted
+    return bool(change.declared) or state.committed != before or state.accepted_safe != accepted
 
 
 def _note_position(change: StreamChange) -> None:
@@ -109,7 +112,13 @@ def _arm(change: StreamChange) -> None:
 def report_of(state: StreamState) -> Report:
     """What is committed of a stream, and what it lacks now."""
     missing = tuple((known.epoch, first, last) for known, first, last in lacking(state))
-    return Report(*state.committed, missing, tuple(state.declared))
+    return Report(*state.committed, missing, tuple(state.declared), state.accepted_safe)
+
+
+def accepted_of(state: StreamState) -> tuple[Span3, ...]:
+    """What is accepted as lost and not passed yet: epoch, first and last number."""
+    epoch = 0 if state.current is None else state.current.epoch
+    return tuple((epoch, *span) for span in state.accepted)
 
 
 def restore_report(state: StreamState) -> None:
@@ -118,6 +127,7 @@ def restore_report(state: StreamState) -> None:
     if known is None:
         return
     state.committed = (state.position, (known.epoch, known.incarnation), known.high_water)
+    state.accepted_safe = accepted_of(state)
     if state.joined is not None:
         passed = (span for span in state.closed.spans() if span[:2] >= state.joined and span[2] < MAX_SEQ)
         state.remember_declared(passed)

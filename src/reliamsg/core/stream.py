@@ -96,6 +96,8 @@ class Adopted:
     position: Position
     entered: tuple[int, int]
     high_water: int
+    accepted: tuple[Span3, ...] = ()
+    """Gaps that had been accepted there, and not passed."""
 
     def flag(self, known: Reorder) -> None:
         """Numbers of an epoch that the other inbox may have handed out count as handed out before."""
@@ -163,11 +165,11 @@ class StreamState:
     """One stream at one group."""
 
     __slots__ = (
-        "accepted", "accepted_as", "adopted", "armed", "arming", "asking", "attempts", "clock", "closed", "committed",
-        "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing", "gap", "halted",
-        "handed_out", "heard", "history", "history_changed", "hold", "joined", "live", "look_at", "pace", "proof",
-        "reported", "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard", "used_at",
-        "vouched", "waiting",
+        "accepted", "accepted_as", "accepted_safe", "adopted", "armed", "arming", "asking", "attempts", "clock",
+        "closed", "committed", "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing",
+        "gap", "halted", "handed_out", "heard", "history", "history_changed", "hold", "joined", "live", "look_at",
+        "pace", "proof", "reported", "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard",
+        "used_at", "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -183,10 +185,9 @@ class StreamState:
         self.history, self.closed = History(), ClosedGaps()
         self.joined: tuple[int, int] | None = None
         """(epoch, number) at which the group joined."""
-        self.clock, self.pace = GapClock(), Pace()
+        self.clock, self.pace, self.hold = GapClock(), Pace(), Hold()
         self.gap: Gap | None = None
         """Expired, and to be decided by the application."""
-        self.hold = Hold()
         self.accepted = RangeSet()
         """Numbers of the current epoch that may be passed as soon as they are a gap at the head."""
         self.accepted_as: tuple[str, float | None] = ("expired", None)
@@ -213,6 +214,7 @@ class StreamState:
         """What its producers have said; None while they said nothing."""
         self.asking: Asking | None = None
         """Requests for what is missing; None while nothing is."""
+        self.accepted_safe: tuple[Span3, ...] = ()  # what is accepted, as the last commit holds it
         self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
         """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
         self.declared: list[Span3] = []
@@ -280,6 +282,18 @@ class StreamState:
             return (epoch, first) > (at, last)
         later = self.next_epoch()  # the gap's extent is not known: it ends where this begins
         return later is not None and epoch >= later.epoch
+
+    def take_accepted(self) -> None:
+        """What was accepted where this inbox takes over from counts here as well, as far as it is of the current epoch
+        and not dealt with."""
+        if self.adopted is None or self.current is None:
+            return
+        for epoch, low, last in self.adopted.accepted:
+            first = max(low, self.current.position)
+            if epoch == self.current.epoch and first <= last:
+                self.accepted.add(first, last)
+                self.accepted_as = ("accepted", None)
+                self.history_changed = True
 
     def has_entered(self, epoch: int) -> bool:
         return self.current is not None and epoch <= self.current.epoch
@@ -361,6 +375,8 @@ class StreamChange:
     """Whether history, closed gaps or joining changed."""
     declared: list[Span3] = field(default_factory=list)
     """What was passed since the last commit."""
+    accepted: tuple[Span3, ...] = ()
+    """What is accepted as lost and not passed."""
 
 
 @dataclass(slots=True)

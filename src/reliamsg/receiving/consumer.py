@@ -395,7 +395,8 @@ class Consumer:
                 self._engine.aside.late_seen(item.number)
 
     def accept(self, gap: Gap) -> bool:
-        """Go on without the messages of a gap, and declare them lost; durable when this returns.
+        """Go on without the messages of a gap, and declare them lost; durable when this returns, and told to a standby
+        that listens.
 
         False when the gap was filled or passed meanwhile. Raises :class:`InboxWriteError` when it is not
         durable yet.
@@ -406,6 +407,8 @@ class Consumer:
             return False
         accepted = self._engine.accept(gap)
         self._engine.wait_durable()
+        if accepted:
+            self._engine.tell_accepted(gap.stream)
         return accepted
 
     # -- dead letters -------------------------------------------------------------------------------------

@@ -294,6 +294,14 @@ class Control:
             shared.lease.sent(state.number, now)
         self._tell(state)
 
+    def tell_at_once(self, stream: Stream) -> None:
+        """Tell what is committed of a stream, to its producer and to inboxes that wait."""
+        if self.shared.barred or not stream.producer:
+            return
+        states = [_stream_state(stream, self._report(stream))]
+        self._tell(self._to_producer(stream.producer, states))
+        self._tell(self._state(self._own_address, stream.producer, "active", self._nonce, states))
+
     def farewell(self, now: float) -> None:
         """This inbox does not read any more, and all that it did is committed: tell everybody how far it is."""
         if self.shared.barred:
@@ -529,13 +537,16 @@ def _announced(status: Status, stream: StreamStatus, group: str, late: bool) -> 
 
 def _latest(known: StreamState | None, said: StreamState) -> StreamState:
     """What to remember of what another inbox says of a stream, given what it said before."""
-    high = said.high_water
+    high, accepted = said.high_water, said.accepted
     if known is not None:
         if (said.position, said.entered) < (known.position, known.entered):
             return known
         if known.entered == said.entered:
             high = max(high, known.high_water)
-    return structs.replace(said, high_water=high, missing=[], wanted=[])
+        if known.position == said.position:
+            # This one may be older. What was accepted once is, until the position is behind it.
+            accepted = list(dict.fromkeys((*known.accepted, *accepted)))[:MAX_SPANS]
+    return structs.replace(said, high_water=high, missing=[], wanted=[], accepted=accepted)
 
 
 def _stream_state(stream: Stream, report: Report, ask: Ask | None = None) -> StreamState:
@@ -548,4 +559,5 @@ def _stream_state(stream: Stream, report: Report, ask: Ask | None = None) -> Str
         list(report.missing if ask is None else ask.missing),
         [] if ask is None else list(ask.wanted),
         list(report.declared),
+        list(report.accepted),
     )

@@ -29,7 +29,7 @@ from reliamsg.errors import (
 )
 from reliamsg.export.exporter import Exporter
 from reliamsg.keys import KeyRing
-from reliamsg.message import Gap, Message
+from reliamsg.message import Gap, Message, Stream
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
 from reliamsg.receiving.clock import elapsed_clock
 from reliamsg.receiving.commits import Committer, Probe, unreserved
@@ -528,6 +528,12 @@ class ReceivingEngine:
             shared.after_core()
             shared.due(now)
             return done
+
+    def tell_accepted(self, stream: Stream) -> None:
+        """Tell other inboxes of the group what was accepted of a stream, so that one that takes over goes by it. When
+        that is durable."""
+        with self.shared.lock:
+            self.control.tell_at_once(stream)
 
     # -- the end ------------------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ class Operating:
         gap = Gap(request.stream, request.epoch, request.first, request.last, "accepted")
         done = self._engine.accept(gap)
         self._make_durable(now)
+        if done:
+            self._engine.tell_accepted(gap.stream)
         return Answer(done, f"{gap.stream}: accepted" if done else f"{gap.stream}: this is no gap (any more)")
 
     def _make_durable(self, now: float) -> None:

@@ -206,12 +206,16 @@ class Succession:
         told: dict[Stream, int] = {}
         self._load_told(now)
         for stream, (state, inbox) in self._control.positions.items():
-            taken += shared.core.adopt(stream, state.entered, state.position, state.high_water, now)
+            taken += shared.core.adopt(
+                stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
+            )
             shared.settled_elsewhere(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
             told[stream] = state.entered[0] if state.high_water else state.position[0] - 1
         for (stream, inbox), state in self._control.unbelieved.items():  # which counts as soon as it is
-            shared.core.adopt(stream, state.entered, state.position, state.high_water, now)
+            shared.core.adopt(
+                stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
+            )
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
         self._control.positions.clear()
         self._control.unbelieved.clear()

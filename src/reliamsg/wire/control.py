@@ -164,6 +164,8 @@ class StreamState(msgspec.Struct, array_like=True, frozen=True):
     """Which of them are to be sent again now."""
     declared: _Spans = []
     """Ranges that were passed without having arrived, latest last."""
+    accepted: _Spans = []
+    """Ranges that were accepted as lost and not passed yet, lowest first. A standby that takes over goes by them."""
 
 
 class State(msgspec.Struct, array_like=True, frozen=True):
@@ -218,7 +220,7 @@ def encode_status(status: Status, ring: KeyRing | None = None) -> list[bytes]:
 def encode_state(state: State, ring: KeyRing | None = None) -> list[bytes]:
     """The frames of a state, signed if a ring is given, to be sent to ``state.to``.
 
-    Of ranges over their limit, the lowest of `missing` and `wanted` go, and the latest of `declared`.
+    Of ranges over their limit, the lowest of `missing`, `wanted` and `accepted` go, and the latest of `declared`.
     """
     streams = [_cut_state(stream) for stream in state.streams]
     return [
@@ -243,13 +245,14 @@ def _parts_of_status(stream: StreamStatus) -> list[StreamStatus]:
 
 
 def _cut_state(stream: StreamState) -> StreamState:
-    if max(map(len, (stream.missing, stream.wanted, stream.declared))) <= MAX_SPANS:
+    if max(map(len, (stream.missing, stream.wanted, stream.declared, stream.accepted))) <= MAX_SPANS:
         return stream
     return msgspec.structs.replace(
         stream,
         missing=stream.missing[:MAX_SPANS],
         wanted=stream.wanted[:MAX_SPANS],
         declared=stream.declared[-MAX_SPANS:],
+        accepted=stream.accepted[:MAX_SPANS],
     )
 
 
@@ -453,7 +456,7 @@ def _sound_stream_state(stream: StreamState) -> bool:
         and 0 <= epoch <= MAX_SEQ
         and 0 <= incarnation <= MAX_INCARNATION
         and _counts(stream.high_water)
-        and all(map(_sound_spans, (stream.missing, stream.wanted, stream.declared)))
+        and all(map(_sound_spans, (stream.missing, stream.wanted, stream.declared, stream.accepted)))
     )
 
 
