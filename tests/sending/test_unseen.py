@@ -74,7 +74,7 @@ def unseen(producer: Producer, site: str = "dc1") -> list[str]:
 
 
 def test_a_confirm_for_a_group_that_does_not_exist_is_none(
-    network: MemoryNetwork, opened: Open, caplog: pytest.LogCaptureFixture
+    network: MemoryNetwork, opened: Open, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, "reliamsg"):
         producer = opened()
@@ -90,6 +90,8 @@ def test_a_confirm_for_a_group_that_does_not_exist_is_none(
     assert status.unseen == (UnseenGroup("g", TOPIC, 0),)
     assert "unseen: g on orders" in str(status)
     assert len([r for r in caplog.records if "group g is unseen at dc1" in r.getMessage()]) == 1
+    (member,) = inspect_outbox(tmp_path / "p.db").members
+    assert member.unseen_at == ("dc1", "dc2")
 
 
 def test_what_was_sent_before_a_group_was_created_is_sent_again_in_order(
@@ -113,6 +115,7 @@ def test_what_was_sent_before_a_group_was_created_is_sent_again_in_order(
         assert seqs == sorted(seqs)
         reader.close()
     wait_for(lambda: {row.site for row in journal(tmp_path / "p.db", "confirmed")} == {"dc1", "dc2"})
+    wait_for(lambda: not any(member.unseen_at for member in inspect_outbox(tmp_path / "p.db").members))
 
 
 def test_one_of_two_groups_missing(network: MemoryNetwork, opened: Open, tmp_path: Path) -> None:

@@ -75,10 +75,18 @@ def stats(file: str, as_json: bool) -> int:
 def _of_group(member: MemberInfo) -> str:
     epoch, number = member.position
     place = member.topic + (f"~{member.partition}" if member.partition else "")
-    return (
+    text = (
         f"group {member.group} on {place}: all before {number:,} of epoch {epoch} acknowledged,"
         f" {member.behind:,} messages behind"
     )
+    if member.lacks is not None:
+        epoch, first, last = member.lacks
+        text += f", held up by a gap: it lacks {first:,} to {last:,} of epoch {epoch}"
+    if member.unseen_at:
+        text += (
+            f", unseen at {', '.join(member.unseen_at)} (start its consumer, or run `reliamsg group create`)"
+        )
+    return text
 
 
 @outbox.command("ls", epilog=EXIT_CODES_HELP)

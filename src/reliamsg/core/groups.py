@@ -11,9 +11,11 @@ Not thread-safe. Times are monotonic seconds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
+from reliamsg.core.announced import Span3
 from reliamsg.message import Stream
 
 __all__ = ["FORGET_HEARD_S", "MAX_HEARD", "MAX_HEARD_PER_STREAM", "GroupTable", "Member", "Position"]
@@ -28,6 +30,8 @@ MAX_HEARD_PER_STREAM = 100
 """Groups of a stream that are remembered though nobody named them."""
 MAX_HEARD = 20_000
 """The same, of all streams together."""
+MAX_LACKING = 100
+"""Gaps that hold groups up, of which the outbox's file says so."""
 FORGET_HEARD_S = 600.0
 """A heard group that says nothing for so long is forgotten."""
 
@@ -54,6 +58,13 @@ class Member:
     """When it was told last how far it was."""
     nonces: tuple[bytes, ...] = ()
     """What that answered."""
+    lacks: Span3 | None = None
+    """Epoch, first and last number of the gap that held it up when it told its state last."""
+
+    @property
+    def held_up_by(self) -> Span3 | None:
+        """The gap that holds it up: everything before is settled, and these have not arrived."""
+        return self.lacks if self.lacks is not None and self.lacks[0::2] >= self.position else None
 
     @property
     def reached(self) -> tuple[Position, Position] | None:
@@ -71,6 +82,8 @@ class GroupTable:
         self._tails: dict[Stream, Position] = {}
         self._moved: dict[tuple[Stream, str], Position] = {}
         self._heard = 0
+        self.lacking_changed = False
+        """Since :meth:`take_lacking`."""
         self._named: Counter[str] = Counter()
         """For how many streams each group is named."""
 
@@ -155,6 +168,30 @@ class GroupTable:
         if member.named:
             self._moved[stream, group] = position
         return True
+
+    def lacks(self, stream: Stream, group: str, missing: Sequence[Span3]) -> None:
+        """What a group said that it lacks, lowest first: where nothing is unsettled before that, it is held up."""
+        member = self.find(stream, group)
+        if member is None:
+            return
+        lowest = missing[0] if missing else None
+        lacks = lowest if lowest is not None and lowest[:2] <= member.position else None
+        if lacks != member.lacks:
+            member.lacks = lacks
+            self.lacking_changed |= member.named
+
+    def take_lacking(self) -> list[tuple[Stream, str, Span3]]:
+        """The gaps that hold named groups up, some of them at most. ``lacking_changed`` says whether they differ from
+        those that were taken last."""
+        self.lacking_changed = False
+        held_up = (
+            (stream, member.group, member.held_up_by)
+            for stream, members in self._members.items()
+            for member in members.values()
+            if member.named
+        )
+        some = ((stream, group, lacks) for stream, group, lacks in held_up if lacks is not None)
+        return list(islice(some, MAX_LACKING))
 
     def _make_room(self, members: dict[str, Member], now: float) -> bool:
         """Whether one more group may be remembered; those that are silent make room."""

@@ -269,6 +269,8 @@ class Control:
             went_on = membership.hear(
                 stream, group, position, told.entered, now, told.high_water if known else 0
             )
+            if fresh and known:
+                membership.table.lacks(stream, group, told.missing)
             member = membership.table.find(stream, group)
             behind = member is None or member.position < tail
             named = member is not None and member.named

@@ -9,6 +9,7 @@ callback runs.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -34,7 +35,7 @@ from reliamsg.sending.notes import Notes
 from reliamsg.sending.orders import Orders
 from reliamsg.sending.outcomes import Outcomes
 from reliamsg.sending.packing import Packer
-from reliamsg.sending.proving import Proving
+from reliamsg.sending.proving import Proving, needs_proof
 from reliamsg.sending.recoding import recode
 from reliamsg.sending.removal import remove
 from reliamsg.sending.retention import Retention
@@ -184,7 +185,9 @@ class Engine:
             "confirm": str(self.settings.confirm),
             "release": self.settings.release,
         }
-        self._outbox.name_groups(members, entries, self.wall_us(), self.mono_us(), self.settings.release)
+        proves_at = [site.name for site in sites if needs_proof(site)]
+        settings = {"release": self.settings.release, "proves_at": json.dumps(proves_at)}
+        self._outbox.name_groups(members, entries, self.wall_us(), self.mono_us(), settings)
 
     def _forget_sites(self, gone: Mapping[str, int], top: int) -> None:
         """Sites that are not named any more: say what they never confirmed."""

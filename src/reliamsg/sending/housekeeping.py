@@ -58,6 +58,7 @@ class Housekeeping:
             or not self.published.empty
             or engine.membership.progressed
             or engine.proving.changed
+            or engine.membership.table.lacking_changed
         )
 
     def deadline(self, now: float) -> float | None:
@@ -80,6 +81,7 @@ class Housekeeping:
             if store:
                 self._stored_at = now
                 self.store_progress()
+                self._store_lacking()
                 engine.probe("cursor")
                 self._find_oldest()
             if recount:
@@ -90,6 +92,15 @@ class Housekeeping:
                 self.recount = True
             self._pause_until = now + RETRY_S
             raise
+
+    def _store_lacking(self) -> None:
+        """Keep what holds groups up, for people who look into the outbox."""
+        table = self._engine.membership.table
+        with self._engine.lock:
+            if not table.lacking_changed:
+                return
+            lacking = table.take_lacking()
+        self._outbox.note_lacking(lacking)
 
     def store_progress(self, last: Sequence[Entry] = ()) -> None:
         """Store how far every site and group is, and all journal rows that wait, then those of `last`."""

@@ -7,10 +7,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from reliamsg.config import check_name
+from reliamsg.core.announced import Span3
 from reliamsg.core.groups import GroupTable
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.errors import ConfigError
-from reliamsg.message import Stream
+from reliamsg.message import Gap, Stream
 from reliamsg.sending.book import Book, Page
 from reliamsg.sending.proving import advice
 from reliamsg.sending.status import GroupStatus
@@ -368,6 +369,7 @@ class Membership:
             GroupStatus(
                 member.group, stream.topic, stream.partition, member.named, member.since, member.position,
                 page.count_from(member.position), None if member.heard is None else max(0.0, now - member.heard),
+                None if member.held_up_by is None else Gap(stream, *member.held_up_by, "missing"),
             )
             for stream, page in self.book.pages.items()
             for member in self.table.members(stream)
@@ -412,6 +414,13 @@ class Membership:
         behind.sort(key=lambda each: -each[0])
         return ", ".join(
             f"group {member.group} is {count} messages behind on {stream.topic}"
-            + (" and was never heard" if member.heard is None else "")
+            + (" and was never heard" if member.heard is None else _held_up(member.held_up_by))
             for count, member, stream in behind[:3]
         )
+
+
+def _held_up(gap: Span3 | None) -> str:
+    if gap is None:
+        return ""
+    epoch, first, last = gap
+    return f", held up by a gap: it lacks {first} to {last} of epoch {epoch}"

@@ -11,7 +11,7 @@ from reliamsg.transport.base import Binding, Evidence, Mark
 from reliamsg.wire.address import created_address
 from reliamsg.wire.control import is_mark
 
-__all__ = ["Proving", "advice"]
+__all__ = ["Proving", "advice", "needs_proof"]
 
 SitePlace = tuple[str, Place]
 
@@ -28,7 +28,7 @@ class Proving:
                 (place, marked) for (name, place), marked in stored.items() if name == site.name
             )
             for site in sites
-            if site.protocol == "mqtt" and site.declare != "none"
+            if needs_proof(site)
         }
 
     def is_needed(self, site: str) -> bool:
@@ -109,6 +109,11 @@ class Proving:
         """These could not be stored."""
         for site, place in changes:
             self._sites[site].put_back([place])
+
+
+def needs_proof(site: Site) -> bool:
+    """Whether the site's confirms count only for groups that are proven there."""
+    return site.protocol == "mqtt" and site.declare != "none"
 
 
 def advice(unseen: Mapping[str, Iterable[str]], topic: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from reliamsg.export.exporter import JournalStatus
+from reliamsg.message import Gap
 
 __all__ = ["GroupStatus", "ParkedStream", "ProducerStatus", "Remaining", "SenderSite", "UnseenGroup"]
 
@@ -81,10 +82,18 @@ class GroupStatus:
     """Messages that it has not acknowledged."""
     heard_s: float | None
     """How many seconds ago it told its state last; None for never since this producer was opened."""
+    gap: Gap | None = None
+    """What holds it up, as it said last: everything before is dealt with, and these messages have not arrived there.
+    With ``release="consumed"`` they stay in the outbox, as all that follows, until they do or the gap is accepted."""
 
     def __str__(self) -> str:
         heard = "never heard" if self.heard_s is None else f"heard {self.heard_s:.0f} s ago"
-        return f"{self.group} on {self.topic}: {self.behind} messages behind, {heard}"
+        gap = (
+            ""
+            if self.gap is None
+            else f", held up by a gap: {self.gap.first} to {self.gap.last} are missing there"
+        )
+        return f"{self.group} on {self.topic}: {self.behind} messages behind, {heard}{gap}"
 
 
 @dataclass(frozen=True)

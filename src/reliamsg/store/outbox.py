@@ -8,6 +8,7 @@ must not be used again (``OutboxIndeterminate``).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -200,14 +201,21 @@ class Outbox:
         entries: Iterable[Entry],
         wall_us: int,
         mono_us: int,
-        release: str | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Name groups of streams, by stream id and group, or (None) name them no longer. `release`: when batches leave,
-        for whoever drains the outbox in its owner's place."""
+        """Name groups of streams, by stream id and group, or (None) name them no longer. `settings`: what whoever looks
+        into the outbox, or drains it in its owner's place, has to know: when batches leave (``release``), and at which
+        sites groups have to be proven (``proves_at``)."""
         with self._written(entries, wall_us, mono_us) as connection:
             write_members(connection, members)
-            if release is not None:
-                put_meta(connection, "release", release)
+            for name, value in (settings or {}).items():
+                put_meta(connection, name, value)
+
+    def note_lacking(self, gaps: Iterable[tuple[Stream, str, tuple[int, int, int]]]) -> None:
+        """Keep what holds groups up (epoch, first and last number), for whoever looks into the file."""
+        text = json.dumps([[group, stream.topic, stream.partition, *gap] for stream, group, gap in gaps])
+        with self._db.transaction() as connection:
+            put_meta(connection, "lacking", text)
 
     def offer(self) -> None:
         """From now on any batch may be sent, so none can be given another epoch."""

@@ -30,6 +30,10 @@ class MemberInfo:
     """It has settled everything before this (epoch, number), as of the latest commit."""
     behind: int
     """Messages that are held and that it has not settled."""
+    unseen_at: tuple[str, ...] = ()
+    """Sites at which nothing proved that it exists, so that their confirms do not count."""
+    lacks: tuple[int, int, int] | None = None
+    """Epoch, first and last number of the gap that holds it up, as it said last."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
             "SELECT p.site, s.topic, p.reason FROM parked p JOIN stream s ON s.id = p.stream_id ORDER BY 1, 2"
         ).fetchall()
         unpublished = db.execute(above, (published,)).fetchone()[0]
-        members = _members(db)
+        members = _members(db, json.loads(meta.get("proves_at", "[]")), json.loads(meta.get("lacking", "[]")))
         return OutboxInfo(
             meta["owner"],
             int(meta.get("epoch", "0")),
@@ -99,7 +103,9 @@ def inspect_outbox(path: str | os.PathLike[str]) -> OutboxInfo:
         )
 
 
-def _members(db: sqlite3.Connection) -> list[MemberInfo]:
+def _members(
+    db: sqlite3.Connection, proves_at: list[str], lacking: list[tuple[str, str, int, int, int, int]]
+) -> list[MemberInfo]:
     if not db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'member'").fetchone()[0]:
         return []  # the file of an earlier version, which nobody has opened since
     found = db.execute(
@@ -109,10 +115,24 @@ def _members(db: sqlite3.Connection) -> list[MemberInfo]:
         "  AND (b.epoch > m.epoch OR b.epoch = m.epoch AND b.seq + b.count > m.next))"
         " FROM member AS m JOIN stream AS s ON s.id = m.stream_id ORDER BY s.topic, s.part, m.grp"
     )
-    return [
-        MemberInfo(group, topic, part, (since_epoch, since), (epoch, position), behind)
-        for group, topic, part, since_epoch, since, epoch, position, behind in found
-    ]
+    proven = set()
+    if db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'proven'").fetchone()[0]:
+        proven = set(
+            db.execute(
+                "SELECT p.site, p.grp, s.topic, s.part FROM proven AS p JOIN stream AS s ON s.id = p.stream_id"
+            )
+        )
+    lacks = {(group, topic, part): (epoch, low, high) for group, topic, part, epoch, low, high in lacking}
+    members = []
+    for group, topic, part, since_epoch, since, *position, behind in found:
+        unseen = tuple(site for site in proves_at if (site, group, topic, part) not in proven)
+        gap = lacks.get((group, topic, part))
+        if gap is not None and gap[0::2] < tuple(position):
+            gap = None  # it has gone on since
+        members.append(
+            MemberInfo(group, topic, part, (since_epoch, since), tuple(position), behind, unseen, gap)
+        )
+    return members
 
 
 def _groups(meta: dict[str, str], members: list[MemberInfo]) -> dict[str, list[str]]:
