@@ -204,7 +204,9 @@ def _fill_outbox(path: Path) -> None:
         outbox.append([NewBatch(stream, stream.next_seq, len(some), frame)], [entry], 7_000, 0)
     parked = Parked(2, 2, 3, "returned")
     outbox.progress({"dc1": Cursors(2, [parked]), "dc2": Cursors(3, [])}, 2, [], 8_000, 0)
-    outbox.name_groups({(1, "billing"): Member((5_000, 1), (5_000, 2))}, [], 8_000, 0, "consumed")
+    outbox.name_groups(
+        {(1, "billing"): Member((5_000, 1), (5_000, 2))}, [], 8_000, 0, {"release": "consumed"}
+    )
     outbox.close()
 
 

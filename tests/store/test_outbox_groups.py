@@ -51,7 +51,9 @@ class TestMembers:
         outbox = open_outbox(path)
         t, u = (row.id for row in outbox.make_streams([("t", 0), ("u", 0)]))
         since = Member((5_000, 1), (5_000, 1))
-        outbox.name_groups({(t, "g"): since, (t, "h"): since, (u, "g"): since}, [], 0, 0, {"release": "consumed"})
+        outbox.name_groups(
+            {(t, "g"): since, (t, "h"): since, (u, "g"): since}, [], 0, 0, {"release": "consumed"}
+        )
         outbox.progress({}, 1, [], 0, 0, {(t, "g"): (5_000, 7), (u, "nobody"): (5_000, 9)})
         outbox.progress({}, 1, [], 0, 0, {(t, "g"): (4_999, 100)})
         outbox.name_groups({(t, "h"): None}, [], 0, 0)

@@ -353,8 +353,8 @@ class ConsumerCore:
         handed out by it is flagged; gaps that were accepted there are accepted. A stream that is known here and is
         behind goes on there, and forgets what it holds from before: look at all of it again. False where it is not
         behind (it stays where it is, and what may have been handed out is flagged), where another incarnation is known
-        here, or there is no room. Where the report is of an epoch that is far ahead that happens as soon as the epoch is
-        believed, if ever: with the first call of :meth:`receive` or :meth:`announce` after that, in which ``moves``
+        here, or there is no room. Where the report is of an epoch that is far ahead that happens as soon as the epoch
+        is believed, if ever: with the first call of :meth:`receive` or :meth:`announce` after that, in which ``moves``
         rises."""
         self.horizon.learn(entered[0])
         if self.is_far(stream, max(entered[0], position[0])):
