@@ -12,10 +12,22 @@ import contextlib
 import queue
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
+from typing import Any, TypeVar
 
-__all__ = ["Waiters", "Wakeup"]
+__all__ = ["Uninterrupted", "Waiters", "Wakeup", "can_be_interrupted"]
+
+T = TypeVar("T")
+
+LOOK_EVERY_S = 1.0
+"""Whoever waits for a call looks so often whether anybody is left to make it."""
+
+
+def can_be_interrupted() -> bool:
+    """Whether a signal handler may run in this thread: Python runs them in the main thread only."""
+    return threading.get_ident() == threading.main_thread().ident
 
 
 class Wakeup:
@@ -89,3 +101,83 @@ class Waiters:
                 self._locks.popleft().release()
             except IndexError:  # somebody else took the last one
                 return
+
+
+class Uninterrupted:
+    """Has functions called where nothing can interrupt them: for what changes many things and must do all of it.
+
+    A function that is called in the main thread runs on a thread of this object's own, in any other thread in place. So
+    a lock that is only taken in such functions is never held in the main thread, and a signal handler gets it.
+
+    A caller that is interrupted while it waits gives up the result, not the call: it is made, before any later one.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._started = self._ended = False
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call `function`; returns what it returns, and raises what it raises."""
+        if self._ended or not can_be_interrupted():
+            return function()
+        if not self._started:
+            self._started = True
+            try:
+                # `Thread.start` is Python code around locks: not for a thread that may be interrupted.
+                start_new_thread(self._start, ())
+            except RuntimeError:  # the interpreter ends, or there are too many threads
+                self._ended = True
+        call = _Call(function)
+        self._calls.put(call)
+        while self._ended or not call.done.acquire(timeout=LOOK_EVERY_S):
+            if self._ended:
+                call.make()
+                break
+        if call.error is not None:
+            raise call.error
+        found: T = call.result
+        return found
+
+    def end(self) -> None:
+        """Further calls are made in place."""
+        self._ended = True
+        self._calls.put(None)
+
+    def _start(self) -> None:
+        try:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+        except RuntimeError:
+            self._ended = True
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.make()
+
+
+class _Call:
+    """A call and what came of it."""
+
+    __slots__ = ("_function", "done", "error", "result")
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self._function = deque((function,))
+        """Whoever takes it out makes the call."""
+        self.done = threading.Lock()
+        """Held until the call was made."""
+        self.done.acquire()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def make(self) -> None:
+        """Make the call, unless another thread does."""
+        try:
+            function = self._function.pop()
+        except IndexError:
+            self.done.acquire()
+            return
+        try:
+            self.result = function()
+        except BaseException as error:  # noqa: BLE001  (raised where the call was asked for)
+            self.error = error
+        self.done.release()

@@ -21,19 +21,35 @@ LATE_PAGE = 16
 """Late frames in memory at a time."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LateItem:
     """Messages that came after their gap was passed. Call ``late_seen(number)`` afterwards."""
 
     number: int
     messages: list[Message]
+    """Those that the application has not seen."""
+
+    @property
+    def done(self) -> bool:
+        return not self.messages
+
+    def seen(self) -> None:
+        """The application has seen the first of them."""
+        del self.messages[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplayItem:
     """A dead letter that is tried again."""
 
     message: Message
+    done: bool = False
+    """The application has it."""
+
+    def take(self, given: list[Message]) -> None:
+        """The message is in `given` now."""
+        given += [self.message]
+        self.done = True
 
 
 class Aside:
@@ -46,9 +62,18 @@ class Aside:
         """Shown in part."""
         self._late_above = 0
         self._replays: deque[DeadLetter] = deque()
+        self._returned: deque[ReplayItem] = deque()
+        """Replays that nobody took."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything to be shown."""
+        return bool(self._replays or self._returned or self._again or self._late)
 
     def take(self) -> LateItem | ReplayItem | None:
         """What is to be shown to the application, under the lock."""
+        if self._returned:
+            return self._returned.popleft()
         if self._replays:
             return self._replayed(self._replays.popleft())
         if self._again:
@@ -88,10 +113,13 @@ class Aside:
             messages.append(Message(*row.stream, row.epoch, seq, body, key, headers, False, False, _Nobody()))
         return LateItem(row.id, messages)
 
-    def put_back(self, item: LateItem) -> None:
-        """What is left of a late item will be shown next."""
+    def put_back(self, item: LateItem | ReplayItem) -> None:
+        """What is left of an item will be shown next."""
         with self._shared.lock:
-            self._again.append(item)
+            if isinstance(item, LateItem):
+                self._again.append(item)
+            else:
+                self._returned.append(item)
             self._shared.changed.notify_all()
 
     def late_seen(self, number: int) -> None:
@@ -183,14 +211,17 @@ class _Revival:
             raise ForkedError(
                 f"{message.id} was handed out before fork(): acknowledge it in the parent process"
             )
+        self._shared.uninterrupted(self._revive)
+        if durable:
+            self._shared.owner.wait_durable()
+
+    def _revive(self) -> None:
         shared = self._shared
         with shared.lock:
             if not self._done:
                 self._done = True
                 shared.pending.revived.append(self._number)
                 shared.due(shared.clock())
-        if durable:
-            shared.owner.wait_durable()
 
     def reject(self, message: Message, reason: str) -> None:
         """It stays where it was, among the dead letters."""

@@ -7,14 +7,17 @@ import secrets
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from types import ModuleType, TracebackType
 from typing import Any, Literal
 
 from reliamsg import forks
 from reliamsg.arguments import (
     MOST_SECONDS,
+    NotRun,
     check_callback,
     check_choice,
     check_count,
@@ -28,23 +31,24 @@ from reliamsg.arguments import (
 )  # fmt: skip
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.core.consumer import Rules
-from reliamsg.errors import ClosedError, ConfigError, ForkedError, GapError, InboxLocked
+from reliamsg.errors import ClosedError, ConfigError, ForkedError, InboxLocked
 from reliamsg.keys import KeyRing, check_keys
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.commits import Probe
 from reliamsg.receiving.dispatch import Dispatcher
-from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
-from reliamsg.receiving.lane import Chunk
+from reliamsg.receiving.engine import EngineSettings, GapItem, Item, ReceivingEngine
+from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.opening import Opener
 from reliamsg.receiving.reporter import OnError
-from reliamsg.receiving.runner import Runner
+from reliamsg.receiving.runner import Closing, Runner
 from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
 from reliamsg.transport.base import Transports, check_transports
+from reliamsg.wakeup import Uninterrupted, can_be_interrupted
 
 __all__ = ["Consumer", "OnGap"]
 
@@ -176,9 +180,17 @@ class Consumer:
         self._on_gap = on_gap
         self._on_late = on_late
         self._closed = False
+        self._calls = Uninterrupted(f"reliamsg consumer {group} calls")
         self._take_lock = threading.RLock()
-        self._chunk: Chunk | None = None
+        """Held by whoever takes messages from :attr:`_items`, in the main thread as well."""
+        self._items: deque[Item] = deque()
+        """What the engine gave, and is not dealt with."""
+        self._fetch_lock = threading.Lock()
+        """Held by whoever changes :attr:`_items`, never in the main thread."""
+        self._given: list[Message] = []
+        """What was taken for the main thread, which may be interrupted before it has it."""
         self._dispatcher: Dispatcher | None = None
+        self._closing = Closing()
         rules = Rules(
             max_unacknowledged=max_unacknowledged,
             max_deliveries=max_deliveries,
@@ -227,9 +239,10 @@ class Consumer:
         except BaseException:
             store.close()
             raise
+        engine.shared.calls = self._calls
         self._engine = engine
         self._runner = runner = Runner(engine, f"reliamsg consumer {self._group}", self._on_error)
-        self._finalizer = weakref.finalize(self, _at_exit, runner, self._generation)
+        self._finalizer = weakref.finalize(self, _at_exit, runner, self._calls, self._generation)
         runner.stopped = self._stopped
         runner.start()
 
@@ -257,6 +270,7 @@ class Consumer:
         if not self._await_inbox(None):
             return
         self._give_back()
+        self._calls.call(partial(self._hand_back, self._given_here()))
         dispatcher = Dispatcher(
             self._engine, handler, batch, self._decide_gap, self._see_late, lambda: self._stopped
         )
@@ -267,40 +281,48 @@ class Consumer:
         """The next message; None when there was none within `timeout` seconds, or after :meth:`stop`.
 
         0 does not wait; None waits for ever. Raises :class:`GapError`, what `on_gap` and `on_late` raise, and
-        what is fatal.
+        what is fatal. Where an exception such as ``KeyboardInterrupt`` ends the call, a message that it had taken is
+        the first that the next call returns (of this thread: the main one, since no other is interrupted).
         """
         check_timeout("timeout", timeout)
-        found = self._some(1, timeout)
-        return found[0] if found else None
+        given = self._given_here()
+        if not given and not self._some(given, 1, timeout):
+            return None
+        # From here on nothing interrupts this.
+        message = given[0]
+        del given[:1]
+        return message
 
-    def _some(self, most: int, timeout: float | None) -> list[Message]:
-        """The next messages of a stream, at most `most`, once there are any; see :meth:`get`."""
+    def _given_here(self) -> list[Message]:
+        """What was taken for this thread and not returned: to be filled, and emptied with what is returned."""
         self._check()
+        return self._given if can_be_interrupted() else []
+
+    def _some(self, given: list[Message], most: int, timeout: float | None) -> bool:
+        """Take the next messages of a stream, at most `most`, once there are any; see :meth:`get`."""
         deadline = None if timeout is None else time.monotonic() + timeout
         if not self._await_inbox(deadline):
-            return []
-        shared = self._engine.shared
-        while True:
-            found = self._next(most)
-            if found:
-                return found
+            return False
+        engine = self._engine
+        while not self._next(given, most):
             if self._stopped:
-                if shared.fatal is not None:
-                    raise shared.fatal
-                return []
+                if engine.shared.fatal is not None:
+                    raise engine.shared.fatal
+                return False
             left = 0.5 if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                return []
-            with shared.lock:
-                if not shared.may_hand_out and shared.fatal is None and not self._stopped:
-                    shared.changed.wait(min(left, 0.5))
+                return False
+            engine.shared.changed.wait(lambda: self._stopped or engine.may_take, min(left, 0.5))
+        return True
 
     def __iter__(self) -> Iterator[Message]:
         """Messages, until :meth:`stop`. See :meth:`get`; acknowledge each, or use ``with message.process()``."""
         while True:
-            message = self.get()
-            if message is None:
+            given = self._given_here()
+            if not given and not self._some(given, 1, None):
                 return
+            message = given[0]  # from here on nothing interrupts this
+            del given[:1]
             yield message
 
     def batches(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
@@ -315,84 +337,126 @@ class Consumer:
 
     def _batches(self, max_messages: int, max_wait: float) -> Iterator[list[Message]]:
         while True:
-            gathered = self._some(max_messages, None)
-            if not gathered:
+            given = self._given_here()
+            if not given and not self._some(given, max_messages, None):
                 return
             deadline = time.monotonic() + max_wait
             raised: BaseException | None = None
             try:
-                while len(gathered) < max_messages:
-                    more = self._some(max_messages - len(gathered), max(0.0, deadline - time.monotonic()))
-                    if not more:
+                while len(given) < max_messages:
+                    left = max(0.0, deadline - time.monotonic())
+                    if not self._some(given, max_messages - len(given), left):
                         break
-                    gathered += more
             except Exception as error:  # noqa: BLE001  (raised below)
                 raised = error
+            gathered = given[:max_messages]  # from here on nothing interrupts this
+            del given[:max_messages]
             yield gathered
             if raised is not None:
                 raise raised
 
-    def _next(self, most: int) -> list[Message]:
-        """Messages of a stream that are there now, at most `most`. Gaps and late messages on the way are dealt with."""
+    def _next(self, given: list[Message], most: int) -> bool:
+        """Take messages of a stream that are there now, at most `most`. Gaps and late messages on the way are dealt
+        with. Whatever this is interrupted in, what was taken is in `given`, and the rest in :attr:`_items`."""
+        shared = self._engine.shared
         with self._take_lock:
             while not self._stopped:
-                chunk = self._chunk
-                if chunk is not None:
-                    shared = self._engine.shared
-                    found = chunk.take(most) if shared.fatal is None and shared.holds else None
-                    if found:
-                        return found
-                    self._give_back()
-                item = self._engine.take(1, max(CHUNK_MESSAGES, most))
-                if item is None:
-                    return []
+                item = self._items[0] if self._items else None
                 if isinstance(item, Chunk):
-                    self._chunk = item
-                elif isinstance(item, ReplayItem):
-                    return [item.message]
+                    if shared.fatal is None and shared.holds and item.take(most, given):
+                        return True
+                    item.end()
+                elif isinstance(item, ReplayItem) and not item.done:
+                    item.take(given)
+                    return True
                 elif isinstance(item, LateItem):
-                    self._see_late(item)
-                else:
+                    self._show_late(item)
+                elif isinstance(item, GapItem) and not item.done:
                     self._decide_gap(item)
+                if not self._calls.call(partial(self._fetch, most)):
+                    return False
             self._give_back()
-            return []
+            return False
+
+    def _fetch(self, most: int) -> bool:
+        """Have something in :attr:`_items` that is not done, if there is anything. Not in the main thread."""
+        with self._fetch_lock:
+            items = self._items
+            while items:
+                if not items[0].done:
+                    return True
+                self._engine.give_back(items[0])
+                items.popleft()
+            item = self._engine.take(1, max(CHUNK_MESSAGES, most))
+            if item is None:
+                return False
+            items.append(item)
+            return True
 
     def _give_back(self) -> None:
         """End the run of messages that iteration is in the middle of."""
         with self._take_lock:
-            chunk, self._chunk = self._chunk, None
-            if chunk is not None:
-                self._engine.release(chunk)
+            self._calls.call(self._return_items)
+
+    def _return_items(self) -> None:
+        with self._fetch_lock:
+            while self._items:
+                item = self._items[0]
+                if isinstance(item, Chunk):
+                    item.end()
+                self._engine.give_back(item)
+                self._items.popleft()
+
+    def _hand_back(self, given: list[Message]) -> None:
+        """Have what was taken, and never returned, given out once more."""
+        for message in given:
+            if message.replayed:
+                self._engine.aside.put_back(ReplayItem(message))
+            else:
+                fail(message, NotRun("it was not returned"))
+        del given[:]
 
     def _decide_gap(self, item: GapItem) -> None:
         if isinstance(self._on_gap, str):
-            raise GapError(item.gap)
+            raise item.asked()
         decision = self._on_gap(item.gap)
         mistake = unrun("on_gap", decision)
         if mistake is not None:
             raise mistake
         if decision == "skip":
-            self._engine.accept(item.gap)
+            self._calls.call(partial(self._pass, item))
         elif decision == "raise":
-            raise GapError(item.gap)
-        elif decision != "wait":
+            raise item.asked()
+        elif decision == "wait":
+            item.decided()
+        else:
             raise ConfigError(f"on_gap returned {decision!r}: it must return 'skip', 'wait' or 'raise'")
 
-    def _see_late(self, item: LateItem) -> None:
-        """Show late messages. One on which `on_late` raises was shown; the others of its frame are shown next."""
-        left = list(item.messages) if self._on_late is not None else []
-        try:
-            while left and self._on_late is not None:
-                message = left.pop(0)
-                mistake = unrun("on_late", self._on_late(message))
+    def _pass(self, item: GapItem) -> None:
+        self._engine.accept(item.gap)
+        item.decided()
+
+    def _show_late(self, item: LateItem) -> None:
+        """Show late messages. One on which `on_late` raises an error was shown; one in which it is interrupted is shown
+        again."""
+        while not item.done:
+            if self._on_late is not None:
+                try:
+                    result = self._on_late(item.messages[0])
+                except Exception:
+                    item.seen()
+                    raise
+                mistake = unrun("on_late", result)
                 if mistake is not None:
-                    left.insert(0, message)  # it was not shown
-                    raise mistake
+                    raise mistake  # it was not shown
+            item.seen()
+
+    def _see_late(self, item: LateItem) -> None:
+        """The same where another thread goes on with what is left."""
+        try:
+            self._show_late(item)
         finally:
-            if left:
-                self._engine.aside.put_back(LateItem(item.number, left))
-            else:
-                self._engine.aside.late_seen(item.number)
+            self._engine.give_back(item)
 
     def accept(self, gap: Gap) -> bool:
         """Go on without the messages of a gap, and declare them lost; durable when this returns, and told to a standby
@@ -405,7 +469,7 @@ class Consumer:
         self._check()
         if not self._is_open:
             return False
-        accepted = self._engine.accept(gap)
+        accepted: bool = self._calls.call(partial(self._engine.accept, gap))
         self._engine.wait_durable()
         if accepted:
             self._engine.tell_accepted(gap.stream)
@@ -433,14 +497,16 @@ class Consumer:
         found = read_dead_letters(self._inbox_path, dead_letter_id)
         if not found:
             raise ConfigError(f"there is no dead letter {dead_letter_id}")
-        self._engine.aside.replay(found[0])
+        self._calls.call(partial(self._engine.aside.replay, found[0]))
 
     # -- state and end ------------------------------------------------------------------------------------
 
     def status(self) -> ConsumerStatus:
         """Sites, streams and what is waiting, at this moment."""
         self._check()
-        return status_of(self._engine) if self._is_open else waiting_status(self._group)
+        if not self._is_open:
+            return waiting_status(self._group)
+        return self._calls.call(partial(status_of, self._engine))
 
     def stop(self) -> None:
         """End iteration and :meth:`run` cleanly, for good. Safe in a signal handler.
@@ -456,8 +522,9 @@ class Consumer:
 
         Handlers that :meth:`run` has called are waited for, within `timeout` seconds; it may be called in one of
         them. The journal's last segment goes out if its target answers within what is left of that time (or half a
-        second). Called again, it does nothing more. What was handed out and not acknowledged comes again, flagged
-        ``redelivered``, when the inbox is opened again.
+        second). Called again, it does nothing more, but waits for one that has begun: where an interruption ends the
+        call, closing goes on. What was handed out and not acknowledged comes again, flagged ``redelivered``, when the
+        inbox is opened again.
         """
         check_number("timeout", timeout, least=-MOST_SECONDS)
         if self._generation != forks.generation:
@@ -465,18 +532,25 @@ class Consumer:
         if self._opener is not None and not self._opener.cancel():
             self._closed = self._stopped = True
             return Remaining(0, 0, True)
-        if self._closed:
-            return remaining(self._engine, False)
         self._closed = True
         self.stop()
         self._give_back()
-        deadline = time.monotonic() + timeout
+        caller = threading.current_thread()
+        close = partial(self._close, time.monotonic() + timeout, caller)
+        begin = partial(self._closing.begin, close, f"reliamsg consumer {self._group} closes")
+        begun = self._calls.call(begin)
+        waits_for_us = self._dispatcher is not None and self._dispatcher.runs_in(caller)
+        clean = (begun or not waits_for_us) and self._closing.wait()
+        return self._calls.call(partial(remaining, self._engine, clean))
+
+    def _close(self, deadline: float, caller: threading.Thread) -> bool:
         if self._dispatcher is not None:
-            self._dispatcher.join(timeout)
+            self._dispatcher.join(deadline - time.monotonic(), caller)
         assert self._runner is not None  # the inbox is open
         clean = self._runner.close(deadline - time.monotonic())
         self._finalizer.detach()
-        return remaining(self._engine, clean)
+        self._calls.end()
+        return clean
 
     def __enter__(self) -> Consumer:
         return self
@@ -512,10 +586,11 @@ class Consumer:
             raise ClosedError("this consumer was closed")
 
 
-def _at_exit(runner: Runner, generation: int) -> None:
+def _at_exit(runner: Runner, calls: Uninterrupted, generation: int) -> None:
     """The consumer was forgotten: leave the inbox clean all the same, where it is ours."""
     if forks.generation == generation:
         runner.close(EXIT_TIMEOUT_S)
+        calls.end()
 
 
 def _check_topics(topics: Sequence[str]) -> tuple[str, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from reliamsg.arguments import unrun
@@ -13,12 +13,15 @@ from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import GapItem, ReceivingEngine
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.state import log
+from reliamsg.wakeup import Waiters
 
 __all__ = ["Dispatcher"]
 
 TURN_MESSAGES = 256
 TURN_S = 0.05
 """A stream keeps its worker for so many messages and so many seconds while others wait."""
+LOOK_EVERY_S = 0.5
+"""Some of what is waited for comes with time alone."""
 
 
 class Dispatcher:
@@ -40,37 +43,55 @@ class Dispatcher:
         self._see_late = see_late
         self._stopped = stopped
         self._raised: BaseException | None = None
-        self._threads: list[threading.Thread] = []
+        self._interrupted = False
+        self._working: set[threading.Thread] = set()
+        """Threads that were started and have not ended."""
+        self._ended = Waiters()
 
     def run(self, workers: int) -> None:
-        """Handle messages until stopped. Raises what a consumer's iteration would raise."""
-        changed = self._engine.shared.changed
-        for i in range(workers):
-            thread = threading.Thread(target=self._work, name=f"reliamsg handler {i + 1}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        """Handle messages until stopped. Raises what a consumer's iteration would raise. When this is interrupted, the
+        workers end, after what they are handling; it waits for them, unless it is interrupted again."""
+        shared = self._engine.shared
         try:
-            with changed:
-                while not self._over:
-                    changed.wait(0.5)
-        except BaseException as error:  # noqa: BLE001  (raised below)
-            self._raise(error)
-        for thread in self._threads:
-            thread.join()
-        ended_by = self._raised or self._engine.shared.fatal
+            shared.uninterrupted(partial(self._start, workers))
+            while not self._over:
+                shared.changed.wait(lambda: self._over, LOOK_EVERY_S)
+        except BaseException:
+            self._interrupted = True
+            shared.changed.notify_all()
+            self.join(None)
+            raise
+        self.join(None)
+        ended_by = self._raised or shared.fatal
         if ended_by is not None:
             raise ended_by
 
-    def join(self, timeout: float) -> None:
-        """Wait until no handler runs any more, but for the one that calls this; at most `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        for thread in list(self._threads):
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+    def _start(self, workers: int) -> None:
+        for i in range(workers):
+            if self._over:
+                return
+            thread = threading.Thread(target=self._work, name=f"reliamsg handler {i + 1}", daemon=True)
+            self._working.add(thread)
+            try:
+                thread.start()
+            except BaseException:
+                self._working.discard(thread)
+                raise
+
+    def join(self, timeout: float | None, caller: threading.Thread | None = None) -> None:
+        """Wait until no handler runs any more, but for one in the thread `caller`; at most `timeout` seconds."""
+        others = {caller}
+        self._ended.wait(lambda: self._working <= others, timeout)
+
+    def runs_in(self, thread: threading.Thread) -> bool:
+        """Whether a handler runs in that thread."""
+        return thread in self._working
 
     @property
     def _over(self) -> bool:
-        return self._raised is not None or self._stopped() or self._engine.shared.fatal is not None
+        if self._raised is not None or self._interrupted or self._stopped():
+            return True
+        return self._engine.shared.fatal is not None
 
     def _raise(self, error: BaseException) -> None:
         """End all workers; the first error is what ``run()`` raises."""
@@ -78,19 +99,23 @@ class Dispatcher:
         with shared.lock:
             if self._raised is None:
                 self._raised = error
-            shared.changed.notify_all()
+        shared.changed.notify_all()
 
     def _work(self) -> None:
+        try:
+            self._handle_all()
+        finally:
+            self._working.discard(threading.current_thread())
+            self._ended.notify_all()
+
+    def _handle_all(self) -> None:
         engine = self._engine
         changed = engine.shared.changed
         try:
             while not self._over:
                 item = engine.take(self._batch or 1, self._batch or TURN_MESSAGES)
                 if item is None:
-                    with changed:
-                        # Whoever made something ready before the lock was taken has left it in the queue.
-                        if not engine.shared.may_hand_out:
-                            changed.wait(0.5)
+                    changed.wait(lambda: self._over or engine.may_take, LOOK_EVERY_S)
                 elif isinstance(item, Chunk):
                     self._chunk(item)
                 elif isinstance(item, GapItem):

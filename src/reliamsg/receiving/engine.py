@@ -89,11 +89,23 @@ class EngineSettings:
     max_quarantine_bytes: int = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GapItem:
     """An expired gap, to be decided."""
 
     gap: Gap
+    done: bool = False
+    """The application has decided, or was asked to."""
+
+    def asked(self) -> GapError:
+        """What asks it to."""
+        error = GapError(self.gap)
+        self.done = True
+        return error
+
+    def decided(self) -> None:
+        """It has."""
+        self.done = True
 
 
 Item = Chunk | GapItem | LateItem | ReplayItem
@@ -351,6 +363,25 @@ class ReceivingEngine:
                     return chunk
             return None
 
+    @property
+    def may_take(self) -> bool:
+        """Whether :meth:`take` is worth while: there may be something, or it raises."""
+        shared = self.shared
+        if shared.fatal is not None or shared.may_hand_out:
+            return True
+        may = shared.write_error is None and not shared.journal_full and not shared.barred and shared.holds
+        return may and self.aside.waiting
+
+    def give_back(self, item: Item) -> None:
+        """The application is done with what it took, or will not go on with it."""
+        if isinstance(item, Chunk):
+            self.release(item)
+        elif isinstance(item, LateItem) and item.done:
+            self.aside.late_seen(item.number)
+        elif not isinstance(item, GapItem) and not item.done:
+            self.aside.put_back(item)
+        # A gap that was not decided expires once more.
+
     def take_more(self, chunk: Chunk, unit: int, limit: int) -> Chunk | None:
         """What follows a chunk that was given out completely, without giving up its stream in between."""
         shared = self.shared
@@ -445,20 +476,20 @@ class ReceivingEngine:
 
     def acked(self, lane: Lane) -> None:
         """See :class:`~reliamsg.receiving.lane.LaneOwner`."""
-        lane.acks_queued = True
         shared = self.shared
-        shared.acked.append(lane)
+        lanes = shared.acked
+        # Nothing can interrupt these two, as it could a call of append(): else the lane would never be queued again.
+        lane.acks_queued = True
+        lanes += (lane,)
         if shared.wakes_at > 0:
-            with shared.lock:
-                shared.due(shared.clock() + 0.01)
+            shared.due_soon(shared.clock() + 0.01)
 
     def wait_durable(self) -> None:
         """Wait until everything the application said so far is on disk."""
         shared = self.shared
-        with shared.lock:
-            number = self.want_durable()
-            while not self.is_durable(number):
-                shared.changed.wait(1.0)
+        number = shared.uninterrupted(self.want_durable)
+        while not shared.changed.wait(lambda: self.is_durable(number), 1.0):
+            pass
 
     def want_durable(self) -> int:
         """Have everything the application said so far committed soon; returns what :meth:`is_durable` asks for."""
@@ -469,21 +500,27 @@ class ReceivingEngine:
             return shared.sync_wanted
 
     def is_durable(self, number: int) -> bool:
-        """Whether that is on disk now. Raises where it will not be, or is not for want of room."""
+        """Whether that is on disk now. Raises where it will not be, or is not for want of room. Needs no lock."""
         shared = self.shared
-        with shared.lock:
-            if self._committer.synced >= number:
-                return True
-            if shared.fatal is not None:
-                raise shared.fatal
-            if shared.closed:
-                raise ClosedError("this consumer was closed before that was durable")
-            if shared.write_error is not None:
-                raise InboxWriteError(str(shared.write_error))
-            return False
+        closed, error = (
+            shared.closed,
+            shared.write_error,
+        )  # looked at first: the last commit may succeed meanwhile
+        if self._committer.synced >= number:
+            return True
+        if shared.fatal is not None:
+            raise shared.fatal
+        if closed:
+            raise ClosedError("this consumer was closed before that was durable")
+        if error is not None:
+            raise InboxWriteError(str(error))
+        return False
 
     def message_failed(self, lane: Lane, message: Message, error: BaseException) -> None:
         """Handling a message raised: it comes again, until its deliveries are used up."""
+        self.shared.uninterrupted(lambda: self._message_failed(lane, message, error))
+
+    def _message_failed(self, lane: Lane, message: Message, error: BaseException) -> None:
         shared = self.shared
         with shared.lock:
             now = shared.clock()
@@ -510,6 +547,9 @@ class ReceivingEngine:
 
     def message_rejected(self, lane: Lane, message: Message, reason: str) -> None:
         """The application gives a message up."""
+        self.shared.uninterrupted(lambda: self._message_rejected(lane, message, reason))
+
+    def _message_rejected(self, lane: Lane, message: Message, reason: str) -> None:
         shared = self.shared
         with shared.lock:
             now = shared.clock()

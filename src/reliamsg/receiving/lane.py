@@ -258,8 +258,8 @@ class Chunk:
     """A run of messages of one frame that is being given to the application."""
 
     __slots__ = (
-        "_bodies", "_headers", "_keys", "_reported", "_settler", "abandoned", "base", "hop", "lane", "last", "offer",
-        "progress",
+        "_bodies", "_headers", "_keys", "_reported", "_settler", "abandoned", "base", "done", "hop", "lane", "last",
+        "offer", "progress",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, offer: Offer, holding: Holding, last: int, hop: int | None) -> None:
@@ -272,6 +272,8 @@ class Chunk:
         """Histogram bucket of the latency received→delivered, where it is known."""
         self.abandoned = False
         """What was not given out yet must wait behind an earlier message that failed, or was settled elsewhere."""
+        self.done = False
+        """Whoever takes messages from it will take no more."""
         self.progress = (offer.first, 0)
         """(next number to give out, digest sum of those given out); replaced as one."""
         self._reported = (offer.first, 0)
@@ -298,8 +300,9 @@ class Chunk:
         self.progress = (seq + 1, total + digest(seq, body, key, headers))
         return message
 
-    def take(self, most: int) -> list[Message]:
-        """The next messages, at most `most`; an empty list when there are no more."""
+    def take(self, most: int, given: list[Message] | None = None) -> list[Message]:
+        """The next messages, at most `most`; an empty list when there are no more. `given` gets them as well: whatever
+        interrupts this call, they were given out and are there, or neither."""
         first, total = self.progress
         start = first - self.base
         stop = min(self.last - self.base + 1, start + most)
@@ -316,8 +319,15 @@ class Chunk:
             for seq, (body, key, own) in enumerate(columns, first)
         ]
         # Counted before the application has them: see above.
-        self.progress = (first + len(messages), total + digest_sum(first, bodies, keys, headers))
+        progress = (first + len(messages), total + digest_sum(first, bodies, keys, headers))
+        if given is not None:
+            given += messages
+        self.progress = progress
         return messages
+
+    def end(self) -> None:
+        """Nothing more will be taken from it."""
+        self.done = True
 
     def report(self) -> tuple[int, int, int] | None:
         """(first, last, digest sum) of what was given out since the last call."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from reliamsg.errors import InboxLocked
 from reliamsg.receiving.state import log
+from reliamsg.wakeup import Waiters, Wakeup
 
 __all__ = ["Opener"]
 
@@ -17,8 +18,9 @@ class Opener:
     def __init__(self, attempt: Callable[[], None], every: float, name: str) -> None:
         self._attempt = attempt
         self._every = every
-        self._ended = threading.Event()
-        self._cancelled = threading.Event()
+        self._ended = self._cancelled = False
+        self._waiters = Waiters()
+        self._wakeup = Wakeup()
         self._lock = threading.Lock()
         self.error: BaseException | None = None
         """Why there will be no further attempt, where that is no success."""
@@ -28,28 +30,30 @@ class Opener:
     @property
     def done(self) -> bool:
         """Whether the inbox is open."""
-        return self._ended.is_set() and self.error is None
+        return self._ended and self.error is None
 
     def wait(self, timeout: float) -> bool:
         """Wait for up to `timeout` seconds until the inbox is open; raises what makes that impossible."""
-        self._ended.wait(timeout)
+        self._waiters.wait(lambda: self._ended, timeout)
         if self.error is not None:
             raise self.error
         return self.done
 
     def cancel(self) -> bool:
         """No further attempt begins; returns whether the inbox is open. Waits for one that has begun."""
-        self._cancelled.set()
+        self._cancelled = True
+        self._wakeup.set()
         with self._lock:
             return self.done
 
     def _run(self) -> None:
-        while not self._ended.is_set():
+        while not self._ended:
             with self._lock:
-                if self._cancelled.is_set():
+                if self._cancelled:
                     return
                 self._try()
-            self._cancelled.wait(0.0 if self._ended.is_set() else self._every)
+            if not self._ended:
+                self._wakeup.wait(self._every)
 
     def _try(self) -> None:
         try:
@@ -59,4 +63,5 @@ class Opener:
             return
         except BaseException as error:  # noqa: BLE001  (raised by the next call that waits)
             self.error = error
-        self._ended.set()
+        self._ended = True
+        self._waiters.notify_all()

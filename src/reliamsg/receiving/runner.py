@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from reliamsg.errors import FatalError, ReliamsgError
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.operating import Operating
 from reliamsg.receiving.reporter import OnError, Reporter
 from reliamsg.receiving.state import log
-from reliamsg.transport.network import Waker
+from reliamsg.wakeup import Waiters, Wakeup
 
-__all__ = ["Runner"]
+__all__ = ["Closing", "Runner"]
 
 CLOSING_EXPORT_S = 0.5
 """A target of the journal gets so long for the last segment, also where closing has no time left."""
@@ -29,12 +30,12 @@ class Runner:
         """The application asked to end; set by :meth:`stop`."""
         self._reporter = Reporter(on_error, f"{name} errors")
         self._operating = Operating(engine)
-        self._waker = Waker()
+        self._wakeup = Wakeup()
         self._ending = False
         self._closed = False
         self._close_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        engine.shared.wake = self._waker.wake
+        engine.shared.wake = self._wakeup.set
 
     def start(self) -> None:
         self._operating.step(self.engine.shared.clock())
@@ -44,22 +45,23 @@ class Runner:
     def stop(self) -> None:
         """Have everybody who waits for messages look up. Takes no lock: safe in a signal handler."""
         self.stopped = True
-        self._waker.wake()
+        self._wakeup.set()
+        self.engine.shared.changed.notify_all()
 
     def _run(self) -> None:
         engine = self.engine
         shared = engine.shared
         while not self._ending:
+            self._wakeup.clear()
             deadline = self._step()
             self._operating.step(shared.clock())
             self.report_errors()
             if self.stopped:
-                with shared.lock:
-                    shared.changed.notify_all()
+                shared.changed.notify_all()
             now = shared.clock()
             left = IDLE_S if deadline is None else min(IDLE_S, deadline - now)
             if left > 0:
-                self._waker.wait(None, read=False, write=False, timeout=left)
+                self._wakeup.wait(left)
 
     def _step(self) -> float | None:
         shared = self.engine.shared
@@ -85,7 +87,7 @@ class Runner:
             self._closed = True
         deadline = time.monotonic() + max(0.0, timeout)
         self.stopped = self._ending = True
-        self._waker.wake()
+        self._wakeup.set()
         self._thread.join(max(0.1, timeout))
         if self._thread.is_alive():
             # It hangs in a write. The inbox can't be closed under it; the process's end will release it.
@@ -94,7 +96,6 @@ class Runner:
             return False
         clean = self._finish(deadline)
         self._reporter.close(max(0.5, deadline - time.monotonic()))
-        self._waker.close()
         return clean
 
     def _finish(self, deadline: float) -> bool:
@@ -120,3 +121,43 @@ class Runner:
         shared.end()
         shared.inbox.close()
         return clean
+
+
+class Closing:
+    """Has something closed once, on a thread of its own, so that whoever is interrupted waiting for it leaves nothing
+    half closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = self._ended = False
+        self._clean = False
+        self._error: BaseException | None = None
+        self._waiters = Waiters()
+
+    def begin(self, close: Callable[[], bool], name: str) -> bool:
+        """Have `close` called; False if another such call came first. Not in the main thread."""
+        with self._lock:
+            if self._begun:
+                return False
+            self._begun = True
+        thread = threading.Thread(target=self._run, args=(close,), name=name, daemon=False)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter ends
+            self._run(close)
+        return True
+
+    def wait(self) -> bool:
+        """Wait for the end; returns and raises what `close` did."""
+        self._waiters.wait(lambda: self._ended, None)
+        if self._error is not None:
+            raise self._error
+        return self._clean
+
+    def _run(self, close: Callable[[], bool]) -> None:
+        try:
+            self._clean = close()
+        except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
+            self._error = error
+        self._ended = True
+        self._waiters.notify_all()

@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from reliamsg.core.consumer import ConsumerCore, Note, StreamState
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
@@ -27,11 +27,14 @@ from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
 from reliamsg.store.journal import Entry
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
+from reliamsg.wakeup import Uninterrupted, Waiters, can_be_interrupted
 from reliamsg.wire.data import Frame
 
 __all__ = ["Pending", "Quarantining", "Shared"]
 
 log = logging.getLogger("reliamsg.receiving")
+
+T = TypeVar("T")
 
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
@@ -117,14 +120,14 @@ class Shared:
         max_quarantine_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.changed = Waiters()
         """Notified when something may be handed out, was committed, or failed."""
+        self.calls: Uninterrupted | None = None
+        """Set by whoever runs the engine for an application that may be interrupted."""
         self.core = core
-        self.inbox = inbox
-        self.group = group
+        self.inbox, self.group = inbox, group
         self.owner = owner
-        self.clock = clock
-        self.wall_us = wall_us
+        self.clock, self.wall_us = clock, wall_us
         self.wake: Callable[[], None] = lambda: None
         """Has ``step()`` called soon. Set by whoever runs the engine; callable on any thread."""
         self.wakes_at = -1.0
@@ -166,6 +169,19 @@ class Shared:
         """There was no room for a stream, and that was reported."""
         self.sync_wanted = 0
         """Commits whose end somebody waits for are numbered; this is the highest one wanted."""
+
+    def uninterrupted(self, function: Callable[[], T]) -> T:
+        """Call a function where no signal handler can run: for all that an application calls, and that takes the lock.
+        For a handler may call the same, and would wait for a lock that it interrupted the holder of."""
+        return function() if self.calls is None else self.calls.call(function)
+
+    def due_soon(self, at: float) -> None:
+        """The same as :meth:`due`, and called without the lock, by an application."""
+        if self.calls is None or not can_be_interrupted():
+            with self.lock:
+                self.due(at)
+        elif at < self.wakes_at:
+            self.wake()
 
     def due(self, at: float) -> None:
         """There will be something to do for ``step()`` at `at`."""
