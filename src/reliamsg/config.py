@@ -79,7 +79,7 @@ _PORTS: dict[str, int] = {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 88
 def unsafe_characters(text: str) -> list[str]:
     """The control characters and Unicode noncharacters in `text`: an MQTT broker may cut the connection of
     whoever sends one (MQTT 5, section 1.5.4)."""
-    return sorted({c for c in text if _is_unsafe(ord(c))})
+    return sorted(c for c in set(text) if _is_unsafe(ord(c)))
 
 
 def _is_unsafe(code: int) -> bool:

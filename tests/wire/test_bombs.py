@@ -18,6 +18,7 @@ from reliamsg.config import (
     MAX_HEADERS,
     MAX_KEY_BYTES,
     MAX_MESSAGE_BYTES,
+    _is_unsafe,
 )
 from reliamsg.errors import ConfigError, MessageTooLarge
 from reliamsg.message import Stream
@@ -199,6 +200,98 @@ def test_what_is_decoded_is_what_could_have_been_published(
     else:
         assert publishable(records)
         assert found == records
+
+
+def column_of(text: str, place: str, others: int) -> Records:
+    """A batch with `text` as the key, a header's name or its value of one message in the middle of ordinary ones."""
+    n = 2 * others + 1
+    headers: list[dict[str, str] | None] = [{"account": "Zoë", "trace": "0" * 55}] * n
+    keys: list[str | None] = ["k"] * n
+    if place == "key":
+        keys[others] = text
+    else:
+        headers[others] = {"account": text} if place == "value" else {text: "A"}
+    return Records([b"x"] * n, keys, headers)
+
+
+def decodes(records: Records) -> bool:
+    frame = open_frame(sealed(msgspec.msgpack.encode(records), count=len(records.bodies)), MAX_FRAME_BYTES)
+    try:
+        return frame.records() == records
+    except FrameError:
+        return False
+
+
+@pytest.mark.parametrize("place", ["key", "name", "value"])
+def test_one_among_many(place: str) -> None:
+    """Columns are cleared as a whole: no message in them may hide behind the others."""
+    texts = [chr(code) for code in range(0x110000) if _is_unsafe(code)]
+    assert len(texts) == 32 + 33 + 32 + 34
+    texts += [
+        "",
+        "rm-x",
+        "Rm-x",
+        "rM-",
+        "RM",
+        "é",
+        "°",
+        "，",
+        "\U0001f4a3",
+        "ж\u0660",
+        "a b",
+        "\u00a0",
+        "\ue000",
+        "\u07ff",
+    ]
+    texts += [
+        letter * n for letter in "aéж\U0001f4a3" for n in (31, 32, 63, 64, 127, 128, 194, 239, 240, 255, 256)
+    ]
+    if place == "value":
+        texts += [
+            letter * (n // len(letter.encode())) for letter in "aé\U0001f4a3" for n in (8_188, 8_192, 8_196)
+        ]
+    for text in texts:
+        records = column_of(text, place, 10)
+        assert decodes(records) == publishable(records), text
+    for text in ("\x00", "\x9f", "\ufffe", "a" * 8_193):  # in a column of several slices
+        assert not decodes(column_of(text, place, 5_000))
+
+
+def test_names_beyond_those_that_are_remembered() -> None:
+    for base in (0, 3_000, 0):
+        records = Records([b"x"] * 3_000, None, [{f"h{base + n}": "v"} for n in range(3_000)])
+        assert decodes(records)
+    assert not decodes(
+        Records([b"x"] * 3_000, None, [{f"h{n}" if n < 2_999 else "rm-h": "v"} for n in range(3_000)])
+    )
+
+
+def test_what_ends_as_if_it_were_bodies_alone() -> None:
+    """The two bytes of a batch without keys and headers may be the end of something else."""
+    pack = msgspec.msgpack.encode
+    for fields, count in (
+        ([[b"\xc0\xc0"], None, None], 1),
+        ([[b"x"], [None], None], 1),
+        ([[b"x", b"y"], ["k", None], None], 2),
+        ([[b"x", b"y"], [None, None], [None, None]], 2),
+        ([[b"x"]], 1),
+        ([[b"\xc0\xc0"]], 1),
+        ([[b"x"], None, None, None], 1),
+    ):
+        found = open_frame(sealed(pack(fields), count=count)).records()
+        assert found == Records(*fields[:3])  # type: ignore[arg-type]
+        assert open_frame(sealed(pack(fields), count=count)).records(trusted=True) == found
+        refused(sealed(pack(fields), count=count + 1))
+    for wrong in (
+        b"",
+        b"\x93",
+        b"\xc0\xc0",
+        b"\x93\xc0\xc0",
+        b"\x93\x91\xc0\xc0",
+        b"\x93\x91\xc4\x01\xc0\xc0",
+        b"\x93\xdc\xc0\xc0",
+    ):
+        refused(sealed(wrong))
 
 
 def test_a_body_over_the_limit_of_one_message() -> None:

@@ -7,7 +7,9 @@ text is what both AMQP short strings and MQTT 5 user properties carry.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from itertools import chain
+from typing import NamedTuple
+
+import msgspec
 
 from reliamsg.config import (
     MAX_HEADER_BYTES,
@@ -21,8 +23,8 @@ from reliamsg.config import (
 from reliamsg.errors import ConfigError, MessageTooLarge
 
 __all__ = [
-    "RESERVED_PREFIX", "Bytes", "check_bodies", "check_body", "check_header_column", "check_headers", "check_key",
-    "check_key_column",
+    "RESERVED_PREFIX", "Bytes", "Signs", "check_bodies", "check_body", "check_header_column", "check_headers",
+    "check_key", "check_key_column", "signs_in",
 ]  # fmt: skip
 
 Bytes = bytes | bytearray | memoryview
@@ -79,46 +81,112 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
         raise MessageTooLarge(f"{len(headers)} headers; at most {MAX_HEADERS} are possible")
     total = 0
     for name, value in headers.items():
-        total += _check_text("the name of a header", name, MAX_HEADER_BYTES)
-        if not name:
-            raise ConfigError("the name of a header is empty")
-        if name[:3].lower() == RESERVED_PREFIX:
-            raise ConfigError(f"header {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
+        total += _check_header_name(name)
         total += _check_text(f"header {name!r}", value, MAX_HEADER_VALUE_BYTES)
     if total > MAX_HEADERS_BYTES:
         raise MessageTooLarge(f"headers of {total} bytes; at most {MAX_HEADERS_BYTES} are possible")
     return dict(headers) or None
 
 
+# -- batches that were decoded ---------------------------------------------------------------------------------
+#
+# What arrives must be what could have been published. Most columns are cleared as a whole, by the bytes that do not
+# occur in them: checking message by message would take several times as long as decoding.
+
 _MAX_SEEN_NAMES = 2_000
 _seen_names: set[str] = set()
 """Names of headers that were found sound: most messages have the same few."""
 
+_LENGTHS = bytes((0xDA, 0xDB, 0xDE, 0xDF))
+"""How msgpack begins each text of more than 255 bytes and each map of more than 15 items."""
+_UNSAFE = bytes((*range(0x20), 0x7F, 0xC2, 0xEF, *range(0xF0, 0xF5)))
+"""How UTF-8 begins each of the :func:`reliamsg.config.unsafe_characters`, and some others."""
+_SAFE = bytes(sorted({*range(256)} - {*_UNSAFE}))
+_USUAL = bytes(sorted({*_SAFE} - {*_LENGTHS}))
+_SLICE_BYTES = 256 * 1024
+"""So much of a column is copied at once."""
 
-def check_key_column(keys: Iterable[str | None]) -> None:
-    """:func:`check_key` of each key of a batch that was decoded, of which none has more than 255 characters."""
-    found = "".join(filter(None, keys))
-    if not (found.isascii() and found.isprintable()):
-        for key in keys:
+
+class Signs(NamedTuple):
+    """What may be in a column of texts, or of maps of texts; where a sign is False, it is not."""
+
+    long: bool
+    """A text of more than 255 bytes, or a map of more than 15 items."""
+    unsafe: bool
+    """Characters that brokers don't carry."""
+
+
+_NO_SIGNS = Signs(long=False, unsafe=False)
+
+
+def signs_in(column: msgspec.Raw | bytes) -> Signs:
+    """What a column in msgpack has to be checked for. Any byte of it may also mean something else, such as the length
+    of a text: then a check is made for nothing."""
+    view = memoryview(column)
+    head = {0xDC: 3, 0xDD: 5}.get(view[0], 1)  # of the array: its bytes say how many items there are
+    signs = _NO_SIGNS
+    for at in range(head, len(view), _SLICE_BYTES):
+        found = bytes(view[at : at + _SLICE_BYTES]).translate(None, _USUAL)
+        if found:
+            unsafe = found.translate(None, _LENGTHS)
+            signs = Signs(signs.long or len(unsafe) < len(found), signs.unsafe or bool(unsafe))
+            if all(signs):
+                break
+    return signs
+
+
+def check_key_column(keys: Iterable[str | None], signs: Signs) -> None:
+    """:func:`check_key` of each key of a batch that was decoded, where `signs` were found."""
+    if not any(signs):
+        return
+    present = list(filter(None, keys))
+    long = signs.long and 4 * max(map(len, present), default=0) > MAX_KEY_BYTES
+    if long or not _is_safe("".join(present)):
+        for key in present:
             check_key(key)
 
 
-def check_header_column(column: Iterable[dict[str, str] | None]) -> None:
-    """:func:`check_headers` of each message of a batch that was decoded, of which none has more headers or
-    characters in a name or value than is possible."""
+def check_header_column(column: Iterable[dict[str, str] | None], signs: Signs) -> None:
+    """:func:`check_headers` of each message of a batch that was decoded, where `signs` were found."""
     present = list(filter(None, column))
-    names = set(chain.from_iterable(present))
-    values = "".join(chain.from_iterable(map(dict.values, present)))
-    if values.isascii() and values.isprintable() and names <= _seen_names:
-        longest = max(map(len, chain.from_iterable(map(dict.values, present))), default=0)
-        if longest <= MAX_HEADERS_BYTES // MAX_HEADERS - MAX_HEADER_BYTES:
-            return  # the usual case, at the speed of C
-    for headers in present:
-        check_headers(headers)
-    if len(_seen_names) + len(names) > _MAX_SEEN_NAMES:
-        _seen_names.clear()
-    if len(names) <= _MAX_SEEN_NAMES:
-        _seen_names.update(names)
+    names: set[str] = set().union(*present)
+    for name in names - _seen_names:
+        _check_header_name(name)
+        if len(_seen_names) >= _MAX_SEEN_NAMES:
+            _seen_names.clear()
+        _seen_names.add(name)
+    if any(signs) and not _are_sound([value for headers in present for value in headers.values()], present):
+        for headers in present:
+            check_headers(headers)
+
+
+def _are_sound(values: list[str], present: list[dict[str, str]]) -> bool:
+    """Whether no value has an unsafe character, and none can be too long, nor all of a message together."""
+    longest = max(map(len, values), default=0)
+    if not all(map(str.isascii, values)):
+        longest *= 4  # bytes of a letter, at most
+    return (
+        longest <= MAX_HEADER_VALUE_BYTES
+        and max(map(len, present), default=0) * (longest + MAX_HEADER_BYTES) <= MAX_HEADERS_BYTES
+        # Some at a time: fresh memory for all of them costs more than the look.
+        and all(_is_safe("".join(values[at : at + 50])) for at in range(0, len(values), 50))
+    )
+
+
+def _is_safe(text: str) -> bool:
+    if not text.encode().translate(None, _SAFE):
+        return True
+    return not text.isascii() and (text.isprintable() or not unsafe_characters(text))
+
+
+def _check_header_name(name: str) -> int:
+    """Returns its size in UTF-8 bytes."""
+    size = _check_text("the name of a header", name, MAX_HEADER_BYTES)
+    if not name:
+        raise ConfigError("the name of a header is empty")
+    if name[:3].lower() == RESERVED_PREFIX:
+        raise ConfigError(f"header {name!r}: names that begin with {RESERVED_PREFIX!r} are reserved")
+    return size
 
 
 def _check_text(what: str, text: str, limit: int) -> int:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
 
 import msgspec
@@ -39,7 +39,7 @@ from reliamsg.errors import ConfigError, MessageTooLarge
 from reliamsg.keys import MAX_KEY_ID_BYTES, KeyRing
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import is_group, topic_address
-from reliamsg.wire.application import check_header_column, check_key_column
+from reliamsg.wire.application import check_header_column, check_key_column, signs_in
 from reliamsg.wire.limits import (
     MAX_BATCH_MESSAGES,
     MAX_ENVELOPE_BYTES,
@@ -161,9 +161,11 @@ _decode_columns = msgspec.msgpack.Decoder(_Columns).decode
 _decode_bodies = msgspec.msgpack.Decoder(list[_Body]).decode
 _decode_keys = msgspec.msgpack.Decoder(list[_Key | None]).decode
 _decode_headers = msgspec.msgpack.Decoder(list[_Headers | None]).decode
+_decode_short_headers = msgspec.msgpack.Decoder(list[dict[str, str] | None]).decode
 _decode_stored_bodies = msgspec.msgpack.Decoder(list[bytes]).decode
 _decode_stored_headers = msgspec.msgpack.Decoder(list[_StoredHeaders | None]).decode
 _NIL = b"\xc0"
+_THREE_COLUMNS = b"\x93"
 _ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 """Every decoder of zstd must take windows of this size (RFC 8878, section 3.1.1.1.2)."""
 
@@ -209,30 +211,62 @@ class Frame(msgspec.Struct, frozen=True):
 
 def _published(body: bytes | memoryview, count: int) -> Records:
     """The messages of a body, which ``publish`` would have accepted."""
+    # No body is larger than all of them.
+    decode_bodies = _decode_stored_bodies if len(body) <= MAX_MESSAGE_BYTES else _decode_bodies
+    alone = _bodies_alone(body, count, decode_bodies)
+    if alone is not None:
+        return Records(alone)
     bodies, keys, headers = _columns(body, count)
-    records = Records(
-        _decode_bodies(bodies),
-        None if keys is None else _decode_keys(keys),
-        None if headers is None else _decode_headers(headers),
-    )
     try:
-        if records.keys is not None:
-            check_key_column(records.keys)
-        if records.headers is not None:
-            check_header_column(records.headers)
+        return Records(
+            decode_bodies(bodies),
+            None if keys is None else _published_keys(keys),
+            None if headers is None else _published_headers(headers),
+        )
     except (ConfigError, MessageTooLarge) as error:
         raise FrameError("undecodable", str(error)) from None
-    return records
+
+
+def _published_keys(column: msgspec.Raw) -> list[str | None]:
+    keys = _decode_keys(column)
+    check_key_column(keys, signs_in(column))
+    return keys
+
+
+def _published_headers(column: msgspec.Raw) -> list[dict[str, str] | None]:
+    signs = signs_in(column)
+    headers = (_decode_headers if signs.long else _decode_short_headers)(column)
+    check_header_column(headers, signs)
+    return headers
 
 
 def _stored(body: bytes | memoryview, count: int) -> Records:
     """The messages of a body, whatever a message may hold."""
+    alone = _bodies_alone(body, count, _decode_stored_bodies)
+    if alone is not None:
+        return Records(alone)
     bodies, keys, headers = _columns(body, count)
     return Records(
         _decode_stored_bodies(bodies),
         None if keys is None else _decode_keys(keys),
         None if headers is None else _decode_stored_headers(headers),
     )
+
+
+def _bodies_alone(
+    body: bytes | memoryview, count: int, decode: Callable[[memoryview], list[bytes]]
+) -> list[bytes] | None:
+    """The bodies where all else is nil, as in most batches, without looking through the columns first. None where it is
+    not so, or can't be told."""
+    if len(body) < 4:
+        return None
+    column = memoryview(body)[1:-2]
+    if body[:1] != _THREE_COLUMNS or bytes(body[-2:]) != _NIL + _NIL or _items(column) != count:
+        return None
+    try:
+        return decode(column)  # is exactly one array, or refused
+    except msgspec.MsgspecError:
+        return None
 
 
 def _columns(
@@ -248,7 +282,7 @@ def _columns(
     return bodies, own_keys, own_headers
 
 
-def _items(column: msgspec.Raw) -> int:
+def _items(column: msgspec.Raw | memoryview) -> int:
     """How many items an array of msgpack says that it has; -1 where it is none."""
     head = memoryview(column)[:5]
     if head[0] & 0xF0 == 0x90:
