@@ -1,6 +1,6 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo chaos test test-integrations test-full tests-side-by-side tests-with-spark prove mutants lint format types
+.PHONY: help setup demo chaos test test-integrations test-full test-full-most test-full-integrations evidence tests-side-by-side tests-with-spark prove mutants lint format types
 .PHONY: bench bench-audit soak fuzz model clean
 .DEFAULT_GOAL := help
 
@@ -9,8 +9,8 @@ RUNS := $(CURDIR)/build/runs
 export RELIAMSG_RUNS := $(RUNS)
 # Tests start hundreds of processes: with everything compiled once, each begins in half the time. Also where the
 # environment forbids Python to write beside the sources.
-test test-integrations test-full bench bench-audit soak: export PYTHONDONTWRITEBYTECODE :=
-test test-integrations test-full bench bench-audit soak: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
+test test-integrations test-full test-full-most test-full-integrations evidence bench bench-audit soak: export PYTHONDONTWRITEBYTECODE :=
+test test-integrations test-full test-full-most test-full-integrations evidence bench bench-audit soak: export PYTHONPYCACHEPREFIX := $(CURDIR)/build/pycache
 
 help:  ## What there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -33,9 +33,18 @@ test-integrations: setup  ## Tests that need real brokers for minutes, at most 2
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m integrations
 
 test-full: setup  ## All tests at full sizes, at most two hours
+	@$(MAKE) --no-print-directory --keep-going test-full-most test-full-integrations
+
+test-full-most:
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@$(MAKE) --no-print-directory --keep-going SIZE=--full WORKERS=2 tests-side-by-side tests-with-spark
+
+test-full-integrations:
 	@$(BIN)/python -m pytest --full -n 2 --dist worksteal -m integrations
+
+evidence: setup  ## All that shows what this state is worth, in several sittings: ONLY=seeds,fuzz MINUTES=30 JOBS=2
+	@VIRTUAL_ENV=$(CURDIR)/.venv $$(command -v uv || echo $(BIN)/uv) pip install -q --group fuzz
+	@$(BIN)/python -m tests.evidence.run $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JOBS),--jobs $(JOBS))
 
 # Most tests wait most of the time, so that there are more workers than processors. The journals of the runs on real
 # brokers are kept for one of Spark's tests, which comes last and waits for the file that says that all are there.

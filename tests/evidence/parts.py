@@ -1,0 +1,332 @@
+"""What the evidence consists of: parts, and the chunks that each is run in.
+
+What decides the outcome of a part is in its :attr:`Part.sources`: results count only while these stay the same. The
+documentation is in none of them, since the figures are written into it; ``make lint types test`` look after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PARTS", "ROOT", "Chunk", "Data", "Part", "commit", "hash_of", "parts"]
+
+ROOT = Path(__file__).parents[2]
+SEEDS = 40_000
+SEEDS_AT_ONCE = 500
+SEED_MESSAGES = 200
+RUNS = 300
+RUNS_AT_ONCE = 10
+FUZZ_SECONDS = 120
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What is run as a whole or counts as not run."""
+
+    name: str
+    """Unique in its part; also the name of a file."""
+    command: tuple[str, ...]
+    replay: Callable[[Data, str], list[str]]
+    """Commands that repeat what failed, from what was read of the output and the output itself."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Chunks of one kind."""
+
+    name: str
+    title: str
+    sources: tuple[str, ...]
+    """Files and directories below the root whose contents decide the outcome."""
+    chunks: tuple[Chunk, ...]
+    read: Callable[[str], Data | None]
+    """What a chunk's output says; None where it does not say how it ended: then the chunk has failed."""
+    summary: Callable[[Sequence[Data]], str]
+    """What all chunks together came to, for the table."""
+    seconds: float
+    """What a chunk takes on two cores, as long as none has been timed."""
+    alone: bool = False
+    """Needs the machine for itself."""
+    one_at_a_time: bool = False
+    """No two chunks of this part side by side."""
+    lacking: Callable[[Sequence[Data]], list[str]] = lambda found: []
+    """What a part that is done should have met and did not."""
+    unavailable: int | None = None
+    """The exit status that says that this machine lacks something: nothing was tried, so nothing is recorded."""
+
+
+def hash_of(root: Path, sources: Iterable[str]) -> str:
+    """A hash of these files' names and contents."""
+    found = hashlib.sha256()
+    for source in sources:
+        place = root / source
+        files = [place] if place.is_file() else sorted(place.rglob("*"))
+        for file in files:
+            if file.is_file() and not any(
+                name == "__pycache__" or name.endswith(".egg-info") for name in file.parts
+            ):
+                found.update(f"{file.relative_to(root)}\0{file.stat().st_size}\0".encode())
+                found.update(file.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def _fresh(name: str, within: range, count: int, root: Path) -> int:
+    """The first of `count` seeds that depend on the product's sources: no earlier state has met them, but by chance."""
+    number = int.from_bytes(hashlib.sha256(f"{name}/{hash_of(root, ('src',))}".encode()).digest()[:8], "big")
+    return within.start + number % (len(within) - count)
+
+
+def _last_json(output: str) -> Data | None:
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                return None
+            return found if isinstance(found, dict) else None
+    return None
+
+
+# -- tests ----------------------------------------------------------------------------------------------------
+
+
+def _tests(root: Path) -> Part:
+    def chunk(name: str) -> Chunk:
+        return Chunk(name, ("make", "--no-print-directory", name), _failed_tests)
+
+    return Part(
+        "tests",
+        "all tests at full sizes (`make test-full`)",
+        ("src", "tests", "examples", "benchmarks", "pyproject.toml", "Makefile", ".ci"),
+        (chunk("test-full-most"), chunk("test-full-integrations")),
+        _read_tests,
+        lambda found: f"{sum(each['passed'] for each in found):,} passed, {_sum(found, 'failed')} failed",
+        3_600,
+        alone=True,
+    )
+
+
+def _read_tests(output: str) -> Data | None:
+    """The numbers of all closing lines of pytest."""
+    closing = re.findall(r"^=* ?((?:\d+ [a-z]+,? ?)+) in [\d.]+s", output, re.M)
+    if not closing:
+        return None
+    counted: Counter[str] = Counter()
+    for line in closing:
+        for number, word in re.findall(r"(\d+) ([a-z]+)", line):
+            counted[word] += int(number)
+    failed = counted["failed"] + counted["error"] + counted["errors"]
+    return {"passed": counted["passed"], "failed": failed, "ok": not failed and bool(counted["passed"])}
+
+
+def _failed_tests(data: Data, output: str) -> list[str]:
+    names = dict.fromkeys(re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", output, re.M))
+    return [f".venv/bin/python -m pytest --full '{name}'" for name in names]
+
+
+# -- the simulator --------------------------------------------------------------------------------------------
+
+
+def _seeds(root: Path) -> Part:
+    first = _fresh("seeds", range(10**11, 10**12), SEEDS, root)
+    chunks = []
+    for at in range(first, first + SEEDS, SEEDS_AT_ONCE):
+        seeds = f"{at}:{at + SEEDS_AT_ONCE}"
+        command = (_bin("reliamsg"), "simulate", "--seeds", seeds, "--messages", str(SEED_MESSAGES), "--json")
+        chunks.append(Chunk(seeds.replace(":", "-"), (*command, "--no-shrink"), _failed_seeds))
+    return Part(
+        "seeds",
+        "fresh simulated runs, each with settings and faults of its own",
+        ("src",),
+        tuple(chunks),
+        _read_seeds,
+        lambda found: (
+            f"{_sum(found, 'seeds')} runs, {sum(len(each['failing_seeds']) for each in found)} with violations"
+        ),
+        100,
+        lacking=_never_struck,
+    )
+
+
+def _read_seeds(output: str) -> Data | None:
+    found = _last_json(output)
+    if found is None or not {"seeds", "failing_seeds", "faults", "settings"} <= found.keys():
+        return None
+    return {**found, "ok": not found["failing_seeds"] and found["seeds"] == SEEDS_AT_ONCE}
+
+
+def _failed_seeds(data: Data, output: str) -> list[str]:
+    said = re.findall(r"^  again: (reliamsg simulate .*)$", output, re.M)
+    return said or [
+        f"reliamsg simulate --seed {seed} --messages {SEED_MESSAGES}"
+        for seed in data.get("failing_seeds", ())
+    ]
+
+
+def _never_struck(found: Sequence[Data]) -> list[str]:
+    """Faults and values that no run of any chunk had."""
+    times: Counter[str] = Counter()
+    for each in found:
+        times.update({f"the fault {name}": count for name, count in each["faults"].items()})
+        for setting, values in each["settings"].items():
+            times.update({f"{setting}={value}": count for value, count in values.items()})
+    return sorted(name for name, count in times.items() if not count)
+
+
+# -- deliberate defects, fuzzing, the model -------------------------------------------------------------------
+
+
+def _mutants(root: Path) -> Part:
+    from tests.mutants.catalogue import MUTANTS
+
+    def chunk(name: str) -> Chunk:
+        command = (sys.executable, "-m", "tests.mutants.run", "--only", name, "--jobs", "1", "--json")
+        return Chunk(name, command, lambda data, output: [f"python -m tests.mutants.run --only {name}"])
+
+    return Part(
+        "mutants",
+        "deliberate defects (`make mutants`)",
+        ("src", "tests"),
+        tuple(chunk(mutant.name) for mutant in MUTANTS),
+        _read_mutant,
+        lambda found: f"{len(found)} defects, {sum(not each['ok'] for each in found)} survived",
+        60,
+        one_at_a_time=True,
+    )
+
+
+def _read_mutant(output: str) -> Data | None:
+    found = _last_json(output)
+    if found is None or len(found.get("mutants", ())) != 1:
+        return None
+    return {"mutant": found["mutants"][0], "ok": not found.get("survivors", True)}
+
+
+def _fuzz(root: Path) -> Part:
+    from tests.fuzz.all import TARGETS
+
+    def chunk(name: str) -> Chunk:
+        command = ("env", f"FUZZ_SECONDS={FUZZ_SECONDS}", sys.executable, "-m", "tests.fuzz.run", name)
+        return Chunk(
+            name,
+            command,
+            lambda data, output: [f"FUZZ_SECONDS={FUZZ_SECONDS} python -m tests.fuzz.run {name}"],
+        )
+
+    return Part(
+        "fuzz",
+        f"{FUZZ_SECONDS // 60} minutes of fuzzing for each decoder (`make fuzz`)",
+        ("src", "tests/fuzz"),
+        tuple(chunk(name) for name in TARGETS),
+        _read_fuzz,
+        lambda found: (
+            f"{len(found)} targets, {_sum(found, 'inputs')} inputs,"
+            f" {sum(not each['ok'] for each in found)} with defects"
+        ),
+        FUZZ_SECONDS + 10,
+    )
+
+
+def _read_fuzz(output: str) -> Data | None:
+    """The line of a target: its name, inputs, places covered, size of the corpus, result."""
+    found = re.search(r"^\S+ +(\d+) +(\d+|-) +\d+  (ok|DEFECT.*)$", output, re.M)
+    return None if found is None else {"inputs": int(found[1]), "ok": found[3] == "ok" and int(found[1]) > 0}
+
+
+def _model(root: Path) -> Part:
+    command = (sys.executable, "-m", "tests.model.check")
+    return Part(
+        "model",
+        "the protocol's model (`make model`)",
+        ("tests/model",),
+        (Chunk("all-cases", command, lambda data, output: ["make model"]),),
+        _read_model,
+        lambda found: f"{_sum(found, 'cases')} cases, {_sum(found, 'surprises')} not as expected",
+        600,
+    )
+
+
+def _read_model(output: str) -> Data | None:
+    lines = [line for line in output.splitlines() if re.search(r"\d +[\d.]+(  <- not as expected)?$", line)]
+    surprises = sum(line.endswith("not as expected") for line in lines)
+    return {"cases": len(lines), "surprises": surprises, "ok": not surprises} if lines else None
+
+
+# -- real processes -------------------------------------------------------------------------------------------
+
+
+def _campaign(root: Path) -> Part:
+    first = _fresh("campaign", range(2**28, 2**32), RUNS, root)
+    chunks = []
+    for at in range(first, first + RUNS, RUNS_AT_ONCE):
+        command = (
+            _bin("reliamsg"), "chaos", "campaign", "--black-box", "--runs", str(RUNS_AT_ONCE), "--seed", str(at),
+            "--dir", "build/evidence/campaign-files", "--json",
+        )  # fmt: skip
+        chunks.append(Chunk(f"{at}-{at + RUNS_AT_ONCE}", command, _failed_runs))
+    return Part(
+        "campaign",
+        "random faults at real brokers and processes (`reliamsg chaos campaign --black-box`)",
+        ("src",),
+        tuple(chunks),
+        _read_campaign,
+        lambda found: (
+            f"{_sum(found, 'runs')} runs, {_sum(found, 'messages')} messages: {_sum(found, 'lost')} lost,"
+            f" {_sum(found, 'duplicates')} duplicated, {_sum(found, 'out_of_order')} out of order;"
+            f" {sum(len(each['not_ok']) for each in found)} runs not ok, {_sum(found, 'idle')} with nothing at stake"
+        ),
+        200,
+        unavailable=2,
+    )
+
+
+def _read_campaign(output: str) -> Data | None:
+    found = _last_json(output)
+    wanted = {"runs", "messages", "lost", "duplicates", "out_of_order", "idle", "not_ok", "missing"}
+    if found is None or not wanted <= found.keys():
+        return None
+    return {**found, "ok": not found["not_ok"] and not found["missing"] and found["runs"] == RUNS_AT_ONCE}
+
+
+def _failed_runs(data: Data, output: str) -> list[str]:
+    return [f"reliamsg chaos campaign --black-box --runs 1 --seed {seed}" for seed in data.get("not_ok", ())]
+
+
+def _sum(found: Iterable[Mapping[str, Any]], name: str) -> str:
+    return f"{sum(each[name] for each in found):,}"
+
+
+def _bin(name: str) -> str:
+    return str(Path(sys.executable).with_name(name))
+
+
+PARTS: Mapping[str, Callable[[Path], Part]] = {
+    "tests": _tests, "seeds": _seeds, "mutants": _mutants, "fuzz": _fuzz, "model": _model, "campaign": _campaign,
+}  # fmt: skip
+
+
+def parts(names: Iterable[str] = (), root: Path = ROOT) -> list[Part]:
+    """Those parts, or all."""
+    wanted = list(names) or list(PARTS)
+    return [PARTS[name](root) for name in wanted]
+
+
+def commit(root: Path = ROOT) -> str:
+    """The commit that is checked out, and whether the work tree differs from it."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + (" with changes" if changed else "")
