@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 from reliamsg.audit.read import segments
 from reliamsg.store.segment import decode, encode
 from tests.fuzz import seeds
+from tests.fuzz.audited import compare
 from tests.test_files import HOSTILE
 
 
@@ -34,3 +36,18 @@ def test_a_directory_with_nothing_else(spark: SparkSession, tmp_path: Path) -> N
     os.mkfifo(tmp_path / "x.ndjson")
     (row,) = segments(spark, tmp_path).collect()
     assert row["problem"] == "not a file: a named pipe"
+
+
+def test_whatever_numbers_a_file_and_its_name_claim(spark: SparkSession, tmp_path: Path) -> None:
+    """They end no audit, and none is believed that the checker does not believe. More is done by ``make fuzz``."""
+    raw = seeds.segments()[0]
+    compare(spark, raw, tmp_path)
+    header, _, rows = raw.partition(b"\n")
+    for field in (b"first_lsn", b"last_lsn"):
+        for number in (b"-9223372036854775808", b"9223372036854775807", b"9" * 30):
+            compare(
+                spark,
+                re.sub(rb'"%s":\d+' % field, b'"%s":%s' % (field, number), header) + b"\n" + rows,
+                tmp_path,
+            )
+    compare(spark, header + b"\n" + re.sub(rb'"lsn":\d+', b'"lsn":-9223372036854775808', rows), tmp_path)

@@ -213,7 +213,7 @@ def _read_mutant(output: str) -> Data | None:
 
 
 def _fuzz(root: Path) -> Part:
-    from tests.fuzz.all import TARGETS
+    from tests.fuzz.all import EVERY
 
     def chunk(name: str) -> Chunk:
         command = ("env", f"FUZZ_SECONDS={FUZZ_SECONDS}", sys.executable, "-m", "tests.fuzz.run", name)
@@ -227,7 +227,7 @@ def _fuzz(root: Path) -> Part:
         "fuzz",
         f"{FUZZ_SECONDS // 60} minutes of fuzzing for each decoder (`make fuzz`)",
         ("src", "tests/fuzz"),
-        tuple(chunk(name) for name in TARGETS),
+        tuple(chunk(name) for name in EVERY),
         _read_fuzz,
         lambda found: (
             f"{len(found)} targets, {_sum(found, 'inputs')} inputs,"

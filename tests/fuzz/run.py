@@ -23,33 +23,31 @@ FOUND = Path(__file__).parent / "found"
 MAX_INPUT_BYTES = 4096
 MEMORY_MB = 1024
 """A target that takes more is stopped, and its input kept."""
-SLOW_SECONDS = 10
-"""The same for an input that takes longer."""
 
 
 def main(names: list[str]) -> int:
     """Fuzz those targets, or all, one after the other, and print a line for each."""
-    from tests.fuzz.all import TARGETS
+    from tests.fuzz.all import EVERY
 
     seconds = int(os.environ.get("FUZZ_SECONDS", "60"))
-    unknown = set(names) - set(TARGETS)
+    unknown = set(names) - set(EVERY)
     if unknown:
-        print(
-            f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}", file=sys.stderr
-        )
+        print(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(EVERY)}", file=sys.stderr)
         return 2
     print(f"{'target':<18}{'inputs':>12}{'covered':>9}{'corpus':>8}  result", flush=True)
-    return max([_fuzz(name, seconds) for name in names or TARGETS])
+    return max([_fuzz(name, seconds) for name in names or EVERY])
 
 
 def _fuzz(name: str, seconds: int) -> int:
+    from tests.fuzz.all import EVERY
+
     corpus, defects = BUILD / "corpus" / name, BUILD / "defects" / name
     corpus.mkdir(parents=True, exist_ok=True)
     defects.mkdir(parents=True, exist_ok=True)
     before = set(defects.iterdir())
     command = [
         sys.executable, "-m", "tests.fuzz.run", "--one", name, f"-max_total_time={seconds}",
-        f"-max_len={MAX_INPUT_BYTES}", f"-rss_limit_mb={MEMORY_MB}", f"-timeout={SLOW_SECONDS}",
+        f"-max_len={MAX_INPUT_BYTES}", f"-rss_limit_mb={MEMORY_MB}", f"-timeout={EVERY[name].slow_seconds}",
         f"-artifact_prefix={defects}/", "-print_final_stats=1", str(corpus),
     ]  # fmt: skip
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -83,8 +81,8 @@ def one(name: str, options: list[str]) -> None:
     import atheris  # type: ignore[import-not-found,unused-ignore]  # installed by `make fuzz` alone
 
     with atheris.instrument_imports(include=["reliamsg"]):
-        from tests.fuzz.all import TARGETS
-    target = TARGETS[name]
+        from tests.fuzz.all import EVERY
+    target = EVERY[name]
     logging.disable(logging.CRITICAL)
     corpus = Path(options[-1])
     for number, seed in enumerate(target.seeds()):

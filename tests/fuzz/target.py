@@ -25,6 +25,8 @@ class Target:
     """How the decoder says no. Anything else that it raises is a defect."""
     seeds: Callable[[], Sequence[bytes]]
     """Inputs that the encoders of this library made."""
+    slow_seconds: int = 10
+    """An input that takes longer is a defect."""
 
     def __call__(self, data: bytes) -> None:
         with contextlib.suppress(*self.allowed):

@@ -1,0 +1,109 @@
+"""The audit's reading of segments, in Spark: it believes nothing that the checker does not, whatever is in a file.
+
+Java's heap is the ceiling of memory: it is small, and what needs more fails. Spark takes a while for each look, so that
+each input is made into several files: as it is, under headers that claim any number of rows, and with one row over and
+over.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from reliamsg.store.segment import Name, SegmentError, digest_of
+from reliamsg.verify.segments import check_segment
+from tests.fuzz import seeds
+from tests.fuzz.target import Target, scratch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["AUDITED", "compare"]
+
+HEAP_MB = 512
+"""The least that Spark starts with; its own work takes about a third of it."""
+GROWN_BYTES = 1 << 20
+CLAIMS = (0, 1, 2**31 - 3, 2**31 - 1, 2**31, 2**63 - 1, -1)
+"""How many rows a header may say that it has."""
+
+
+def made_of(raw: bytes) -> Iterator[bytes]:
+    """Segments, most of them spoilt."""
+    yield raw
+    first, _, rest = raw.partition(b"\n")
+    try:
+        header = msgspec.json.decode(first)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return
+    if not isinstance(header, dict):
+        return
+    lines = rest.split(b"\n")
+    for claim in (len(lines) - 1, *CLAIMS):
+        yield msgspec.json.encode(header | {"rows": claim}) + b"\n" + rest
+    times = GROWN_BYTES // max(1, len(lines[0]) + 1)
+    yield msgspec.json.encode(header | {"rows": times}) + b"\n" + (lines[0] + b"\n") * times
+
+
+def name_of(raw: bytes) -> str:
+    """The name that promises these bytes, and what their header says if that can be in a name."""
+    found = re.search(rb'"boot":"([0-9a-f]{16})","first_lsn":([0-9]{1,18})[,}]', raw.partition(b"\n")[0])
+    boot, lsn = (found[1].decode(), int(found[2])) if found else ("0" * 16, 1)
+    return str(Name(boot, lsn, digest_of(raw)))
+
+
+def compare(spark: SparkSession, raw: bytes, place: Path) -> None:
+    """What the audit believes of those files, and what the checker does."""
+    from reliamsg.audit.read import segments
+
+    shutil.rmtree(place, ignore_errors=True)
+    expected: dict[str, int | None] = {}
+    files = [(name_of(data), data) for data in dict.fromkeys(made_of(raw))]
+    files.append((str(Name("0" * 16, 10**19 - 1, digest_of(raw))), raw))
+    for number, (name, data) in enumerate(files):
+        path = place / str(number) / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+        try:
+            expected[str(path)] = len(check_segment(path.name, data).rows)
+        except SegmentError:
+            expected[str(path)] = None
+    found = {
+        row["path"]: None if row["problem"] else row["rows"]
+        for row in segments(spark, place).selectExpr("path", "problem", "size(lines) AS rows").collect()
+    }
+    assert found.keys() == expected.keys()
+    # The checker takes numbers beyond 64 bits as well; all that the audit believes, it believes too.
+    assert {path: rows for path, rows in found.items() if rows is not None}.items() <= expected.items()
+
+
+@cache
+def _session() -> Any:
+    from reliamsg.audit.session import make_session, suited
+
+    session = make_session(
+        "local[1]",
+        journals=scratch(),
+        settings={"spark.ui.showConsoleProgress": "false", "spark.driver.memory": f"{HEAP_MB}m"},
+    )
+    session.sparkContext.setLogLevel("OFF")
+    return suited(session)
+
+
+def read_segments_of_journals(raw: bytes) -> None:
+    compare(_session(), raw, scratch() / "journals")
+
+
+def _started() -> list[bytes]:
+    """Beginnings; Spark's start counts for none of them."""
+    _session()
+    return seeds.segments()
+
+
+AUDITED = (Target("audit-segments", read_segments_of_journals, (), _started, slow_seconds=120),)
+"""Only for ``make fuzz``: Spark is too slow for thousands of inputs. `tests/audit/test_hostile_files.py` tries some."""
