@@ -150,10 +150,14 @@ class Housekeeping:
                 return
             consumed = engine.membership.consumed is not None and engine.membership.progressed
             everywhere, partly = engine.core.releasable(retention.released_to, engine.membership.consumed)
-            # What leaves for its age was journalled as published long ago; what leaves for room perhaps not yet.
             untold = not self.published.empty and bool(need.retained or need.room)
         if (consumed or untold) and (everywhere or partly):
             self.store_progress()  # first, since the journal says why they may leave before it says that they left
+        with engine.lock:
+            # Also what leaves for its age: after an outage it is old as soon as it is published. What is not journalled
+            # as published stays until it is, a moment later.
+            everywhere = [part for span in everywhere for part in self.published.missing(*span)]
+            partly = [part for span in partly for part in self.published.missing(*span)]
         left, unsent = retention.release(
             self._outbox, everywhere, partly, self._lacking, need, engine.wall_us(), engine.mono_us()
         )
