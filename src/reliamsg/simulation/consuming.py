@@ -64,6 +64,8 @@ class ConsumerProcess(Process):
         self._waits: tuple[int, list[MessageId]] | None = None
         self._told_lsn = 0
         """Up to where its journal was read."""
+        self._growing: dict[Stream, int] = {}
+        """By stream, the row before the newest that tells of acknowledgements: that one grows as others follow on."""
         self._reads_since: float | None = None
         """When it read a site first since it was opened, as far as its journal was read; None: it did not."""
         self._overheard: list[tuple[float, str, bytes]] = []
@@ -160,6 +162,7 @@ class ConsumerProcess(Process):
     def file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
         self._told_lsn = 0
+        self._growing.clear()
         self._words.inbox_replaced()
         self.world.oracle.inbox_replaced(self.group, self.name, since)
         self.world.replaced_inboxes.add(self.group)
@@ -402,20 +405,26 @@ class ConsumerProcess(Process):
         came in an epoch that was over, and what had become durable of what its consumers did before they ended."""
         skips, holds = (self.settings["on_gap"] == policy for policy in ("skip", "hold"))
         with self.drive.reading() as connection:
-            rows = list(read_journal(connection, self._told_lsn))
+            rows = list(read_journal(connection, min([self._told_lsn, *self._growing.values()])))
+        known = self._told_lsn
         for row in rows:
-            self._told_lsn = row.lsn
+            self._told_lsn = max(row.lsn, known)
             stream = Stream(row.producer, row.topic, row.partition)
-            if row.kind == "opened":
+            if row.kind == "acknowledged":
+                self._growing[stream] = row.lsn - 1
+                self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
+            elif row.lsn <= known:
+                continue
+            elif row.kind == "opened":
                 self._reads_since = None
             elif row.kind == "connected" and self._reads_since is None:
                 self._reads_since = row.mono_us / 1e6
             elif row.kind == "before_join":
                 blind = not self._has_heard(stream, row.mono_us / 1e6)
                 self.world.oracle.passages[self.group].joined(stream, row.epoch, row.first, row.last, blind)
-            elif row.kind in ("acknowledged", "dead_lettered"):
+            elif row.kind == "dead_lettered":
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
-                for seq in range(row.first, row.last + 1) if row.kind == "dead_lettered" else ():
+                for seq in range(row.first, row.last + 1):
                     self.world.oracle.spent(
                         self.group,
                         stream,

@@ -1,0 +1,37 @@
+"""What the judge learns from journals of simulated consumers while these go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reliamsg.message import MessageId, Stream
+from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.world import World
+from reliamsg.store.journal import Entry, Journal
+
+STREAM = Stream("p1", "orders")
+
+
+def test_a_row_that_grew_after_it_was_read_is_read_again(tmp_path: Path) -> None:
+    """Journals extend their newest row of a stream in place. What a consumer had acknowledged durably before it ended
+    is not to come again, and nobody may wait for it."""
+    world = World(draw(1, 10, ()), tmp_path)
+    consumer = world.consumers[0]
+    oracle, group = world.oracle, consumer.group
+    messages = [MessageId("p1", 5, "orders", 0, seq) for seq in range(1, 31)]
+    consumer.drive.format()
+    journal = Journal("boot")
+    for first, last in ((1, 10), (11, 20), (21, 30)):
+        with consumer.drive.connect(consumer.drive.path) as connection:
+            at = int(world.scheduler.now * 1e6)
+            entries = [Entry("acknowledged", STREAM, 5, 7, first, last, group=group)]
+            if first == 11:
+                entries.append(Entry("opened", group=group))
+            journal.write(connection, entries, at, at)
+        journal.settle(True)
+        connection.close()
+        oracle.doubt(group, messages[: last + 3])
+        consumer.tell_journalled()
+        assert oracle.doubted[group] == set(messages[last : last + 3])
+        assert oracle.acked[group] == set(messages[:last])
+    assert journal.newest_lsn == 2, "the row grew"
