@@ -100,3 +100,15 @@ def struck_by(faults: tuple[str, ...], seeds: Iterable[int]) -> dict[str, int]:
         assert set(outcome.struck) <= set(faults)
         struck |= outcome.struck
     return struck
+
+
+@pytest.mark.parametrize("seed", [2, 6, 8, 20, 26])
+def test_faults_that_did_not_happen_change_nothing_when_they_are_left_out(seed: int) -> None:
+    """So a shorter list of faults makes the same run, as long as it names those that happened."""
+    whole = run(draw(seed, 60), keep=True)
+    happened = tuple(fault for fault in whole.scenario.faults if fault in whole.bit)
+    again = run(draw(seed, 60, happened), keep=True)
+    assert len(whole.lines) > 50
+    assert again.lines == whole.lines
+    assert (again.violations, again.struck) == (whole.violations, whole.struck)
+    assert happened != whole.scenario.faults, "choose seeds of which some fault does not happen"

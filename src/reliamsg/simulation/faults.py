@@ -103,6 +103,8 @@ class Faults:
     def __init__(self, seed: int, names: Iterable[str]) -> None:
         self.enabled = frozenset(names)
         self.struck: dict[str, int] = {}
+        self.bit: set[str] = set()
+        """Those that happened at all, whether or not that changed anything. Without the others the run is the same."""
         self.over = False
         """From now on nothing fails any more."""
         self._dice = {name: _Dice(FAULTS[name][0], random.Random(f"{seed}/{name}")) for name in self.enabled}
@@ -118,6 +120,7 @@ class Faults:
             chance if chance < MOST else MOST
         ):  # nothing is asked more often: min() takes longer
             dice.rate = dice.first
+            self.bit.add(name)
             return True
         if rate < MOST:
             dice.rate = min(MOST, rate * (1 + GROWTH * times * dice.first))

@@ -214,7 +214,8 @@ class Process:
     def give_up(self, error: ReliamsgError, again_in: float | None) -> None:
         """The product refuses to go on: the application opens it again after so many seconds, as a supervisor would;
         never for None."""
-        self.note(f"stops: {type(error).__name__}: {error}")
+        text = str(error).replace(f"{self.drive.path.parent}/", "")  # the same in each run
+        self.note(f"stops: {type(error).__name__}: {text}")
         self.world.expected(self, error)
         self.end()
         self.drive.abandon(self.abandon)
@@ -229,10 +230,13 @@ class Process:
     def back_up_later(self) -> None:
         """The file is open: some time from now a copy of it is made."""
         if self.restored_by in self.faults.enabled:
-            self.after(self.faults.random(self.restored_by).uniform(*BACKUP_S), self._back_up)
+            after = self.faults.random(self.restored_by).uniform(*BACKUP_S)
+            self.scheduler.after(after, self._back_up, self.life)
 
-    def _back_up(self) -> None:
-        self._copy = self.scheduler.now, self.drive.image()
+    def _back_up(self, life: int) -> None:
+        # Not by the process itself: what happens in it must not depend on whether somebody makes a copy.
+        if life == self.life and self.alive:
+            self._copy = self.scheduler.now, self.drive.image()
 
     def ended(self) -> None:
         """The process is gone: what it had begun is indeterminate, and its file may not be the same when it is opened

@@ -49,6 +49,8 @@ class Outcome:
     """The traceback of what the product should never have raised."""
     seconds: float = 0.0
     """Simulated."""
+    bit: frozenset[str] = frozenset()
+    """Faults that happened at all: without the others the same run comes out."""
 
     @property
     def kinds(self) -> set[str]:
@@ -157,7 +159,7 @@ def _run(scenario: Scenario, keep: bool, directory: Path, journals: Path | None)
     error = "".join(traceback.format_exception(world.error)) if world.error is not None else ""
     return Outcome(
         scenario, tuple(world.oracle.violations), world.faults.struck, tuple(world.history.lines), error,
-        world.scheduler.now,
+        world.scheduler.now, frozenset(world.faults.bit),
     )  # fmt: skip
 
 
