@@ -250,6 +250,8 @@ class Disk:
                 state.closed.spans(),
                 state.closed.forgotten,
                 state.unheard,
+                None if state.doubt is None else (state.doubt.after, state.doubt.end),
+                takeover=state.takeover,
             )
         for item in change.epochs:
             known: Reorder = item.known

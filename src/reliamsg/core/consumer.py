@@ -129,6 +129,8 @@ class ConsumerCore:
         self._number = 0
         self.succeeds = False
         """Another inbox may have read streams that are not known here. Set before the first arrival, and to be kept."""
+        self.takeover = 0
+        """How often this inbox took the place of another. The same."""
 
     # -- arrivals ---------------------------------------------------------------------------------------
 
@@ -392,12 +394,18 @@ class ConsumerCore:
         have been handed out as well: it is flagged."""
         self.succeeds = True
         self.succeeded = dict(told)
-        for stream, state in self.streams.items():
+        self.takeover += 1
+        for state in self.streams.values():
             state.proof = None
-            if stream.producer:
-                state.doubt, state.history_changed = Doubt(told.get(stream, 0)), True
-                state.flag_entered()
-                self._mark(state)
+            self._doubt_again(state)
+
+    def _doubt_again(self, state: StreamState) -> None:
+        """Another inbox may have gone on with the stream, whatever was found out about any before that one."""
+        if state.stream.producer:
+            state.doubt, state.history_changed = Doubt(self.succeeded.get(state.stream, 0)), True
+            state.takeover = self.takeover
+            state.flag_entered()
+            self._mark(state)
 
     # -- handing out ------------------------------------------------------------------------------------
 
@@ -572,11 +580,8 @@ class ConsumerCore:
     def restore_retired(self, state: StreamState, now: float) -> None:
         """The same of one that had been forgotten: it is as it is on disk."""
         self.known_elsewhere -= 1
-        if self.succeeds and state.doubt is None:
-            # It was not in memory when this inbox took another's place, which may have gone on with it.
-            state.doubt, state.history_changed = Doubt(self.succeeded.get(state.stream, 0)), True
-            state.flag_entered()
-            self._mark(state)
+        if self.succeeds and (state.doubt is None or state.takeover < self.takeover):
+            self._doubt_again(state)  # it was not in memory when this inbox took another's place
         self._restore(state, now)
 
     def _restore(self, state: StreamState, now: float) -> None:
@@ -629,7 +634,8 @@ class ConsumerCore:
             return None
         state = self.streams[stream] = StreamState(stream)
         if self.succeeds and stream.producer:
-            state.doubt = Doubt(0)  # until the stream is known to the inbox, this is so after each start
+            # Until the stream is known to the inbox, this is so after each start.
+            state.doubt, state.takeover = Doubt(0), self.takeover
         return state
 
     def touch(self, state: StreamState) -> None:

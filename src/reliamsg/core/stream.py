@@ -168,8 +168,8 @@ class StreamState:
         "accepted", "accepted_as", "accepted_safe", "adopted", "armed", "arming", "asking", "attempts", "clock",
         "closed", "committed", "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing",
         "gap", "halted", "handed_out", "heard", "history", "history_changed", "hold", "joined", "live", "look_at",
-        "pace", "proof", "reported", "reserve", "reserved_at", "retry_at", "saving_history", "stream", "unheard",
-        "used_at", "vouched", "waiting",
+        "pace", "proof", "reported", "reserve", "reserved_at", "retry_at", "saving_history", "stream", "takeover",
+        "unheard", "used_at", "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -207,7 +207,8 @@ class StreamState:
         # Vouched: the highest epoch that the producer or an operator vouched for though it was far ahead.
         # Saving history: a commit that is being written holds a change of it.
         self.halted = self.unheard = self.history_changed = self.saving_history = False
-        self.reserve, self.reserved_at, self.vouched = 2_000, 0, 0
+        # Takeover: the latest of the inbox's takeovers that the stream knows of.
+        self.reserve, self.reserved_at, self.vouched, self.takeover = 2_000, 0, 0, 0
         self.reported: set[tuple[int, int]] = set()
         self.waiting: list[Waiting] = []
         self.heard: Heard | None = None

@@ -98,7 +98,7 @@ class Committer:
         at = self._due_at(now)
         if not (spilling or closing) and (at is None or at > now):
             return None
-        batch = Batch(standing=shared.standing)
+        batch = Batch(standing=shared.standing, takeovers=shared.core.takeover)
         shared.report_chunks()
         for site in self._sites.values():
             site.report_rejected(now, closing)
@@ -138,7 +138,8 @@ class Committer:
         shared = self._shared
         if shared.core.urgent or shared.sync_wanted > self.synced:
             return now
-        stands = shared.standing == shared.inbox.standing
+        inbox = shared.inbox
+        stands = (shared.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
         if shared.core.dirty or shared.acked or not (shared.pending.empty and stands):
             return self._committed_at + COMMIT_EVERY_S
         if shared.chunks or not shared.ledger.empty:
@@ -387,6 +388,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             None if state.doubt is None else (state.doubt.after, state.doubt.end),
             state.vouched,
             [(state.current.epoch, *span) for span in state.accepted] if state.current is not None else [],
+            state.takeover,
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}

@@ -186,6 +186,7 @@ class ReceivingEngine:
         with shared.lock:
             now = shared.clock()
             shared.core.succeeds = shared.inbox.standing == "took_over"
+            shared.core.takeover = shared.inbox.takeovers
             unsettled = shared.inbox.load_unsettled()
             shared.core.known_elsewhere = shared.inbox.stream_count - len(unsettled)
             shared.core.horizon.learn(shared.inbox.highest_epoch)

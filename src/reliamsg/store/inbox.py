@@ -79,6 +79,9 @@ class Inbox:
                 )
                 self.id = str(self._scalar("SELECT value FROM meta WHERE name = 'inbox_id'"))
             self.standing: Standing = self._saved_standing()
+            self.takeovers = int(
+                self._scalar("SELECT coalesce(max(value), '0') FROM meta WHERE name = 'takeovers'")
+            )
             self.quarantine = QuarantineRows(self._database)
             self._held_by_id = Counter(self._sizes_held())
             self.held_bytes = self._held_by_id.total()
@@ -157,6 +160,8 @@ class Inbox:
             with self._database.transaction(adding) as connection:
                 if batch.standing not in (None, self.standing):
                     put_meta(connection, "standing", batch.standing)
+                if batch.takeovers > self.takeovers:
+                    put_meta(connection, "takeovers", str(batch.takeovers))
                 self._write_streams(connection, batch)
                 freed = self._write_epochs(connection, batch)
                 added = self._write_frames(connection, batch)
@@ -173,6 +178,7 @@ class Inbox:
             self._journal.settle(done)
         self._ids.update(self._new_ids)
         self.standing = self.standing if batch.standing is None else batch.standing
+        self.takeovers = max(self.takeovers, batch.takeovers)
         self.held_bytes += added - freed
         for stream_id, change in self._held_change.items():
             self._held_by_id[stream_id] += change

@@ -41,6 +41,8 @@ class History(msgspec.Struct):
     """The highest epoch that was vouched for though it was far ahead."""
     accepted: list[tuple[int, int, int]] = []
     """(epoch, first, last): accepted as lost, to be passed when it is their turn."""
+    takeover: int = 0
+    """The latest of the inbox's takeovers that `doubt` knows of."""
 
 
 @dataclass(slots=True)
@@ -148,6 +150,8 @@ class Batch:
     entries: list[Entry] = field(default_factory=list)
     standing: Standing | None = None
     """None: as it is."""
+    takeovers: int = 0
+    """How often the inbox took the place of another; it only rises."""
 
 
 @dataclass(slots=True)
