@@ -377,3 +377,20 @@ def test_two_that_hear_of_each_other_do_not_both_read_for_long(
     judged.deliver(1)
     judged.deliver(1, consumer="g1-2")
     assert judged.kinds == kinds
+
+
+def test_a_gap_of_unknown_extent_ends_where_the_journal_says_that_the_group_went_on() -> None:
+    """What the group has of later epochs is delivered yet: nobody may take it for passed."""
+    judged = Judged()
+    before, within, after = (judged.publish(1), judged.publish(2, epoch=2), judged.publish(3, epoch=3))
+    gap = Gap(STREAM, 1, 1, None, "extent unknown")
+    judged.oracle.gap("g1", "g1-1", gap)
+    passages = judged.oracle.passages["g1"]
+    assert judged.oracle.looks_for_ends
+    passages.ends_before(STREAM, 1, 1, "g1-2", 2)  # another inbox's
+    assert judged.oracle.looks_for_ends
+    passages.ends_before(STREAM, 1, 1, "g1-1", 3)
+    assert not judged.oracle.looks_for_ends
+    assert before in passages
+    assert within in passages
+    assert [operation.message for operation in judged.oracle.open_for("g1")] == [after]

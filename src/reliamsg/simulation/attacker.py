@@ -55,8 +55,8 @@ class Attacker:
             if faults.bites("flood"):
                 self._flood(broker)
 
-    def _struck(self, name: str, broker: Broker, what: str) -> None:
-        self.world.faults.strikes(name)
+    def _struck(self, name: str, broker: Broker, what: str, whom: str = "") -> None:
+        self.world.faults.strikes(name, whom)
         self.world.history.note("attacker", broker.name, what)
 
     def _forge(self, broker: Broker) -> None:
@@ -85,7 +85,8 @@ class Attacker:
                 broker.spread(to, frame)
         else:
             self._forge_status(broker, stream, epoch)
-        self._struck("forged", broker, f"{kind} in the name of {stream.producer}, epoch {epoch}")
+        what = f"{kind} in the name of {stream.producer}, epoch {epoch}"
+        self._struck("forged", broker, what, stream.producer)
 
     def _far(self, broker: Broker) -> None:
         """One blind packet that would end a stream for good, if it were believed. Who has the key is not told by it."""
@@ -130,7 +131,8 @@ class Attacker:
             for frame in encode_state(state):
                 self.world.made_up.add(frame)
                 broker.spread(to, frame)
-        self._struck("far_epoch", broker, f"{kind} in the name of {stream.producer}, epoch {epoch}")
+        what = f"{kind} in the name of {stream.producer}, epoch {epoch}"
+        self._struck("far_epoch", broker, what, stream.producer)
 
     def _forge_status(self, broker: Broker, stream: Stream, epoch: int) -> None:
         to = status_address(stream.topic, 0)

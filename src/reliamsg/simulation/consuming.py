@@ -406,7 +406,7 @@ class ConsumerProcess(Process):
         skips, holds = (self.settings["on_gap"] == policy for policy in ("skip", "hold"))
         with self.drive.reading() as connection:
             rows = list(read_journal(connection, min([self._told_lsn, *self._growing.values()])))
-        known = self._told_lsn
+        known, passages = self._told_lsn, self.world.oracle.passages[self.group]
         for row in rows:
             self._told_lsn = max(row.lsn, known)
             stream = Stream(row.producer, row.topic, row.partition)
@@ -421,7 +421,7 @@ class ConsumerProcess(Process):
                 self._reads_since = row.mono_us / 1e6
             elif row.kind == "before_join":
                 blind = not self._has_heard(stream, row.mono_us / 1e6)
-                self.world.oracle.passages[self.group].joined(stream, row.epoch, row.first, row.last, blind)
+                passages.joined(stream, row.epoch, row.first, row.last, blind)
             elif row.kind == "dead_lettered":
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
                 for seq in range(row.first, row.last + 1):
@@ -435,8 +435,11 @@ class ConsumerProcess(Process):
                     )
             elif row.kind == "declared":
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
+                until = (row.detail or {}).get("until_epoch")
+                if until is not None:
+                    passages.ends_before(stream, row.epoch, row.first, self.name, until)
                 if skips or row.reason == "superseded" or (holds and row.reason == "removed"):
-                    self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6)
+                    self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6, until)
                 begins = gap.stream, gap.epoch, gap.first
                 self._accepted = [g for g in self._accepted if (g.stream, g.epoch, g.first) != begins]
 

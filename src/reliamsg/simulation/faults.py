@@ -103,6 +103,7 @@ class Faults:
     def __init__(self, seed: int, names: Iterable[str]) -> None:
         self.enabled = frozenset(names)
         self.struck: dict[str, int] = {}
+        self._struck_at: set[tuple[str, str]] = set()
         self.bit: set[str] = set()
         """Those that happened at all, whether or not that changed anything. Without the others the run is the same."""
         self.over = False
@@ -130,6 +131,12 @@ class Faults:
         """The fault's own dice, for its details."""
         return self._dice[name].random
 
-    def strikes(self, name: str) -> None:
-        """It changed something."""
+    def strikes(self, name: str, whom: str = "") -> None:
+        """It changed something. `whom`: the client that it is about, where stalls are excused by it."""
         self.struck[name] = self.struck.get(name, 0) + 1
+        if whom:
+            self._struck_at.add((name, whom))
+
+    def struck_at(self, name: str, whom: str) -> bool:
+        """Whether a fault changed something about this client."""
+        return (name, whom) in self._struck_at

@@ -419,14 +419,15 @@ class Oracle:
         """An application was told of a gap that was passed by joining."""
         self._declare(group, consumer, gap, self._scheduler.now)
 
-    def skipped(self, group: str, consumer: str, gap: Gap, at: float) -> None:
-        """A group's journal says that it went on without these, as its application had asked for."""
-        self._declare(group, consumer, gap, at)
+    def skipped(self, group: str, consumer: str, gap: Gap, at: float, until: int | None = None) -> None:
+        """A group's journal says that it went on without these, as its application had asked for. `until`: the epoch
+        that it went on with, where it is not known how many these are."""
+        self._declare(group, consumer, gap, at, until)
 
-    def _declare(self, group: str, consumer: str, gap: Gap, at: float) -> None:
+    def _declare(self, group: str, consumer: str, gap: Gap, at: float, until: int | None = None) -> None:
         """What was acknowledged durably, or handed out by this consumer, which did not end since, is no gap. Another
         inbox of the group may not have heard of that."""
-        self.passages[group].declare(gap, at, consumer)
+        self.passages[group].declare(gap, at, consumer, until)
         for message, given_at in self._given_at[group].items():
             if not names(gap, message) or message in self.dead[group] or given_at >= at:
                 continue
@@ -509,6 +510,11 @@ class Oracle:
             and not (operation.message is not None and operation.message in self.passages[group])
             and not self.is_behind(group, operation)
         ]
+
+    @property
+    def looks_for_ends(self) -> bool:
+        """Whether journals have still to tell where a gap ends that an application was told of."""
+        return any(passages.is_open for passages in self.passages.values())
 
     def unresolved(self) -> bool:
         """Whether there is anything of which it is open what becomes of it at a group that it was not named for."""

@@ -15,6 +15,12 @@ class Declared(NamedTuple):
     gap: Gap
     at: float
     consumer: str
+    until: int | None = None
+    """Where the gap's end is not known: the epoch that came after it, once the consumer's journal tells."""
+
+    def covers(self, message: MessageId) -> bool:
+        """Whether a message is in the gap, as far as is known by now."""
+        return covers(self.gap, message) and (self.until is None or message.epoch < self.until)
 
 
 class _Before(NamedTuple):
@@ -39,9 +45,26 @@ class Passages:
     def __contains__(self, message: MessageId) -> bool:
         return self.declared(message) is not None or self.came_before(message)
 
-    def declare(self, gap: Gap, at: float, consumer: str) -> None:
-        """A consumer moved past a gap."""
-        self._declared.append(Declared(gap, at, consumer))
+    def declare(self, gap: Gap, at: float, consumer: str, until: int | None = None) -> None:
+        """A consumer moved past a gap. `until`: see :class:`Declared`."""
+        self._declared.append(Declared(gap, at, consumer, until))
+
+    def ends_before(self, stream: Stream, epoch: int, first: int, consumer: str, until: int) -> None:
+        """A consumer's journal says with which epoch it went on after a gap of unknown extent. What it had of that one,
+        and later ones, it delivers yet."""
+        self._declared = [
+            each._replace(until=until)
+            if each.gap.last is None
+            and (each.gap.stream, each.gap.epoch, each.gap.first, each.consumer)
+            == (stream, epoch, first, consumer)
+            else each
+            for each in self._declared
+        ]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is to be read in journals yet where a gap ends."""
+        return any(each.gap.last is None and each.until is None for each in self._declared)
 
     def not_accepted(self, gap: Gap, consumer: str) -> None:
         """A consumer ended before it was durable that it moved past a gap: it knows nothing of that."""
@@ -61,7 +84,7 @@ class Passages:
 
     def declared(self, message: MessageId) -> Declared | None:
         """By whom a message was declared as a gap first, if it was."""
-        return next((each for each in self._declared if covers(each.gap, message)), None)
+        return next((each for each in self._declared if each.covers(message)), None)
 
     def knows_declared(self, consumer: str, message: MessageId, told: bool) -> bool:
         """Whether the message was declared as a gap by this consumer, or by another that had `told` it so."""

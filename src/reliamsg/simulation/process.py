@@ -243,14 +243,14 @@ class Process:
         again."""
         if self._copy is not None and self.faults.bites(self.restored_by, 300):
             at, image = self._copy
-            self.faults.strikes(self.restored_by)
+            self.faults.strikes(self.restored_by, self.name)
             self.note(f"its file is replaced by a copy of {at:.4f}")
             self.drive.restore(image)
             self.file_replaced(at)
         if self.faults.bites("wal_lost", 100):
             before = self.drive.lose_wal()
             if before is not None:
-                self.faults.strikes("wal_lost")
+                self.faults.strikes("wal_lost", self.name)
                 self.note(f"its WAL file is gone: it is as it was at {before:.4f}")
                 self.file_replaced(before)
 

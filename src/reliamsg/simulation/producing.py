@@ -308,6 +308,11 @@ class ProducerProcess(Process):
         """Whether all was published and confirmed."""
         return self.alive and self.engine is not None and not self.left and self.engine.pending() == 0
 
+    @property
+    def pending(self) -> int:
+        """How many messages are not confirmed, as far as is known."""
+        return 0 if self.engine is None else self.engine.pending()
+
     def close(self) -> None:
         """End cleanly."""
         engine = self.engine

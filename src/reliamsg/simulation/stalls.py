@@ -1,15 +1,21 @@
 """What did not end in time after the last fault: why, in the product's own words, and whether that can be true.
 
-A stall is excused only where a client said which stream it is about, and named a cause that this run's own faults
-confirm. Everything else is a violation.
+Nothing may stand still for longer than the settings of the run imply (:class:`Liveness`). A stall is excused only where
+a client said which stream it is about, and named a cause that the run's own faults confirm for that stream. Everything
+else is a violation.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
+from reliamsg.errors import ProducerFenced, QuarantineFull
 from reliamsg.message import Stream
+from reliamsg.simulation.consuming import OPERATOR_S
+from reliamsg.simulation.network import HEARTBEATS
+from reliamsg.simulation.settings import ClientSettings
 
 if TYPE_CHECKING:
     from reliamsg.simulation.consuming import ConsumerProcess
@@ -17,18 +23,103 @@ if TYPE_CHECKING:
     from reliamsg.simulation.producing import ProducerProcess
     from reliamsg.simulation.world import World
 
-__all__ = ["excused_streams", "judge_stalls"]
+__all__ = ["Liveness", "excused_streams", "judge_stalls"]
 
-CAUSES: tuple[tuple[type[ReliamsgError], frozenset[str]], ...] = (
-    # Its name belongs to a later epoch, of a life that its disk does not remember.
-    (ProducerFenced, frozenset({"restored", "wal_lost"})),
-    # Nothing that can be told from a message in need of a look may be thrown away.
-    (
-        QuarantineFull,
-        frozenset({"damage", "far_epoch", "flood", "forged", "replayed", "restored", "wal_lost"}),
-    ),
+SLACK_S = 30.0
+"""For what has no setting of its own: requests are repeated every 10 s at least, a supervisor waits up to 5 s, groups
+that an MQTT broker does not show are looked for every 15 s."""
+STATUS_S = 60.0
+"""A producer with anything that a group has not settled says so this often at least."""
+MESSAGE_BYTES = 300
+"""A message takes less, sent again."""
+
+_Key = tuple[str, Stream] | str
+"""A stream at a group; a producer; empty for what is open besides."""
+_WHY_FULL = re.compile(
+    r"a message of stream (?P<producer>[^/]+)/(?P<rest>\S+) can't be taken in \((?P<why>[a-z-]+)\)"
 )
-"""What may end a client for good, and the faults that can lead to it: one of them must have struck."""
+FILLS: dict[str, tuple[str, ...]] = {
+    "far-epoch": ("far_epoch", "forged"),
+    "too-many-streams": ("flood", "forged"),
+}
+"""By what a consumer says that its quarantine is full of: the faults that put such a thing there."""
+
+
+class Liveness:
+    """How long everything that is still to come has stood still. Call :meth:`look` regularly, from when faults end."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._least: dict[_Key, tuple[int, float]] = {}
+        """Of each stream at a group, producer, and of what is open besides: the least that was left, and since when."""
+        self._stands: dict[_Key, float] = {}
+        """By what is left now: since when it is not less."""
+
+    def look(self) -> None:
+        """Note what is left."""
+        world, left = self._world, Counter[_Key]()
+        for group in world.scenario.groups:
+            for operation in world.oracle.open_for(group):
+                left[group, operation.stream] += 1
+        for producer in world.producers:
+            if not producer.done:
+                left[producer.name] = 1 + producer.left + producer.pending
+        if not left and not world.is_quiet:
+            left[""] = 1
+        now = world.scheduler.now
+        for key, count in left.items():
+            least, _ = self._least.get(key, (count + 1, now))
+            if count < least:
+                self._least[key] = count, now
+        self._stands = {key: self._least[key][1] for key in left}
+
+    @property
+    def stalled(self) -> bool:
+        """Whether nothing that is left has become less for longer than it may take."""
+        now = self._world.scheduler.now
+        return all(now > since + self._bound(key) for key, since in self._stands.items())
+
+    def _bound(self, key: _Key) -> float:
+        world = self._world
+        if isinstance(key, tuple):
+            return group_bound(world, key[0])
+        every = [group_bound(world, group) for group in world.scenario.groups]
+        # A producer waits for room until groups have settled something.
+        return max(every) + (producer_bound(world.scenario.producers[key]) if key else 0.0)
+
+
+def group_bound(world: World, group: str) -> float:
+    """So many seconds at most pass, once nothing fails any more, between two messages of a stream that are delivered or
+    declared."""
+    scenario = world.scenario
+    clients = [settings for name, settings in scenario.consumers.items() if name.startswith(f"{group}-")]
+    waits = max(settings["gap_timeout"] for settings in clients) + 2 * OPERATOR_S[1]
+    if group in world.unheard:  # producers say that they hold what is missing, and do not send it
+        waits += max(settings["repair_timeout"] for settings in clients)
+    rates = [each["max_repair_bytes_per_second"] for each in scenario.producers.values()]
+    slowest = min((rate for rate in rates if rate is not None), default=None)
+    repairs = 0.0 if slowest is None else scenario.messages * MESSAGE_BYTES / slowest
+    takes_over = 2 * max(settings["takeover_timeout"] for settings in clients)
+    asks = 4 * max(settings["nak_delay"] for settings in clients)
+    connects = max(map(_connecting, clients))
+    tells = max(STATUS_S + producer_bound(each) for each in scenario.producers.values())
+    return float(SLACK_S + waits + repairs + takes_over + asks + connects + tells)
+
+
+def producer_bound(settings: ClientSettings) -> float:
+    """So many seconds at most pass until a producer has sent something, and knows that."""
+    confirms = max(site.confirm_timeout for site in settings.sites)
+    return float(settings["hello_timeout"] + settings["status_interval"] + 2 * confirms) + _connecting(
+        settings
+    )
+
+
+def _connecting(settings: ClientSettings) -> float:
+    """Until a client knows that a connection is gone, and has another."""
+    return max(
+        HEARTBEATS[1] * site.heartbeat + 2 * site.connect_timeout + 3 * site.backoff_max
+        for site in settings.sites
+    )
 
 
 def judge_stalls(world: World) -> None:
@@ -66,10 +157,18 @@ def excused_streams(world: World) -> set[tuple[str, Stream]]:
 
 
 def _ended_for_a_reason(world: World, process: Process) -> bool:
+    """Whether what a client ended with is so, of the very stream or file that it names."""
     error = process.ended_by
-    return any(
-        isinstance(error, kind) and not faults.isdisjoint(world.faults.struck) for kind, faults in CAUSES
-    )
+    if isinstance(error, ProducerFenced):
+        # Its name belongs to a later epoch, of a life that its disk does not remember.
+        return any(world.faults.struck_at(name, process.name) for name in ("restored", "wal_lost"))
+    if isinstance(error, QuarantineFull):
+        # Nothing that can't be told from a message in need of a look may be thrown away.
+        found = _WHY_FULL.search(str(error))
+        return found is not None and any(
+            world.faults.struck_at(name, found["producer"]) for name in FILLS.get(found["why"], ())
+        )
+    return False
 
 
 def _producer_says(producer: ProducerProcess) -> str:

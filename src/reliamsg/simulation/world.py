@@ -29,7 +29,7 @@ from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.process import Process
 from reliamsg.simulation.producing import ProducerProcess
 from reliamsg.simulation.scenario import Scenario
-from reliamsg.simulation.stalls import excused_streams, judge_stalls
+from reliamsg.simulation.stalls import Liveness, excused_streams, judge_stalls
 from reliamsg.simulation.weather import Weather
 from reliamsg.wire.address import created_address
 from reliamsg.wire.control import encode_mark
@@ -38,8 +38,6 @@ __all__ = ["World"]
 
 BEGIN_S = 1_000.0
 BEGIN_WALL_US = 1_700_000_000_000_000
-DRAIN_S = 400.0
-"""After the last fault everything must be done within so many seconds."""
 LINGER_S = 3.0
 """When all is done, what comes then must do no harm."""
 LOOK_S = 1.0
@@ -159,11 +157,14 @@ class World:
         self.scheduler.run(end)
         self.weather.end()
         self.history.note("world", "", "faults end")
-        while not (self._is_done and self._is_quiet) and self.scheduler.now < end + DRAIN_S:
+        liveness = Liveness(self)
+        liveness.look()
+        while not (self._is_done and self.is_quiet) and not liveness.stalled:
             self.scheduler.run(self.scheduler.now + LOOK_S)
+            liveness.look()
             # Perhaps nothing more will come.
             if self.scheduler.now > end + self.scenario.longest_gap_timeout or any(
-                self.oracle.doubted.values()
+                (*self.oracle.doubted.values(), self.oracle.looks_for_ends)
             ):
                 for consumer in self.consumers:
                     consumer.tell_journalled()
@@ -205,7 +206,7 @@ class World:
         )
 
     @property
-    def _is_quiet(self) -> bool:
-        """Whether groups are done with what producers did not name them for: that has no bound, but the checker wants
-        to see what becomes of it."""
-        return not self.oracle.unresolved()
+    def is_quiet(self) -> bool:
+        """Whether groups are done with what producers did not name them for, too: nothing is promised of that, but the
+        checker wants to see what becomes of it."""
+        return not (self.oracle.unresolved() or self.oracle.looks_for_ends)

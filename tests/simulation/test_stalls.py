@@ -1,0 +1,129 @@
+"""When a simulated run that does not end is a stall, and which stalls are excused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
+from reliamsg.message import MessageId, Stream
+from reliamsg.receiving.engine import ReceivingEngine
+from reliamsg.simulation.runner import quiet
+from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.stalls import Liveness, excused_streams, group_bound, judge_stalls
+from reliamsg.simulation.world import World
+
+TWO = next(seed for seed in range(100) if len(draw(seed).producers) == 2 and not draw(seed).standbys)
+"""A seed with two producers."""
+
+
+def world_of(path: Path, seed: int = TWO) -> World:
+    return World(draw(seed, 20, ()), path)
+
+
+def publish(world: World, producer: str, seq: int) -> MessageId:
+    body = f"{producer} {seq}".encode()
+    operation = world.oracle.invoked(Stream(producer, "orders"), body)
+    message = MessageId(producer, 5, "orders", 0, seq)
+    world.oracle.durable(operation, message)
+    return message
+
+
+def full(why: str) -> QuarantineFull:
+    return QuarantineFull(
+        f"x.db: a message of stream p1/orders can't be taken in ({why}), and the quarantine is full"
+    )
+
+
+@pytest.mark.parametrize("fault", ["restored", "wal_lost"])
+def test_a_fenced_producer_is_excused_by_what_became_of_its_own_disk(tmp_path: Path, fault: str) -> None:
+    world = world_of(tmp_path)
+    for producer in world.producers:
+        publish(world, producer.name, 1)
+    world.producers[0].ended_by = ProducerFenced("another has its name")
+    world.faults.strikes(fault, "p2")
+    assert excused_streams(world) == set()
+    world.faults.strikes(fault, "p1")
+    assert excused_streams(world) == {(group, Stream("p1", "orders")) for group in world.scenario.groups}
+
+
+@pytest.mark.parametrize(
+    ("why", "fault"), [("far-epoch", "far_epoch"), ("far-epoch", "forged"), ("too-many-streams", "forged")]
+)
+def test_a_full_quarantine_is_excused_by_what_somebody_did_to_the_stream_that_it_names(
+    tmp_path: Path, why: str, fault: str
+) -> None:
+    world = world_of(tmp_path)
+    for producer in world.producers:
+        publish(world, producer.name, 1)
+    for consumer in world.consumers:
+        consumer.ended_by = full(why)
+    for other in ("damage", "restored", "replayed"):
+        world.faults.strikes(other, "p1")
+    world.faults.strikes(fault, "p2")
+    assert excused_streams(world) == set()
+    judge_stalls(world)
+    assert {violation.kind for violation in world.oracle.violations} == {"stalled"}
+    world.faults.strikes(fault, "p1")
+    assert len(excused_streams(world)) == 2 * len(world.scenario.groups)
+
+
+@pytest.mark.parametrize("error", [None, QuarantineFull("full, and no word of what"), ReliamsgError("tired")])
+def test_an_end_without_a_cause_excuses_nothing(tmp_path: Path, error: ReliamsgError | None) -> None:
+    world = world_of(tmp_path)
+    publish(world, "p1", 1)
+    for name in ("far_epoch", "forged", "flood", "restored", "wal_lost"):
+        world.faults.strikes(name, "p1")
+    for process in world.processes:
+        process.ended_by = error
+    assert excused_streams(world) == set()
+
+
+def test_what_goes_on_slowly_is_no_stall_and_what_stands_still_is(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    group = next(iter(world.scenario.groups))
+    for producer in world.producers:
+        producer.left = 0
+    messages = [publish(world, "p1", seq) for seq in range(1, 6)]
+    liveness, bound = Liveness(world), group_bound(world, group)
+    liveness.look()
+    for message in messages[:-1]:
+        world.scheduler.run(world.scheduler.now + bound - 1.0)
+        for each in world.scenario.groups:
+            world.oracle.acked[each].add(message)
+        liveness.look()
+        assert not liveness.stalled
+    for each in world.scenario.groups:  # what is open again, and then as before, is no progress
+        world.oracle.acked[each].clear()
+    liveness.look()
+    assert not liveness.stalled
+    for each in world.scenario.groups:
+        world.oracle.acked[each].update(messages[:-1])
+    world.scheduler.run(world.scheduler.now + 10 * bound)
+    liveness.look()
+    assert liveness.stalled
+
+
+def test_the_bound_follows_the_settings(tmp_path: Path) -> None:
+    found = {}
+    for seed in range(40):
+        world = World(draw(seed, 10, ()), tmp_path / str(seed))
+        for group, settings in world.scenario.groups.items():
+            bound = group_bound(world, group)
+            assert bound > settings["gap_timeout"] + settings["takeover_timeout"]
+            found[seed, group] = bound
+    assert min(found.values()) < 250 < max(found.values()) < 600
+
+
+def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing fails in this run, so nothing that a status says can excuse it."""
+    monkeypatch.setattr(ReceivingEngine, "take", lambda *_: None)
+    with quiet():
+        world = world_of(tmp_path)
+        world.run()
+    stalled = {
+        violation.text.split(":")[0] for violation in world.oracle.violations if violation.kind == "stalled"
+    }
+    for group in world.scenario.groups:
+        assert any(text.startswith(f"{group} has ") for text in stalled), stalled
