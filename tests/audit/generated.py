@@ -368,7 +368,12 @@ def _ranges(stream: Stream, numbers: Sequence[Number]) -> Iterator[Place]:
 
 
 def spoil(rng: random.Random, made: Journals) -> None:
-    """One change to one client's rows; `lsn` is made to count again, but where a row is to be missing."""
+    """One change to one client's rows, or of all that tells of a file that was put back; `lsn` is made to count again,
+    but where a row is to be missing."""
+    if rng.random() < 0.1 and any(role == "producer" and rows for role, _, rows in made.clients):
+        _restore(rng, made)
+        made.changes.append("restore")
+        return
     number = rng.randrange(len(made.clients))
     role, name, rows = made.clients[number]
     rows = list(rows)
@@ -396,6 +401,38 @@ def spoil(rng: random.Random, made: Journals) -> None:
         rows = [replace(each, lsn=lsn) for lsn, each in enumerate(rows, 1)] or [row]
     made.changes.append(f"{how} {name} {row.lsn} {row.kind}")
     made.clients[number] = (role, name, rows)
+
+
+def _restore(rng: random.Random, made: Journals) -> None:
+    """A producer's journal lacks what came before one of its openings, and perhaps groups met that opening, or its last
+    one was fenced by one that is not there."""
+    number, (_, name, rows) = rng.choice(
+        [(i, each) for i, each in enumerate(made.clients) if each[0] == "producer"]
+    )
+    openings = [i for i, row in enumerate(rows) if row.kind == "opened"]
+    if len(openings) < 2 or rng.random() < 0.2:
+        at = rng.randrange(openings[-1] + 1, len(rows) + 1) if openings else len(rows)
+        other = {"epoch": rows[-1].epoch + rng.choice((0, 10)), "incarnation": f"{rng.getrandbits(63):016x}"}
+        left = [*rows[:at], replace(rows[at - 1], kind="fenced", topic="", first=0, last=0, detail=other)]
+    else:
+        goes_on = rng.randrange(1, len(openings))
+        begin = openings[goes_on]
+        cut = rng.randrange(begin)
+        left = [*rows[:cut], *rows[begin:]]
+        for i, (role, group, own) in enumerate(made.clients):
+            if role == "group" and own and rng.random() < 0.8:
+                at = rng.randrange(1, len(own) + 1)
+                heard = rng.random() < 0.3
+                of = rows[rng.choice(openings)] if heard else rows[begin]
+                kind, topic = ("heard", "") if heard else ("conflict", own[-1].topic)
+                met = replace(
+                    own[at - 1], kind=kind, producer=name, topic=topic, epoch=of.epoch, incarnation=of.incarnation,
+                    first=0, last=0, reason="", site="", digest=None, latency=None,
+                    detail={"lsn": rng.randint(1, 40), "epoch": of.epoch} if heard else None,
+                )  # fmt: skip
+                more = [*own[:at], met, *own[at:]]
+                made.clients[i] = (role, group, [replace(row, lsn=lsn) for lsn, row in enumerate(more, 1)])
+    made.clients[number] = ("producer", name, [replace(row, lsn=lsn) for lsn, row in enumerate(left, 1)])
 
 
 def _drop(rng: random.Random, rows: list[JournalRow], at: int) -> None:

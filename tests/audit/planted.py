@@ -193,6 +193,23 @@ def _removed_in_words(run: History) -> None:
     change("g", "declared", E1, 21, reason="removed")(run)
 
 
+def _restored_outbox(run: History) -> None:
+    """The copy was made when 20 of the first epoch's messages were there, of which the group declares 21 to 30."""
+    before, after = run.producers["A"]
+    _, at = find(run, "A", "enqueued", E1, 21)
+    del before[at:]
+    for boot, epoch in ((before, E1), (after, E2)):
+        boot[0] = replace(boot[0], epoch=epoch, incarnation=INC[epoch])
+    both(
+        change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1, INC[E1], 20))}),
+        swap_out("g", "delivered", E1, 21, given("declared", E1, 21, 30, reason="superseded")),
+        change("g", "acknowledged", E1, 16, last=20),
+        add_after(
+            "g", "received", E2, 1, given("conflict", E2, 0, 0, reason="it says that the first ended at 20")
+        ),
+    )(run)
+
+
 _ADMITTED = "what is declared is lost, and said to be"
 
 PLANTS: dict[str, Plant] = {
@@ -352,6 +369,11 @@ PLANTS: dict[str, Plant] = {
         _headless_producer,
         frozenset({_found("unproven", E2, (21, 22)), ("broken", "", "", "", 0, ())}),
         "a producer whose journal is whole has published it or not",
+    ),
+    "unproven_gap": Plant(
+        _restored_outbox,
+        frozenset({_found("unproven_gap", E1, (21, 30)), _found("fork", E2)}),
+        "without a fork nothing says that the outbox was put back",
     ),
     "unverified": _alone(
         both(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit import membership, producers
+from reliamsg.audit import membership, producers, restores
 from reliamsg.audit.accounts_pieces import KEY, PRODUCER, known
 from reliamsg.audit.ranges import EPOCH, LAST, coverage, merged, size, tagged
 from reliamsg.audit.schema import findings as as_findings
@@ -41,12 +41,14 @@ def ranges(
       ``never_joined``, ``excused``, ``removed``, ``undelivered``, ``lost``; in the producer's own
       account ``enqueued``, ``removed`` or ``pending``;
     - of what was enqueued, or can have been, after `until_us`: ``after``;
-    - of what was not: ``phantom``, ``unproven``, ``phantom_gap``, or ``strange`` for what can't be judged.
+    - of what was not: ``phantom``, ``unproven``, ``phantom_gap``, ``unproven_gap``, or ``strange`` for what can't be
+      judged.
 
     Then `place`, of what is lost in its stream; of losses `hop`, the last that was reached, and `sites`, where; and
     flags of what can be so besides: `accounted` (enqueued, by `until_us`), `handed`, `pending`, `unacknowledged`,
-    `late` (and not handed), `phantom_gap`, `false_removal`, `consumed_unsettled`, `unverifiable` (nothing can be said
-    of its content, by no fault of anyone's). A job that uses the pieces more than once had better persist them.
+    `late` (and not handed), `phantom_gap`, `unproven_gap`, `false_removal`, `unproven_removal`, `consumed_unsettled`,
+    `unverifiable` (nothing can be said of its content, by no fault of anyone's). A job that uses the pieces more than
+    once had better persist them.
     """
     if contested is None:
         contested = producers.contested(rows, chains)
@@ -101,6 +103,7 @@ def _states(pieces: DataFrame) -> DataFrame:
             "rest": missing & ~early & ~excused & ~F.col("removed") & ~own,
             "let_off": missing & ~early & excused & ~own,
             "stranger": ~F.col("original") & ~F.col("contested") & F.col("owned"),
+            "cut": restores.touches(F.col("cuts"), F.col("epoch")),
         }
     )
 
@@ -122,6 +125,7 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         F.struct(F.col("epoch"), F.col("last").alias("number")) < F.col("lowest")
     )
     certain = F.col("sound") & (~tail | (F.lit(drained) & F.col("finished")))
+    may_be_removed = restores.may_lack_removals(F.col("cuts"), F.col("epoch"))
     stray_gap = (
         F.col("stranger") & F.col("declared") & F.col("told") & F.col("has_original") & ~F.col("moved")
     )
@@ -147,8 +151,10 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
             "unacknowledged"
         ),
         (F.col("late") & ~F.col("handed") & ~F.col("beyond")).alias("late"),
-        F.col("stray_gap").alias("phantom_gap"),
-        (~own & _false_removal()).alias("false_removal"),
+        (F.col("stray_gap") & ~F.col("cut")).alias("phantom_gap"),
+        (F.col("stray_gap") & F.col("cut")).alias("unproven_gap"),
+        (~own & _false_removal() & ~may_be_removed).alias("false_removal"),
+        (~own & _false_removal() & may_be_removed).alias("unproven_removal"),
         (~own & _unsettled()).alias("consumed_unsettled"),
         "unverifiable",
     )
@@ -174,8 +180,11 @@ def _fate_of_group(certain: Column, tail: Column) -> Column:
         .when(F.col("gone"), "removed")
         .when(F.col("rest"), F.when(certain & ~(tail & kept), "lost").otherwise("undelivered"))
         .when(F.col("beyond"), "after")
-        .when(stranger & F.col("handed"), F.when(F.col("told"), "phantom").otherwise("unproven"))
-        .when(F.col("stray_gap"), "phantom_gap")
+        .when(
+            stranger & F.col("handed"),
+            F.when(F.col("told") & ~F.col("cut"), "phantom").otherwise("unproven"),
+        )
+        .when(F.col("stray_gap"), F.when(F.col("cut"), "unproven_gap").otherwise("phantom_gap"))
         .otherwise("strange")
     )
 
@@ -242,9 +251,10 @@ def findings(pieces: DataFrame) -> DataFrame:
     kinds = F.array(
         F.when(F.when(own, F.col("fate") == "pending").otherwise(F.col("fate").isin(*_FATES)), F.col("fate")),
         F.when(F.col("unacknowledged"), F.lit("unacknowledged")),
+        F.when(F.col("unproven_removal"), F.lit("unproven")),
         *(
             F.when(F.col(kind), F.lit(kind))
-            for kind in ("phantom_gap", "false_removal", "consumed_unsettled")
+            for kind in ("phantom_gap", "unproven_gap", "false_removal", "consumed_unsettled")
         ),
     )
     found = pieces.select(
@@ -261,7 +271,8 @@ def findings(pieces: DataFrame) -> DataFrame:
         *(F.when(is_loss, F.col(name)).alias(name) for name in ("place", "hop", "sites")),
     )
     # A gap without an end may well reach beyond what was ever published.
-    shown = merged(plain, keys).where((F.col("kind") != "phantom_gap") | (F.col("last") < LAST))
+    endless = F.col("kind").isin("phantom_gap", "unproven_gap") & (F.col("last") >= LAST)
+    shown = merged(plain, keys).where(~endless)
     where = F.when(F.size("sites") > 0, F.concat(F.lit(" at "), F.array_join("sites", ", "))).otherwise("")
     return as_findings(
         shown,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit import groups, producers
+from reliamsg.audit import groups, producers, restores
 from reliamsg.audit.consumption import held
 from reliamsg.audit.ranges import EPOCH, LAST, STREAM, coverage, merged
 from reliamsg.audit.schema import union
@@ -65,7 +65,7 @@ def known(
     from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
     numbers passed which site. `named`: the group reads the topic. `joined`, `reached`, `lowest`, `leaps`: of the stream
     at the group. `sound`, `finished`: of the group. `told`, `going_on`: of the producer, NULL where it left no journal.
-    `is_contested`: NULL where the epoch is not.
+    `is_contested`: NULL where the epoch is not. `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.
     """
     audience = _audience(rows, chains, named)
     events = _events(rows, audience, counted, until_us)
@@ -75,6 +75,7 @@ def known(
         .join(groups.bounds(rows), list(_OF_STREAM), how="left")
         .join(F.broadcast(_clients(chains)), "grp", how="left")
         .join(F.broadcast(_owners(rows, chains, until_us)), "producer", how="left")
+        .join(F.broadcast(restores.cuts(rows)), "producer", how="left")
         .join(
             F.broadcast(contested.select(*EPOCH, F.lit(True).alias("is_contested"))),
             list(EPOCH),

@@ -25,6 +25,7 @@ from reliamsg.verify.losses import account, beyond
 from reliamsg.verify.producers import ProducerFacts, gather_producer
 from reliamsg.verify.renumbered import Renumbering
 from reliamsg.verify.report import KINDS, Finding, Report
+from reliamsg.verify.restores import find_cuts
 from reliamsg.verify.sites import count_sites
 from reliamsg.verify.spans import Key, SpanMap
 
@@ -115,7 +116,8 @@ def check(
     report.findings += wrong
     named = _named_groups(clients, expect)
     report.findings += _check_evidence(chains, clients, named, apps, expect)
-    excused = account(report, clients.producers, clients.groups, named, contested, expect.drained)
+    cuts = find_cuts(chains)
+    excused = account(report, clients.producers, clients.groups, named, contested, expect.drained, cuts)
     _check_drained(chains, expect, report)
     count_sites(report, clients.producers, clients.groups)
     report.latency = summarize(row for chain in chains for row in chain.rows)

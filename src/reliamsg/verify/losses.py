@@ -8,6 +8,7 @@ from reliamsg.verify.groups import GroupFacts
 from reliamsg.verify.hops import pieces
 from reliamsg.verify.producers import ProducerFacts
 from reliamsg.verify.report import KINDS, Finding, Report
+from reliamsg.verify.restores import Cut
 from reliamsg.verify.spans import ENDLESS, Key, SpanMap, Spans, total
 
 __all__ = ["account", "beyond"]
@@ -22,11 +23,12 @@ def account(
     named: dict[str, set[str]],
     contested: set[Key],
     drained: bool,
+    cuts: dict[str, list[Cut]],
 ) -> dict[str, SpanMap]:
     """Set what is published against what each group was given, and count.
 
-    Adds findings and counts to `report`. Returns, for each group, what need not be in its application's log:
-    what is declared, dead-lettered, from before it joined, or still open.
+    `cuts`: where producers' journals lack a part. Adds findings and counts to `report`. Returns, for each group, what
+    need not be in its application's log: what is declared, dead-lettered, from before it joined, or still open.
     """
     pending = SpanMap()
     excused: dict[str, SpanMap] = {}
@@ -36,7 +38,7 @@ def account(
     _find(report, "pending", pending)
     open_ends = SpanMap()
     for name, group in groups.items():
-        ledger = _Ledger(group, producers, drained)
+        ledger = _Ledger(group, producers, drained, cuts)
         for producer in producers.values():
             for key in _in_order(producer.enqueued):
                 if name in named.get(key[0].topic, ()):
@@ -91,6 +93,7 @@ class _Ledger:
     group: GroupFacts
     producers: dict[str, ProducerFacts]
     drained: bool
+    cuts: dict[str, list[Cut]]
     found: dict[str, SpanMap] = field(default_factory=dict)
     lost: dict[str, SpanMap] = field(default_factory=dict)
     """By where in the stream."""
@@ -157,13 +160,22 @@ class _Ledger:
         for key in _in_order(self.group.handed):
             producer = self.producers.get(key[0].producer)
             if producer is not None and key not in contested and not producer.going_on:
-                kind = "phantom" if producer.told else "unproven"
+                kind = "phantom" if producer.told and not self._is_cut(key) else "unproven"
                 self._put(kind, key, self.group.handed[key] - producer.enqueued[key])
         for key in _in_order(self.group.declared):
             producer = self.producers.get(key[0].producer)
             if producer is not None and producer.told and producer.enqueued[key] and key not in contested:
                 stray = self.group.declared[key] - producer.enqueued[key] - producer.moved[key]
-                self._put("phantom_gap", key, Spans((a, b) for a, b in stray if b < ENDLESS - 1))
+                kind = "unproven_gap" if self._is_cut(key) else "phantom_gap"
+                self._put(kind, key, Spans((a, b) for a, b in stray if b < ENDLESS - 1))
+
+    def _is_cut(self, key: Key) -> bool:
+        """Whether the stream's epoch may have had more messages than its producer's journal still has."""
+        return any(cut.touches(key[1]) for cut in self.cuts.get(key[0].producer, ()))
+
+    def _may_be_removed(self, key: Key) -> bool:
+        """Whether messages of the epoch may have been removed without the producer's journal still having it."""
+        return any(key[1] <= cut.low for cut in self.cuts.get(key[0].producer, ()))
 
     def claims(self, contested: set[Key]) -> None:
         """What a producer said, or was said to have done, that the other side's journal knows nothing of."""
@@ -172,7 +184,8 @@ class _Ledger:
             producer = self.producers.get(key[0].producer)
             if producer is not None and producer.told and key not in contested:
                 said = group.removed[key] & producer.enqueued[key]
-                self._put("false_removal", key, said - producer.later[key] - producer.removed[key])
+                kind = "unproven" if self._may_be_removed(key) else "false_removal"
+                self._put(kind, key, said - producer.later[key] - producer.removed[key])
         if not (group.sound and group.finished):
             return
         for producer in self.producers.values():

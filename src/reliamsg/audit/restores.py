@@ -1,0 +1,111 @@
+"""Where a producer's journal lacks a part, since its outbox was replaced by an older copy of itself.
+
+The copy went on from what it knew, and nothing in its own journal shows that there was more. But groups had been given
+some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
+has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
+its journal was committed, which can be further than it is now.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from reliamsg.audit.renumbered import destination
+
+__all__ = ["cuts", "may_lack_removals", "touches"]
+
+_CHAIN = ("client", "chain")
+_BOOT = (*_CHAIN, "boot_lsn")
+_NOBODY = "0" * 16
+
+
+def cuts(rows: DataFrame) -> DataFrame:
+    """Where there was more than a producer's journal has: `producer`, `cuts`. That is between two openings that follow
+    each other in it, or up to one that it lacks.
+
+    Each cut has `low`, the epoch in which the one before ended; `goes_on`, whether that was not closed, so that its
+    epoch may have gone on; and `high`, the epoch that a group met next, of the one after, or the one beyond all that is
+    missing.
+    """
+    begins = F.col("lsn") == F.col("boot_lsn")
+    end = F.greatest(F.when(begins, F.col("written_epoch")), destination(), F.lit(0))
+    boots = (
+        rows.where(F.col("role") == "producer")
+        .groupBy(*_BOOT)
+        .agg(
+            F.max(F.when(begins, F.col("incarnation"))).alias("incarnation"),
+            F.max(end).alias("end"),
+            F.max(F.col("kind") == "closed").alias("closed"),
+            F.max("lsn").alias("has"),
+        )
+    )
+    along = Window.partitionBy(*_CHAIN).orderBy("boot_lsn")
+    before = along.rowsBetween(Window.unboundedPreceding, -1)
+    after = boots.select(
+        F.col("client").alias("producer"),
+        "incarnation",
+        F.coalesce(F.max("end").over(before), F.lit(0)).alias("low"),
+        F.coalesce(~F.lag("closed").over(along), F.lit(False)).alias("goes_on"),
+    )
+    met = (
+        rows.where((F.col("role") == "group") & (F.col("kind") == "conflict"))
+        .where(F.col("incarnation") != _NOBODY)
+        .select("producer", "incarnation", F.col("epoch").alias("high"))
+        .distinct()
+    )
+    between = (
+        after.join(F.broadcast(met), ["producer", "incarnation"], how="inner")
+        .where(F.col("high") > F.col("low"))
+        .select("producer", "low", "goes_on", "high")
+    )
+    known = boots.groupBy("client", F.col("incarnation").alias("other")).agg(F.max("has").alias("has"))
+    fenced = (
+        rows.where((F.col("role") == "producer") & (F.col("kind") == "fenced"))
+        .select(
+            "client",
+            F.col("written_epoch").alias("low"),
+            (F.get_json_object("detail", "$.epoch").try_cast("long") + 1).alias("high"),
+            F.get_json_object("detail", "$.incarnation").alias("other"),
+        )
+        .where(F.col("high").isNotNull() & F.col("other").rlike("^[0-9a-f]{16}$"))
+        .join(F.broadcast(known), ["client", "other"], how="left_anti")
+        .select(F.col("client").alias("producer"), "low", F.lit(False).alias("goes_on"), "high")
+    )
+    heard = (
+        rows.where((F.col("role") == "group") & (F.col("kind") == "heard"))
+        .where(F.col("incarnation") != _NOBODY)
+        .select(
+            F.col("producer").alias("client"),
+            F.col("incarnation").alias("other"),
+            F.col("written_epoch").alias("low"),
+            F.get_json_object("detail", "$.lsn").try_cast("long").alias("told"),
+        )
+        .join(F.broadcast(known), ["client", "other"], how="left")
+        .where(F.col("told") > F.coalesce("has", F.lit(0)))
+        .select(
+            F.col("client").alias("producer"), "low", F.lit(True).alias("goes_on"), F.col("low").alias("high")
+        )
+    )
+    return (
+        between.unionByName(fenced)
+        .unionByName(heard)
+        .groupBy("producer")
+        .agg(F.collect_set(F.struct("low", "goes_on", "high")).alias("cuts"))
+    )
+
+
+def touches(found: Column, epoch: Column) -> Column:
+    """Whether there may be messages of an epoch that its producer's journal does not have."""
+    return F.coalesce(
+        F.exists(
+            found,
+            lambda cut: ((cut.low < epoch) & (epoch < cut.high)) | (cut.goes_on & (cut.low == epoch)),
+        ),
+        F.lit(False),
+    )
+
+
+def may_lack_removals(found: Column, epoch: Column) -> Column:
+    """Whether messages of an epoch may have been removed without its producer's journal still having it."""
+    return F.coalesce(F.exists(found, lambda cut: epoch <= cut.low), F.lit(False))

@@ -1,0 +1,94 @@
+"""Where a producer's journal lacks a part, since its outbox was replaced by an older copy of itself.
+
+The copy went on from what it knew, and nothing in its own journal shows that there was more. But groups had been given
+some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
+has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
+its journal was committed, which can be further than it is now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from reliamsg.store.journal import JournalRow
+from reliamsg.verify.journals import Boot, Chain
+
+__all__ = ["Cut", "find_cuts"]
+
+_INCARNATION = re.compile("[0-9a-f]{16}")
+
+
+@dataclass(frozen=True, order=True)
+class Cut:
+    """Where there was more than a producer's journal has: between two openings that follow each other in it, or up to
+    one that it lacks."""
+
+    low: int
+    """The epoch in which the one before ended."""
+    goes_on: bool
+    """Whether that was not closed, so that its epoch may have gone on."""
+    high: int
+    """The epoch that a group met next, of the one after; or the one beyond all that is missing."""
+
+    def touches(self, epoch: int) -> bool:
+        """Whether there may be messages of the epoch that the journal does not have."""
+        return self.low < epoch < self.high or (self.goes_on and epoch == self.low)
+
+
+def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
+    """Of each producer, the cuts that groups have met, or it has itself."""
+    chains = list(chains)
+    met: dict[tuple[str, int], set[int]] = {}
+    for chain in chains:
+        for row in chain.rows if chain.role == "group" else ():
+            if row.kind == "conflict" and row.incarnation:
+                met.setdefault((row.producer, row.incarnation), set()).add(row.epoch)
+    known: dict[tuple[str, int], int] = {}
+    for chain in chains:
+        for boot in chain.boots if chain.role == "producer" else ():
+            opening = chain.client, boot.rows[0].incarnation
+            known[opening] = max(boot.rows[-1].lsn, known.get(opening, 0))
+    found = _heard_of(chains, known)
+    for chain in chains:
+        if chain.role != "producer":
+            continue
+        own = found.setdefault(chain.client, set())
+        low, goes_on = 0, False
+        for boot in chain.boots:
+            epochs = met.get((chain.client, boot.rows[0].incarnation), ())
+            own.update(Cut(low, goes_on, epoch) for epoch in epochs if epoch > low)
+            low, goes_on = max(low, _end(boot)), not boot.closed
+        for row in chain.rows:
+            other = _fenced_by(row)
+            if other is not None and (chain.client, other[1]) not in known:
+                own.add(Cut(row.epoch, False, other[0] + 1))
+    return {producer: sorted(cuts) for producer, cuts in found.items()}
+
+
+def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[str, set[Cut]]:
+    """Openings whose statuses told of more than their journals have. `known`: of each, its last row."""
+    found: dict[str, set[Cut]] = {}
+    for chain in chains:
+        for row in chain.rows if chain.role == "group" else ():
+            told = (row.detail or {}).get("lsn") if row.kind == "heard" and row.incarnation else None
+            if isinstance(told, int) and told > known.get((row.producer, row.incarnation), 0):
+                found.setdefault(row.producer, set()).add(Cut(row.epoch, True, row.epoch))
+    return found
+
+
+def _end(boot: Boot) -> int:
+    """The latest epoch of an opening: its own, or one to which it moved messages."""
+    moved = [(row.detail or {}).get("epoch") for row in boot.rows if row.kind == "renumbered"]
+    return max(boot.rows[0].epoch, *(epoch for epoch in moved if isinstance(epoch, int)), 0)
+
+
+def _fenced_by(row: JournalRow) -> tuple[int, int] | None:
+    """Epoch and incarnation of the opening that a ``fenced`` row names."""
+    if row.kind != "fenced":
+        return None
+    epoch, incarnation = ((row.detail or {}).get(name) for name in ("epoch", "incarnation"))
+    if not isinstance(epoch, int) or not isinstance(incarnation, str):
+        return None
+    return (epoch, int(incarnation, 16)) if _INCARNATION.fullmatch(incarnation) else None

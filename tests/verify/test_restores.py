@@ -1,0 +1,174 @@
+"""What the journals of a file that was put back from a backup can't prove is unknown, and nothing else is.
+
+The run of :mod:`tests.verify.test_mutants`, of which a part of a journal went with the disk, with and without a broken
+promise beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from reliamsg.message import Prev, Stream
+from reliamsg.store.journal import Entry
+from tests.verify.histories import History, digest_of
+from tests.verify.test_mutants import (
+    E1,
+    E2,
+    INC,
+    S,
+    add_after,
+    both,
+    change,
+    entry,
+    find,
+    given,
+    history,
+    swap_out,
+)
+
+E0, E3 = E1 - 10, E2 + 10
+FOUND = frozenset[tuple[str, int | None, int | None, int | None]]
+
+
+def restored_outbox(h: History) -> None:
+    """The copy was made when 20 of the first epoch's 30 messages were there: of the others only the group tells."""
+    h.logs.clear()
+    before, after = h.producers["A"]
+    _, at = find(h, "A", "enqueued", E1, 21)
+    del before[at:]
+    for boot, epoch in ((before, E1), (after, E2)):
+        boot[0] = replace(boot[0], epoch=epoch, incarnation=INC[epoch])
+    change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1, INC[E1], 20))})(h)
+    add_after(
+        "g", "received", E2, 1, given("conflict", E2, 0, 0, reason="it says that the first ended at 20")
+    )(h)
+
+
+def found_in(h: History) -> FOUND:
+    return frozenset((f.kind, f.epoch, f.first, f.last) for f in h.check().findings if f.severity != "remark")
+
+
+UNPROVEN = ("unproven", E1, 21, 30)
+
+
+def test_what_an_outbox_lost_with_its_disk_is_unproven() -> None:
+    h = history()
+    restored_outbox(h)
+    assert found_in(h) == {UNPROVEN}
+    assert h.check().verdict == "unknown"
+
+
+def test_epochs_between_two_openings_are_unproven() -> None:
+    """The copy was older than the epoch in which the group was given something."""
+    h = history()
+    restored_outbox(h)
+    before = h.producers["A"][0]
+    before[:] = [replace(before[0], epoch=E0, incarnation=0xA0), Entry("closed")]
+    change("A", "epoch", E2, 0, detail={"prev": None})(h)
+    assert found_in(h) == {("unproven", E1, 1, 30)}
+
+
+def test_gaps_and_removals_that_went_with_the_disk_are_unproven() -> None:
+    h = history()
+    restored_outbox(h)
+    swap_out("g", "delivered", E1, 11)(h)
+    swap_out("g", "redelivered", E1, 16, given("declared", E1, 11, 20, reason="removed"))(h)
+    swap_out("g", "delivered", E1, 21, given("delivered", E1, 21, 28),
+             given("declared", E1, 29, 30, reason="superseded"))(h)  # fmt: skip
+    change("g", "acknowledged", E1, 1, last=10)(h)
+    change("g", "acknowledged", E1, 16, first=21, last=28)(h)
+    assert found_in(h) == {
+        ("unproven", E1, 11, 28), ("unproven_gap", E1, 29, 30), ("declared_gap", E1, 11, 15),
+        ("declared_gap", E1, 16, 20),
+    }  # fmt: skip
+
+
+def test_an_opening_that_left_no_journal_and_fenced_this_one_is_unproven() -> None:
+    h = history()
+    restored_outbox(h)
+    del h.producers["A"][1]
+    fenced = {"epoch": E2, "incarnation": f"{INC[E2]:016x}"}
+    h.producers["A"][0] += [Entry("fenced", epoch=E1, incarnation=INC[E1], detail=fenced), Entry("closed")]
+    found = found_in(h)
+    assert ("unproven", E2, 1, 20) in found
+    assert ("phantom", E1, 21, 30) in found, "what it did itself it must have"
+
+
+def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
+    """Nothing came of the stream since, so that no group met another history."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    heard = Entry("heard", Stream("A", ""), E1, INC[E1], detail={"lsn": 100, "epoch": E1})
+    h.groups["g"][1].insert(1, heard)
+    assert found_in(h) == {UNPROVEN}
+    h.groups["g"][1][1] = replace(heard, detail={"lsn": 2, "epoch": E1})
+    assert found_in(h) == {("phantom", E1, 21, 30)}
+
+
+def _closed(h: History) -> None:
+    h.producers["A"][0].append(Entry("closed"))
+
+
+def _not_met(h: History) -> None:
+    boot, at = find(h, "g", "conflict", E2, 0)
+    del boot[at]
+
+
+def _met_another(h: History) -> None:
+    change("g", "conflict", E2, 0, incarnation=0xBAD)(h)
+
+
+def _of_the_last_epoch(h: History) -> None:
+    both(
+        add_after("g", "delivered", E2, 11, given("delivered", E2, 21, 22)),
+        change("g", "acknowledged", E2, 1, last=22),
+    )(h)
+
+
+def _of_a_later_epoch(h: History) -> None:
+    place = (S, E3, 0xA3, 1, 2)
+    add_after("g", "acknowledged", E2, 1, Entry("delivered", *place, group="g", digest=digest_of(S, E3, 1, 2)),
+              Entry("acknowledged", *place, group="g"))(h)  # fmt: skip
+
+
+def _twice(h: History) -> None:
+    add_after("g", "delivered", E1, 21, given("delivered", E1, 25, 26))(h)
+
+
+def _lost(h: History) -> None:
+    both(
+        change("g", "delivered", E2, 11, last=19, digest=digest_of(S, E2, 11, 19)),
+        change("g", "acknowledged", E2, 1, last=19),
+    )(h)
+
+
+def _released_early(h: History) -> None:
+    for boot in h.producers["A"]:
+        boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "release": "consumed"})
+    add_after("A", "published", E2, 11, entry("released", E2, 11, 20))(h)
+
+
+VIOLATIONS: dict[str, tuple[Callable[[History], None], FOUND]] = {
+    "an opening that was closed had no more": (_closed, frozenset({("phantom", E1, 21, 30)})),
+    "no group met another history": (_not_met, frozenset({("phantom", E1, 21, 30)})),
+    "what was met was nobody's opening": (_met_another, frozenset({("phantom", E1, 21, 30)})),
+    "never published after the restore": (_of_the_last_epoch, frozenset({UNPROVEN, ("phantom", E2, 21, 22)})),
+    "of an epoch beyond it": (_of_a_later_epoch, frozenset({UNPROVEN, ("phantom", E3, 1, 2)})),
+    "delivered twice": (_twice, frozenset({UNPROVEN, ("duplicate", E1, 25, 26)})),
+    "lost after the restore": (_lost, frozenset({UNPROVEN, ("lost", E2, 20, 20)})),
+    "released early": (_released_early, frozenset({UNPROVEN, ("released_early", E2, 11, 20)})),
+}
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_a_broken_promise_beside_a_restore_is_convicted(name: str) -> None:
+    spoil, expected = VIOLATIONS[name]
+    h = history()
+    restored_outbox(h)
+    spoil(h)
+    assert found_in(h) == expected, h.check().text()
+    assert h.check().verdict in ("violated", "lost")
