@@ -197,11 +197,11 @@ def _kept(got: int, consumed: int = 0, released: int = 0) -> list[Chain]:
     return [producer(boot), group([reading(), *taken(E1, 1, got)])]
 
 
-def _lossy(proof: Entry) -> list[Chain]:
+def _lossy(proof: Entry, *before: Entry) -> list[Chain]:
     """Of twenty that both sites confirmed, dc1 had ten, dc2 the next five, and the rest was repaired by way of dc1."""
     boot = [opened(E1), entered(E1), *published(E1, 1, 20)]
     arrivals = [
-        given("received", E1, 1, 10, site="dc1"), given("received", E1, 11, 15, site="dc2"), proof,
+        given("received", E1, 1, 10, site="dc1"), given("received", E1, 11, 15, site="dc2"), *before, proof,
         given("asked", E1, 16, 20), given("received", E1, 16, 20, site="dc1", reason="repair"),
         given("duplicate", E1, 16, 20, site="dc2", reason="repair"),
     ]  # fmt: skip
@@ -291,6 +291,10 @@ SCENARIOS = {
         lambda: _lossy(_reconnected(False)), counts=_SAVED, lost_after_confirm={"dc1": 10}
     ),
     "a site's session was there": Scenario(lambda: _lossy(_reconnected(True)), counts={"saved_by_repair": 5}),
+    "ten that a site brought went into the quarantine": Scenario(
+        lambda: _lossy(_drained(6), given("quarantined", E1, 11, 20, site="dc1", reason="held")),
+        counts={"saved_by_repair": 5},
+    ),
     "a queue was empty before the confirm": Scenario(lambda: _lossy(_drained(3)), counts={"saved_by_repair": 5}),
     "a queue was empty, says another boot": Scenario(
         lambda: _lossy(_drained(6, 0xBAD)), counts={"saved_by_repair": 5}
