@@ -472,7 +472,7 @@ class Consumer:
         accepted: bool = self._calls.call(partial(self._engine.accept, gap))
         self._engine.wait_durable()
         if accepted:
-            self._engine.tell_accepted(gap.stream)
+            self._calls.call(partial(self._engine.tell_accepted, gap.stream))
         return accepted
 
     # -- dead letters -------------------------------------------------------------------------------------
