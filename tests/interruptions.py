@@ -9,12 +9,17 @@ that is raised by tracing does not. Such points are left out.)
 from __future__ import annotations
 
 import dis
+import queue
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
 CHECKED = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "RESUME", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"}
+
+LOCKING = (queue.__file__, threading.__file__)
+"""What is written in Python there holds locks in between: whoever uses it can be interrupted then."""
 
 _names: dict[CodeType, dict[int, tuple[str, int | None]]] = {}
 
@@ -51,7 +56,8 @@ class Interruption:
         self._before.clear()
 
     def _enter(self, frame: FrameType, event: str, argument: object) -> Any:
-        if "reliamsg" not in frame.f_code.co_filename.replace("tests", ""):
+        file = frame.f_code.co_filename
+        if "reliamsg" not in file.replace("tests", "") and file not in LOCKING:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step

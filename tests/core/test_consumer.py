@@ -154,6 +154,54 @@ def test_a_stopped_process_expires_no_gap() -> None:
     assert run.core.streams[STREAM].gap is None
 
 
+def test_no_gap_expires_while_no_site_is_connected() -> None:
+    run = Run(core())
+    run.receive("dc1", 1, None, 1, 10)
+    run.receive("dc1", 1, None, 21, 30)
+    run.drain()
+    run.wait(4.0)
+    for site in ("dc1", "dc2"):
+        run.core.waiting.disconnected(site)
+    run.wait(60.0)
+    assert run.core.streams[STREAM].gap is None
+    run.core.waiting.connected("dc2")
+    run.wait(2.0)
+    assert run.core.streams[STREAM].gap == Gap(STREAM, 1, 11, 20, "expired")
+
+
+def test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with() -> None:
+    run = Run(core())
+    run.receive("dc1", 1, None, 1, 10)
+    run.receive("dc1", 1, None, 21, 30)
+    commit(run.core)
+    state = run.core.streams[STREAM]
+    found = run.core.offer(state, 0.0, 1)
+    assert found is not None
+    run.core.take(state, found, 10, 0.0)
+    run.wait(60.0)
+    assert state.gap is None
+    run.core.acknowledge(STREAM, 1, 1, 10, run.now)
+    run.wait(4.0)
+    assert state.gap is None
+    run.wait(2.0)
+    assert state.gap == Gap(STREAM, 1, 11, 20, "expired")
+
+
+def test_nothing_is_offered_before_a_commit_says_that_it_may_have_been() -> None:
+    run = Run(core())
+    run.receive("dc1", 1, None, 1, 10)
+    made, state = run.core, run.core.streams[STREAM]
+    assert made.offer(state, 0.0, 1) is None
+    snapshot = made.snapshot()
+    assert made.offer(state, 0.0, 1) is None
+    made.commit_failed(snapshot)
+    assert made.offer(state, 0.0, 1) is None
+    commit(made)
+    found = made.offer(state, 0.0, 1)
+    assert found is not None
+    assert (found.first, found.last, found.redelivered) == (1, 10, False)
+
+
 def test_a_partial_fill_starts_the_clock_anew() -> None:
     run = Run(core())
     run.receive("dc1", 1, None, 1, 10)

@@ -1,11 +1,12 @@
 """A consumer in a process of its own: ``python -m tests.e2e.reader CONFIG``.
 
 Writes a line for each message that its handler is called with: the time, its number, and whether it was flagged. Makes
-a file when it reads, or listens everywhere.
+a file when it reads, or listens everywhere. With ``die_in`` it kills itself in that call of its handler.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -28,9 +29,9 @@ def ready(consumer: Consumer) -> bool:
 def main(config: dict[str, Any]) -> None:
     sites = [Site(name, url, **options) for name, url, options in config["sites"]]
     out = os.open(config["out"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    consumer = Consumer(
-        "billing", sites, topics=[config["topic"]], inbox=config["inbox"], **config["options"]
-    )
+    topics = config.get("topics", [config.get("topic")])
+    calls = itertools.count(1)
+    consumer = Consumer("billing", sites, topics=topics, inbox=config["inbox"], **config["options"])
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
 
     def watch() -> None:
@@ -43,6 +44,8 @@ def main(config: dict[str, Any]) -> None:
     def handle(message: Message) -> None:
         line = f"{time.monotonic()} {int(message.body)} {int(message.redelivered)}\n"
         os.write(out, line.encode())
+        if next(calls) == config.get("die_in"):
+            os.kill(os.getpid(), signal.SIGKILL)
         time.sleep(config["delay"])
 
     try:

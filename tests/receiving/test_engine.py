@@ -523,6 +523,15 @@ def test_a_frame_of_which_another_sites_copy_makes_only_a_part_overdue_is_not_dr
     assert [m.body for m in got] == [body_of(10, n) for n in range(1, 101)]
 
 
+def test_a_frame_stays_in_memory_until_all_of_it_is_settled(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 10)
+    bench.settle()
+    got = bench.take(5)
+    bench.settle(0.2)
+    got += bench.take()
+    assert seqs(got) == list(range(1, 11))
+
+
 def test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own(bench: Bench) -> None:
     send(bench.network["dc1"], 41, 60, pad=100)
     bench.settle()

@@ -27,7 +27,10 @@ def gapped(bench: Bench, last: int = 6) -> Gap:
     bench.settle()
     assert seqs(bench.take()) == [1, 2]
     bench.settle(8.0)
-    (error,) = bench.engine.take_errors()
+    assert bench.take() == [], "what is behind the gap stays there"
+    errors = bench.engine.take_errors()
+    assert [type(error) for error in errors] == [GapHeld]
+    (error,) = errors
     assert isinstance(error, GapHeld)
     assert (error.gap.first, error.gap.last) == (3, 4)
     return error.gap

@@ -21,6 +21,7 @@ from reliamsg.sending import intake
 from reliamsg.sending.receipt import Receipt
 from reliamsg.store.database import open_readonly
 from reliamsg.testing import MemoryNetwork
+from reliamsg.wakeup import Waiters, Wakeup
 from reliamsg.wire.data import open_frame
 from tests.interruptions import interrupt, points
 from tests.sending.control_tools import Bench
@@ -195,6 +196,41 @@ def test_room_that_is_asked_for_while_it_is_asked_for(bench: Bench) -> None:
         application.step()
         assert engine.admission.used == 0
     assert accepted[1] == 5_000
+
+
+@pytest.mark.parametrize("breaks_off", [False, True], ids=["once more", "broken off"])
+@pytest.mark.parametrize("name", ["set", "clear", "wait", "notify_all", "wait for"])
+def test_waking_while_waking(name: str, breaks_off: bool) -> None:
+    """Whatever a thread does to wake another one, or to wait, a signal handler may do the same in the middle of it."""
+    wakeup, waiters = Wakeup(), Waiters()
+    call: Callable[[], object] = {
+        "set": wakeup.set,
+        "clear": wakeup.clear,
+        "wait": lambda: wakeup.wait(0.0),
+        "notify_all": waiters.notify_all,
+        "wait for": lambda: waiters.wait(lambda: False, 0.0),
+    }[name]
+    done: list[bool] = []
+
+    def handler() -> None:
+        call()
+        wakeup.set()
+        waiters.notify_all()
+        if breaks_off:
+            interrupt()
+
+    def everywhere() -> None:
+        for ended in points(call, handler, everywhere=not breaks_off):
+            wakeup.set()
+            wakeup.wait(HANG_S)
+            done.append(ended == breaks_off and not waiters.wait(lambda: False, 0.0) and not waiters.waiting)
+
+    thread = threading.Thread(target=everywhere, daemon=True)
+    thread.start()
+    thread.join(HANG_S / 3)
+    assert not thread.is_alive(), "it waits for a lock that it has itself"
+    assert all(done)
+    assert done or breaks_off, "there is nothing to interrupt"
 
 
 def waits(one: Producer, receipt: Receipt) -> None:

@@ -18,6 +18,7 @@ from pika.frame import Method
 
 from reliamsg import Producer, Site
 from reliamsg.errors import ConfirmTimeout
+from reliamsg.sending.trouble import Trouble as Said
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Outcome, is_refusal
 from tests.cli.commands import Sites, publish, subscribe
@@ -224,3 +225,15 @@ def test_what_counts_as_a_refusal() -> None:
     assert is_refusal("the broker closed the connection: 530 NOT_ALLOWED - vhost x not found")
     assert not is_refusal("the broker closed the connection: 320 CONNECTION_FORCED - shutdown")
     assert not is_refusal("Connection refused")
+
+
+def test_a_trouble_is_said_once_until_the_site_is_connected_again(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = Said("p", "dc1", logging.getLogger("reliamsg.test"))
+    with caplog.at_level(logging.INFO, "reliamsg"):
+        for _ in range(3):
+            trouble.is_down("unreachable", "h:1", "refused")
+            trouble.is_down("unreachable", "h:2", "refused")
+        assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+        trouble.is_up("h:1")
+        trouble.is_down("unreachable", "h:1", "refused")
+        assert len(caplog.records) == 4

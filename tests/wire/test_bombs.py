@@ -294,6 +294,18 @@ def test_what_ends_as_if_it_were_bodies_alone() -> None:
         refused(sealed(wrong))
 
 
+@pytest.mark.parametrize(
+    "records",
+    [Records([b"x"], None, [{"RM-x": "1"}]), Records([b"x"], None, [{"a": "\x1b[2J"}]), Records([b"x"], ["a\x1bb"])],
+    ids=["a reserved header", "an escape in a header", "an escape in a key"],
+)  # fmt: skip
+def test_what_publish_refuses_is_refused(records: Records) -> None:
+    frame = open_frame(sealed(msgspec.msgpack.encode(records)))
+    with pytest.raises(FrameError):
+        frame.records()
+    assert frame.records(trusted=True) == records
+
+
 def test_a_body_over_the_limit_of_one_message() -> None:
     for size, fits in ((MAX_MESSAGE_BYTES, True), (MAX_MESSAGE_BYTES + 1, False)):
         frame = open_frame(sealed(msgspec.msgpack.encode(Records([bytes(size)]))))

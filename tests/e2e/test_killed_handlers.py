@@ -1,0 +1,50 @@
+"""A consumer's process is killed while its handler has a message that is new to the group."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from reliamsg import Consumer, Producer, Site
+from reliamsg.lab import Mosquitto
+from tests.badinput.tools import take, wait_connected
+
+DIE_IN = (1, 3)
+"""The calls of the handler in which the processes are killed."""
+MESSAGES = 20
+
+
+def killed_in(call: int, site: Site, topics: list[str], inbox: Path, out: Path) -> list[int]:
+    """What a process's handler was given before it was killed in a call."""
+    config = {
+        "sites": [[site.name, site.url, {}]], "topics": topics, "inbox": str(inbox), "out": str(out),
+        "ready": str(out.with_suffix(".ready")), "options": {}, "delay": 0.0, "die_in": call,
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-m", "tests.e2e.reader", json.dumps(config)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    return [int(line.split()[1]) for line in out.read_text().splitlines()]
+
+
+def test_what_a_killed_handler_was_given_comes_again_with_the_flag(
+    mosquitto: Mosquitto, tmp_path: Path
+) -> None:
+    """That it may have been given is on disk before it is: each time in another stream, of which the inbox knows
+    nothing yet."""
+    site, inbox = Site("dc1", mosquitto.url), tmp_path / "inbox.db"
+    topics = [f"orders{number}" for number in range(len(DIE_IN))]
+    with Consumer("billing", [site], topics=topics, inbox=inbox) as consumer:
+        wait_connected(consumer)
+    with Producer(
+        "p", [site], outbox=tmp_path / "outbox.db", groups={topic: ["billing"] for topic in topics}
+    ) as producer:
+        for topic, call in zip(topics, DIE_IN, strict=True):
+            producer.publish_many(topic, [b"%d" % n for n in range(1, MESSAGES + 1)]).wait(timeout=60)
+            given = killed_in(call, site, topics, inbox, tmp_path / topic)
+            assert given == list(range(1, call + 1))
+            with Consumer("billing", [site], topics=topics, inbox=inbox) as consumer:
+                flagged = {message.seq: message.redelivered for message in take(consumer, MESSAGES)}
+            assert sorted(flagged) == list(range(1, MESSAGES + 1))
+            assert all(flagged[number] for number in given), f"{topic}, killed in call {call}: {flagged}"

@@ -1,0 +1,80 @@
+"""Commits of an inbox that fail for want of room: nothing counts as stored, and the next one holds all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliamsg.errors import InboxWriteError
+from reliamsg.store.inbox_view import read_dead_letters
+from tests.receiving.test_journals import rows
+from tests.receiving.tools import Bench, send, seqs
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "inbox.db")
+
+
+class Full:
+    """In place of an inbox's commits."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._commit = bench.inbox.commit
+        self.failed = 0
+        self.full = True
+        bench.inbox.commit = self  # type: ignore[assignment, method-assign]
+
+    def __call__(self, *arguments: object) -> object:
+        if not self.full:
+            return self._commit(*arguments)  # type: ignore[arg-type]
+        self.failed += 1
+        raise InboxWriteError("the disk is full")
+
+
+def test_what_a_failed_commit_should_have_held_stays_at_its_broker(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 5)
+    bench.settle()
+    messages = bench.take(ack=False)
+    disk = Full(bench)
+    for message in messages:
+        message.ack()
+    bench.settle(2.0)
+    assert disk.failed > 1
+    assert bench.queued()["dc1"] == 1, "the broker keeps it"
+    disk.full = False
+    bench.settle(2.0)
+    assert bench.queued()["dc1"] == 0
+    bench.reopen()
+    send(bench.network["dc2"], 1, 6)
+    bench.settle()
+    assert seqs(bench.take()) == [6]
+
+
+def test_a_dead_letter_that_a_failed_commit_should_have_held_is_in_the_next(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 3)
+    bench.settle()
+    first, *others = bench.take(ack=False)
+    disk = Full(bench)
+    first.reject("not for us")
+    for message in others:
+        message.ack()
+    bench.settle(2.0)
+    assert disk.failed > 1
+    disk.full = False
+    bench.settle(2.0)
+    assert bench.queued()["dc1"] == 0
+    assert [letter.seq for letter in read_dead_letters(bench.path)] == [1]
+
+
+def test_the_journal_has_what_happened_before_a_commit_that_failed(bench: Bench) -> None:
+    disk = Full(bench)
+    send(bench.network["dc1"], 1, 5)
+    bench.settle(2.0)
+    assert disk.failed > 1
+    disk.full = False
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [1, 2, 3, 4, 5]
+    bench.settle(1.0)
+    assert [(row.first, row.last, row.site) for row in rows(bench.path, "received")] == [(1, 5, "dc1")]
