@@ -63,7 +63,7 @@ tests-with-spark:
 prove: setup  ## 20,000 simulated runs, each with its own faults; how often each fault struck
 	$(BIN)/reliamsg simulate --seeds 0:20000 --jobs 0 --every-fault --json
 
-mutants: setup  ## Deliberate defects in the product, one at a time: the simulator must convict each of them
+mutants: setup  ## Deliberate defects in the product, one at a time: each must be convicted for its own reason
 	$(BIN)/python -m tests.mutants.run --json
 
 lint: setup  ## Style, and formatting

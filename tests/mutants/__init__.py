@@ -1,1 +1,1 @@
-"""Deliberate defects in the product, each of which the simulator must convict: ``make mutants``."""
+"""Deliberate defects in the product, each of which the simulator or a test must convict: ``make mutants``."""

@@ -2,32 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tests.mutants.mutant import BySimulator, ByTest, Mutant
 
-__all__ = ["MUTANTS", "Mutant"]
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One defect."""
-
-    name: str
-    file: str
-    """Below ``src/reliamsg``."""
-    old: str
-    """What it replaces; occurs exactly once in the file."""
-    new: str
-    breaks: str
-    """The promise of the design that it breaks, and how."""
-
-    def applied(self, text: str) -> str:
-        """The text of the file with the defect."""
-        if text.count(self.old) != 1:
-            raise ValueError(
-                f"{self.name}: what it replaces occurs {text.count(self.old)} times in {self.file}"
-            )
-        return text.replace(self.old, self.new)
-
+__all__ = ["MUTANTS"]
 
 MUTANTS = (
     # -- P1: durable on return ------------------------------------------------------------------------------
@@ -37,14 +14,21 @@ MUTANTS = (
         'connection.execute("PRAGMA synchronous = FULL")',
         'connection.execute("PRAGMA synchronous = OFF")',
         "P1: what a commit wrote is lost by a crash",
+        BySimulator("redelivered_after_ack"),
     ),
     Mutant(
         "told-durable-before-commit",
         "sending/engine.py",
         "        rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())",
-        "        group.event.set()\n"
+        "        group.done = True\n"
+        "        group.waiters.notify_all()\n"
         "        rows = self._outbox.append(packed.batches, packed.entries, wall_us, self.mono_us())",
         "P1: publish() returns before the message is committed",
+        ByTest(
+            "sending/test_disks.py::TestDisk::test_a_full_disk_uses_no_number_and_ends_with_room",
+            "with pytest.raises(OutboxWriteError):",
+            "Failed",
+        ),
     ),
     Mutant(
         "failed-fsync-tried-again",
@@ -52,20 +36,79 @@ MUTANTS = (
         "_UNKNOWN = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}",
         "_UNKNOWN = {sqlite3.SQLITE_IOERR_DIR_FSYNC}",
         "P1: after a failed fsync the producer goes on, and calls a message failed that is stored",
+        ByTest(
+            "sending/test_disks.py::TestDisk::test_a_failing_fsync_stops_it_for_good",
+            "assert found.returncode == 0, found.stderr",
+        ),
     ),
     Mutant(
         "number-kept-after-failure",
         "sending/packing.py",
         "        return seq + count\n",
         "        stream.next_seq = seq + count\n        return seq + count\n",
-        "P1, P9: a commit that failed keeps its sequence numbers, and groups wait for messages that never were",
+        "P1, P9: a commit that failed keeps its sequence numbers, and groups wait for messages "
+        "that never were",
+        BySimulator("checker/seq_skipped", "checker/phantom_gap"),
     ),
     Mutant(
-        "number-used-twice",
-        "store/outbox.py",
-        "            self._by_id[stream_id].next_seq = last + 1\n",
-        "            self._by_id[stream_id].next_seq = last\n",
-        "P3: two messages have one identity",
+        "wakeup-with-a-lock",
+        "wakeup.py",
+        "        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()",
+        "        self._queue: queue.Queue[None] = queue.Queue()",
+        "P1: a signal handler that publishes while its thread wakes another one waits for a lock for ever",
+        ByTest(
+            "sending/test_interruptions.py::test_waking_while_waking[set-once more]",
+            "assert not thread.is_alive()",
+        ),
+    ),
+    Mutant(
+        "header-limit-of-255",
+        "config.py",
+        "MAX_HEADER_VALUE_BYTES = 8 * 1024\n",
+        "MAX_HEADER_VALUE_BYTES = 255\n",
+        "P1: a header of 8 KiB is refused",
+        ByTest(
+            "wire/test_application.py::TestHeaders::test_the_largest",
+            "assert check_headers(largest) == largest",
+            "MessageTooLarge",
+        ),
+    ),
+    Mutant(
+        "forgotten-producer-silent",
+        "sending/producer.py",
+        "    left = engine.remaining().messages\n",
+        "    left = 0\n",
+        "P1: a producer that is forgotten with unconfirmed messages says nothing",
+        ByTest(
+            "sending/test_forgotten.py::test_one_with_unconfirmed_messages_warns_when_it_is_collected",
+            "(said,) = made()",
+            "ValueError",
+        ),
+    ),
+    Mutant(
+        "strangers-outbox-opened",
+        "store/database.py",
+        "        if found.st_uid != user:\n",
+        "        if found.st_uid < 0:\n",
+        "P1: an outbox of another user is opened",
+        ByTest(
+            "test_files.py::test_a_file_that_others_can_change_is_refused[of another user--outbox]",
+            "with within(10), pytest.raises(StoreUnsafe) as raised:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "writable-outbox-opened",
+        "store/database.py",
+        "        if found.st_mode & stat.S_IWOTH:\n"
+        '            raise StoreUnsafe(f"{name}: anybody can write it: chmod 600 {name}")',
+        "        pass",
+        "P1: an outbox that anybody can write is opened",
+        ByTest(
+            "test_files.py::test_a_file_that_others_can_change_is_refused[world-writable--outbox]",
+            "with within(10), pytest.raises(StoreUnsafe) as raised:",
+            "Failed",
+        ),
     ),
     # -- P2: published means published ----------------------------------------------------------------------
     Mutant(
@@ -74,6 +117,7 @@ MUTANTS = (
         "                return len(counted) == len(self._sites)",
         "                return len(counted) >= 1",
         'P2: with confirm="all" a message counts as published when one site has it',
+        BySimulator("published_unconfirmed"),
     ),
     Mutant(
         "quorum-one-short",
@@ -81,6 +125,7 @@ MUTANTS = (
         "                return len(counted) >= k",
         "                return len(counted) >= max(1, k - 1)",
         "P2: a quorum of k is met by k - 1 sites",
+        BySimulator("published_unconfirmed"),
     ),
     Mutant(
         "return-counts-as-confirm",
@@ -92,6 +137,7 @@ MUTANTS = (
         "        with engine.lock:\n"
         "            flight = engine.core.refused(",
         "P2: what an AMQP broker returned as unroutable counts as confirmed, as its later ack says",
+        BySimulator("published_unconfirmed"),
     ),
     Mutant(
         "confirm-taken-as-cumulative",
@@ -100,6 +146,7 @@ MUTANTS = (
         "        rows = [row for row in window.flights if row <= max(rows)]\n"
         "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
         "P2: a confirm of one batch counts for all that were sent before it",
+        BySimulator("published_unconfirmed"),
     ),
     Mutant(
         "overdue-counts-as-confirmed",
@@ -109,6 +156,7 @@ MUTANTS = (
         "                self.confirmed(name, rows, now)\n"
         "                window.give_up(now)\n",
         "P2: a confirm that timed out counts as success",
+        BySimulator("published_unconfirmed"),
     ),
     Mutant(
         "resend-forgotten",
@@ -116,6 +164,7 @@ MUTANTS = (
         "            lane.next = lane.unanswered\n",
         "",
         "P2: what was in flight when a connection was lost is not sent again",
+        BySimulator("stalled"),
     ),
     Mutant(
         "refused-row-passed",
@@ -123,6 +172,7 @@ MUTANTS = (
         "        self.state = LaneState.PARKED\n        self.next = min(self.next, row)\n",
         "        self.state = LaneState.PARKED\n        self.next = row + 1\n",
         "P2: after a nack the next batch of the stream is sent, and the one that was refused never again",
+        BySimulator("stalled"),
     ),
     Mutant(
         "site-cursor-too-far",
@@ -130,6 +180,7 @@ MUTANTS = (
         "    return Cursors(link.window.main.cursor, parked)",
         "    return Cursors(link.window.main.next, parked)",
         "P2: after a restart what was in flight counts as confirmed",
+        BySimulator("published_unconfirmed", "checker/published_unconfirmed"),
     ),
     Mutant(
         "site-cursor-one-too-far",
@@ -137,6 +188,7 @@ MUTANTS = (
         "            self.confirmed.add(1, cursor - 1)",
         "            self.confirmed.add(1, cursor)",
         "P2: after a restart a site is taken to have one batch more than it confirmed",
+        BySimulator("published_unconfirmed", "checker/published_unconfirmed"),
     ),
     Mutant(
         "published-cursor-too-far",
@@ -144,6 +196,7 @@ MUTANTS = (
         "            cursor = engine.core.confirms.cursor\n        try:",
         "            cursor = engine.core.top + 1\n        try:",
         "P2: after a restart everything that was stored counts as published",
+        BySimulator("published_unconfirmed"),
     ),
     Mutant(
         "parked-row-counts-as-confirmed",
@@ -151,24 +204,161 @@ MUTANTS = (
         "                if row < parked.cursor:",
         "                if row <= parked.cursor:",
         "P2: after a restart the batch for which a stream was parked counts as confirmed",
+        BySimulator("published_unconfirmed"),
     ),
     Mutant(
-        "window-full-drops",
-        "core/producer.py",
-        "        return window.room(lane, row.size)",
-        "        if not window.room(lane, row.size):\n"
-        "            lane.next = row.id + 1\n"
+        "parked-stream-back-too-early",
+        "core/window.py",
+        "(lane.state is LaneState.FLOWING and lane.next >= self.main.next)",
+        "(lane.state is LaneState.FLOWING)",
+        "P2: a stream that was parked rejoins the others before it has caught up, and what lies "
+        "between is not sent",
+        ByTest(
+            "core/test_window.py::test_random_sites[0]",
+            "assert sorted(taken) == list(range(1, 61))",
+        ),
+    ),
+    Mutant(
+        "removed-message-counts-as-confirmed",
+        "sending/remains.py",
+        "                if unconfirmed(row.id):\n",
+        "                if unconfirmed(row.id) and len(spans) > 1:\n",
+        "P2: wait() returns for a message that was removed before any site had it",
+        ByTest(
+            "sending/test_receipts_random.py::test_receipts_say_what_is_so[0]",
+            "assert receipt.done == done",
+        ),
+    ),
+    Mutant(
+        "cut-batch-counts-as-sent",
+        "sending/remains.py",
+        "        found = stream.touched.missing(of.first_row, of.last_row)\n",
+        "        found = [(of.first_row, of.last_row)]\n        return found\n",
+        "P2: what remove() left behind a hole counts as published with what was before it",
+        ByTest(
+            "sending/test_receipts_random.py::test_receipts_say_what_is_so[1]",
+            "assert outcome(receipt",
+        ),
+    ),
+    Mutant(
+        "removed-by-site-not-told",
+        "sending/outcomes.py",
+        '            return "removed" if self._remains.unsent(messages, name) else "confirmed"',
+        '            return "confirmed"',
+        "P2: a receipt says that a site confirmed what was removed before it did",
+        ByTest(
+            "sending/test_receipts_random.py::test_receipts_say_what_is_so[0]",
+            'assert state == ("removed" if unsent.intersection(bodies) else "confirmed")',
+        ),
+    ),
+    Mutant(
+        "unproven-group-counts",
+        "core/presence.py",
+        "        return place in self._proven\n",
+        "        return True\n",
+        "P2: a confirm counts though a named group does not exist at the site",
+        ByTest(
+            "core/test_presence.py::test_each_kind_of_evidence_proves_its_group_alone[heard]",
+            "assert not presence.is_proven(G)",
+        ),
+    ),
+    Mutant(
+        "reason-16-outweighs-hearing",
+        "core/presence.py",
+        "        if place in self._heard and place not in self._shown:\n"
+        "            return False  # the broker is mistaken: some answer reason 16 though there "
+        "are subscribers\n",
+        "",
+        "P2: a broker that answers reason 16 wrongly has the outbox wait for a group that was heard",
+        ByTest(
+            "core/test_presence.py::test_a_group_that_was_heard_outweighs_a_broker_that_does_not_know_i"
+            "t[not_subscribed]",
+            "assert not getattr(presence, absent)(G)",
+        ),
+    ),
+    Mutant(
+        "proof-outlives-the-group",
+        "core/presence.py",
+        "        if self._proven.pop(place, None) is None:\n"
         "            return False\n"
-        "        return True",
-        "P7: a batch for which a site's window has no room is passed over",
+        "        self._changes.add(place)\n"
+        "        return True\n",
+        "        return False\n",
+        "P2: a group that was deleted at a broker counts as there",
+        ByTest(
+            "core/test_presence.py::test_what_was_stored_holds_until_it_is_refuted",
+            "assert presence.not_marked(H)",
+        ),
+    ),
+    Mutant(
+        "doubted-confirms-count",
+        "core/window.py",
+        "        (self.confirmed if flight.lane.unproven is None else "
+        "flight.lane.unproven).add(row_id, row_id)",
+        "        self.confirmed.add(row_id, row_id)",
+        "P2: what was confirmed before its group existed counts as confirmed",
+        ByTest(
+            "core/test_window_unseen.py::test_it_is_sent_once_and_does_not_count",
+            "assert list(site.window.confirmed) == [(2, 2), (4, 4)]",
+        ),
+    ),
+    Mutant(
+        "proven-too-soon",
+        "core/window.py",
+        "        if not lane.trusted or lane.flights or lane.unproven is None:\n"
+        "            return\n"
+        "        lane.next = lane.cursor",
+        "        if not lane.trusted or lane.unproven is None:\n"
+        "            return\n"
+        "        lane.next = lane.cursor",
+        "P2: what was in flight when a group was created counts, though it may have reached the "
+        "broker before",
+        ByTest(
+            "core/test_window_unseen.py::test_once_proven_all_of_it_goes_again_in_order",
+            "assert len(site.arrived) == 3",
+        ),
+    ),
+    Mutant(
+        "unsigned-mark-trusted",
+        "sending/proving.py",
+        "                genuine = is_mark(shown, created_address(*place), self._keys)\n",
+        "                genuine = is_mark(shown, created_address(*place), None)\n",
+        "P2: with keys, anybody's retained message proves that a group exists",
+        ByTest(
+            "sending/test_unseen.py::test_with_keys_a_mark_has_to_be_signed[told-False]",
+            'wait_for(lambda: set(receipt.sites.values()) == {"unseen"})',
+            "Unmet",
+        ),
+    ),
+    Mutant(
+        "groups-not-probed",
+        "transport/mqtt_groups.py",
+        "                self._results[binding] = Evidence.NOT_SUBSCRIBED if puback.unmatched else "
+        "Evidence.SUBSCRIBED",
+        "                self._results[binding] = Evidence.SUBSCRIBED",
+        "P2: a broker that says that nobody subscribes is taken to say the opposite",
+        ByTest(
+            "transport/test_mqtt_groups.py::TestScripted::test_a_broker_that_says_so_of_everybody",
+            "wait_for(lambda: latest(events, B) is Evidence.NOT_SUBSCRIBED",
+            "Unmet",
+        ),
     ),
     # -- P3: first in, first out ----------------------------------------------------------------------------
+    Mutant(
+        "number-used-twice",
+        "store/outbox.py",
+        "            self._by_id[stream_id].next_seq = last + 1\n",
+        "            self._by_id[stream_id].next_seq = last\n",
+        "P3: two messages have one identity",
+        BySimulator("corrupt"),
+    ),
     Mutant(
         "prev-forgotten",
         "sending/packing.py",
         "            seq,\n            stream.prev,\n",
         "            seq,\n            None,\n",
         "P3: batches do not say which epoch came before",
+        BySimulator("false_alarm"),
     ),
     Mutant(
         "prev-is-the-first",
@@ -176,6 +366,7 @@ MUTANTS = (
         "WHERE stream_id = ? AND epoch < ? ORDER BY epoch DESC LIMIT 1",
         "WHERE stream_id = ? AND epoch < ? ORDER BY epoch LIMIT 1",
         "P3: batches name the first epoch of all as the one before",
+        BySimulator("checker/wrong_prev", "false_alarm"),
     ),
     Mutant(
         "chain-keeps-first-end",
@@ -183,6 +374,7 @@ MUTANTS = (
         " ON CONFLICT (stream_id, epoch) DO UPDATE SET last = excluded.last",
         " ON CONFLICT (stream_id, epoch) DO NOTHING",
         "P3, P5: an epoch's end is remembered as that of its first batch",
+        BySimulator("checker/wrong_prev", "false_alarm"),
     ),
     Mutant(
         "epoch-from-the-clock-alone",
@@ -190,6 +382,10 @@ MUTANTS = (
         "                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)",
         "                self.epoch = wall_ms",
         "P3: when the wall clock was set back a later epoch has a lower number",
+        ByTest(
+            "store/test_outbox.py::TestEpochs::test_each_opening_is_a_new_one",
+            "assert epochs[0] < epochs[1] < epochs[2] < epochs[3]",
+        ),
     ),
     Mutant(
         "epoch-not-raised",
@@ -197,6 +393,10 @@ MUTANTS = (
         "                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)",
         "                self.epoch = max(stored, wall_ms)",
         "P3: an outbox that is opened after the clock was set back uses its epoch again",
+        ByTest(
+            "store/test_outbox.py::TestEpochs::test_each_opening_is_a_new_one",
+            "assert epochs[0] < epochs[1] < epochs[2] < epochs[3]",
+        ),
     ),
     Mutant(
         "hole-passed",
@@ -206,6 +406,7 @@ MUTANTS = (
         "        run = self.held.run_from(head)\n"
         "        return None if run is None else (head, run)",
         "P3, P5: what has arrived is handed out though something before it is missing",
+        BySimulator("skipped", "out_of_order"),
     ),
     Mutant(
         "epoch-left-with-a-gap",
@@ -213,13 +414,17 @@ MUTANTS = (
         "        if target is None and later is not None:",
         "        if later is not None and (target is None or joint.kind is LinkKind.ENDS):",
         "P3, P5: the next epoch is entered though the tail of the one before is missing",
+        BySimulator("let_go_unsafe", "skipped", "lost"),
     ),
     Mutant(
         "failed-message-overtaken",
         "core/delivery.py",
-        "        if not known.retry.empty:\n            if now < state.retry_at:\n                return None, False\n",
+        "        if not known.retry.empty:\n"
+        "            if now < state.retry_at:\n"
+        "                return None, False\n",
         "        if not known.retry.empty and now >= state.retry_at:\n",
         "P3: while a message whose handling raised waits to be handed out again, later ones are handed out",
+        BySimulator("out_of_order"),
     ),
     Mutant(
         "chunk-goes-on-after-failure",
@@ -227,125 +432,7 @@ MUTANTS = (
         "        if seq > self.last or self.abandoned:\n            return None",
         "        if seq > self.last:\n            return None",
         "P3: when handling a message raises, those behind it are handed out before it comes again",
-    ),
-    # -- P4: once -------------------------------------------------------------------------------------------
-    Mutant(
-        "repeat-not-flagged",
-        "receiving/restore.py",
-        "    known.redelivered_below = row.high_water\n",
-        "",
-        "P4: what comes again after a crash is not flagged",
-    ),
-    Mutant(
-        "high-water-not-stored",
-        "store/inbox.py",
-        '" high_water = excluded.high_water, settled = excluded.settled, last = excluded.last,"',
-        '" settled = excluded.settled, last = excluded.last,"',
-        "P4: a commit does not say up to where messages may have been handed out, so repeats are not flagged",
-    ),
-    Mutant(
-        "clean-stop-forgets-the-open-ones",
-        "core/snapshots.py",
-        "            high = known.cursor if entered else 0",
-        "            high = known.position if entered else 0",
-        "P4: what was handed out and not acknowledged when a consumer was closed comes again without a flag",
-    ),
-    Mutant(
-        "dedupe-forgets-settled",
-        "core/reorder.py",
-        "        if not self.settled.empty:\n"
-        "            new = [part for span in new for part in self.settled.missing(*span)]\n"
-        "        for span in new:\n",
-        "        for span in new:\n",
-        "P4: a duplicate of what was acknowledged out of order is handed out again",
-    ),
-    Mutant(
-        "settled-ranges-not-stored",
-        "core/snapshots.py",
-        "known.position, high, list(known.settled), known.last",
-        "known.position, high, [], known.last",
-        "P4: what was acknowledged out of order comes again after a crash",
-    ),
-    Mutant(
-        "finished-epochs-forgotten",
-        "receiving/commits.py",
-        "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished],",
-        "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished[:-1]],",
-        "P4, P9: after a restart it is not known any more that the latest epoch was finished",
-    ),
-    Mutant(
-        "full-disk-counts-as-success",
-        "receiving/commits.py",
-        "            self._failed(plan, error)\n            return False\n",
-        "            self._failed(plan, error)\n",
-        "P4, P5: what could not be committed counts as durable, and brokers may forget it",
-    ),
-    Mutant(
-        "durable-before-commit",
-        "receiving/commits.py",
-        "        self._fill(batch, snapshot, pending, entries)\n        batch.entries += [",
-        "        self._fill(batch, snapshot, pending, entries)\n        self.synced = sync\n        batch.entries += [",
-        "P4: ack(durable=True) returns before the commit",
-    ),
-    Mutant(
-        "lease-not-checked",
-        "receiving/state.py",
-        "        return not self.standing_by and self.clock() < self.lease.until",
-        "        return not self.standing_by",
-        "P4: a consumer that was stopped wakes up and hands out though another one has taken over",
-    ),
-    Mutant(
-        "takeover-not-flagged",
-        "core/stream.py",
-        "            known.redelivered_below = max(known.redelivered_below, self.high_water)",
-        "            known.redelivered_below = max(known.redelivered_below, 0)",
-        "P4: a standby that takes over hands out again without a flag what the other had handed out",
-    ),
-    # -- P5: no silent loss ---------------------------------------------------------------------------------
-    Mutant(
-        "consumer-cursor-too-far",
-        "core/snapshots.py",
-        "        epochs.append(EpochChange(known, known.position, high,",
-        "        epochs.append(EpochChange(known, known.cursor, high,",
-        "P5: what was handed out counts as acknowledged after a crash",
-    ),
-    Mutant(
-        "acknowledged-before-commit",
-        "core/reorder.py",
-        "        first = max(first, self.safe_position)\n        if first > last:\n            return True",
-        "        first = max(first, self.cursor)\n        if first > last:\n            return True",
-        "P5: the broker is told that a message is safe before its acknowledgement is committed",
-    ),
-    Mutant(
-        "unsafe-duplicate-acknowledged",
-        "core/arrivals.py",
-        "release=not new and not late and known.is_safe(first, last))",
-        "release=not new and not late)",
-        "P5: the broker may forget a duplicate though the first copy is only in memory",
-    ),
-    Mutant(
-        "held-frame-dropped",
-        "store/inbox.py",
-        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
-        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position)",
-        "P5: the inbox deletes the batch that ends with the next message",
-    ),
-    Mutant(
-        "taken-and-not-given",
-        "receiving/engine.py",
-        "            if unused is not None:\n",
-        "            if unused is not None and not chunk.abandoned:\n",
-        "P5: messages behind one whose handling raised count as handed out",
-    ),
-    Mutant(
-        "gap-skipped-without-a-word",
-        "core/passage.py",
-        "        declare(core, state, gap, now)\n        return\n    if core.rules.hold_gaps:",
-        "        known.settle(first, last or known.highest)\n"
-        "        follow(core, state, now)\n"
-        "        return\n"
-        "    if core.rules.hold_gaps:",
-        'P5: with on_gap="skip" a gap is passed without being declared',
+        BySimulator("out_of_order"),
     ),
     Mutant(
         "late-message-delivered",
@@ -356,6 +443,272 @@ MUTANTS = (
         "            known.place_at(span[0])\n"
         "    new",
         "P3: what comes after its gap was declared is handed out behind later messages",
+        BySimulator("redelivered_after_ack", "out_of_order", "delivered_after_gap"),
+    ),
+    Mutant(
+        "epoch-not-raised-on-restore",
+        "core/fence.py",
+        "            return Verdict.RENUMBER if self.above else Verdict.SEND",
+        "            return Verdict.SEND",
+        "P3, P5: an outbox that was restored publishes behind what groups have entered",
+        ByTest(
+            "core/test_fence.py::test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time",
+            "assert gate.verdict(1.4) is Verdict.RENUMBER",
+        ),
+    ),
+    Mutant(
+        "failed-message-overtaken-by-an-epoch",
+        "core/delivery.py",
+        "            if now < state.retry_at:\n                return None, False\n",
+        "            if now < state.retry_at:\n                continue\n",
+        "P3: while a message whose handling raised waits, those of the next epoch are handed out",
+        BySimulator("out_of_order"),
+    ),
+    Mutant(
+        "dropped-message-passed",
+        "transport/mqtt_inflow.py",
+        "        return not self.dropped\n",
+        "        return held.bytes + size <= HELD_BYTES\n",
+        "P3, P5: behind a message that was not taken later ones are, and their acknowledgements cover it",
+        ByTest(
+            "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
+            "assert not inflow.admits(0)",
+        ),
+    ),
+    Mutant(
+        "quarantine-overtaken",
+        "receiving/sites.py",
+        "        if stream not in shared.core.streams and shared.quarantine.waits(stream):\n"
+        "            # What came before it is there. Were it taken in first, the stream might "
+        "begin with it.\n"
+        "            self._refuse(delivery, frame, stream)\n"
+        "            return False\n",
+        "",
+        "P3: a stream begins with what arrives, though what came before that waits in the quarantine",
+        ByTest(
+            "receiving/test_many_streams.py::test_a_stream_begins_with_what_is_in_quarantine[message]",
+            "assert bench.engine.shared.core.streams == {}",
+        ),
+    ),
+    Mutant(
+        "far-claim-believed-at-once",
+        "core/fence.py",
+        "        return not self._trusts and epoch > max(wall_ms, self.epoch) + FAR_MS",
+        "        return False",
+        "P3: one made-up state sends a producer's epochs far ahead",
+        ByTest(
+            "core/test_fence.py::test_one_made_up_state_with_a_far_epoch_costs_a_moment",
+            "assert gate.verdict(5.1) is Verdict.SEND",
+        ),
+    ),
+    # -- P4: once -------------------------------------------------------------------------------------------
+    Mutant(
+        "repeat-not-flagged",
+        "receiving/restore.py",
+        "    known.redelivered_below = row.high_water\n",
+        "",
+        "P4: what comes again after a crash is not flagged",
+        BySimulator("duplicate"),
+    ),
+    Mutant(
+        "high-water-not-stored",
+        "store/inbox.py",
+        '" high_water = excluded.high_water, settled = excluded.settled, last = excluded.last,"',
+        '" settled = excluded.settled, last = excluded.last,"',
+        "P4: a commit does not say up to where messages may have been handed out, so repeats are not flagged",
+        BySimulator("duplicate"),
+    ),
+    Mutant(
+        "clean-stop-forgets-the-open-ones",
+        "core/snapshots.py",
+        "            high = known.cursor if entered else 0",
+        "            high = known.position if entered else 0",
+        "P4: what was handed out and not acknowledged when a consumer was closed comes again without a flag",
+        BySimulator("duplicate"),
+    ),
+    Mutant(
+        "dedupe-forgets-settled",
+        "core/reorder.py",
+        "        if not self.settled.empty:\n"
+        "            new = [part for span in new for part in self.settled.missing(*span)]\n"
+        "        for span in new:\n",
+        "        for span in new:\n",
+        "P4: a duplicate of what was acknowledged out of order is handed out again",
+        BySimulator("redelivered_after_ack", "duplicate"),
+    ),
+    Mutant(
+        "settled-ranges-not-stored",
+        "core/snapshots.py",
+        "known.position, high, list(known.settled), known.last",
+        "known.position, high, [], known.last",
+        "P4: what was acknowledged out of order comes again after a crash",
+        BySimulator("redelivered_after_ack"),
+    ),
+    Mutant(
+        "finished-epochs-forgotten",
+        "receiving/commits.py",
+        "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished],",
+        "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished[:-1]],",
+        "P4, P9: after a restart it is not known any more that the latest epoch was finished",
+        BySimulator("false_gap", "redelivered_after_ack", "checker/phantom_gap"),
+    ),
+    Mutant(
+        "full-disk-counts-as-success",
+        "receiving/commits.py",
+        "            self._failed(plan, error)\n            return False\n",
+        "            self._failed(plan, error)\n            left = Left([], [])\n",
+        "P4, P5: what could not be committed counts as durable, and brokers may forget it",
+        ByTest(
+            "receiving/test_failed_commits.py::test_what_a_failed_commit_should_have_held_stays_at_its_broker",
+            'assert bench.queued()["dc1"] == 1',
+        ),
+    ),
+    Mutant(
+        "durable-before-commit",
+        "receiving/commits.py",
+        "        self._fill(batch, snapshot, pending, entries)\n        batch.entries += [",
+        "        self._fill(batch, snapshot, pending, entries)\n"
+        "        self.synced = sync\n"
+        "        batch.entries += [",
+        "P4: ack(durable=True) returns before the commit",
+        BySimulator("redelivered_after_ack"),
+    ),
+    Mutant(
+        "lease-not-checked",
+        "receiving/state.py",
+        "        return not self.standing_by and self.clock() < self.lease.until",
+        "        return not self.standing_by",
+        "P4: a consumer that was stopped wakes up and hands out though another one has taken over",
+        BySimulator("redelivered_after_ack", "two_readers", "duplicate"),
+    ),
+    Mutant(
+        "takeover-not-flagged",
+        "core/stream.py",
+        "            known.redelivered_below = max(known.redelivered_below, self.high_water)",
+        "            known.redelivered_below = max(known.redelivered_below, 0)",
+        "P4: a standby that takes over hands out again without a flag what the other had handed out",
+        BySimulator("duplicate"),
+    ),
+    Mutant(
+        "doubt-forgotten",
+        "receiving/restore.py",
+        "    state.doubt = None if history.doubt is None else Doubt(*history.doubt)",
+        "    state.doubt = None",
+        "P4: a standby that took over and was killed hands out without a flag what the one before "
+        "had handed out",
+        ByTest(
+            "receiving/test_succession.py::test_that_another_may_have_handed_out_more_outlives_a_kill[a"
+            "mqp-after taking over]",
+            "assert [(m.epoch, m.redelivered) for m in got][-10:] == [(epoch, True)] * 10",
+        ),
+    ),
+    Mutant(
+        "failed-commit-forgotten",
+        "core/consumer.py",
+        "            self._dirty[change.state.stream] = change.state\n            was_not_committed(change)",
+        "            was_not_committed(change)",
+        "P4: what a commit that failed should have held is left out of the next one, and counts as durable",
+        ByTest(
+            "core/test_consumer.py::test_deliveries_are_released_only_by_the_commit_that_makes_them_safe",
+            'assert sorted(map(str, commit(run.core))) == ["1"',
+        ),
+    ),
+    Mutant(
+        "retired-stream-begins-anew",
+        "receiving/loading.py",
+        "                        core.restore_retired(restored(row), now)\n",
+        "                        pass\n",
+        "P4: a stream that left memory begins anew, and what it was given comes again",
+        ByTest(
+            "receiving/test_many_streams.py::test_a_restart_loads_only_what_is_not_settled[False]",
+            'assert got == {f"p{number}": [1, 2] for number in range(STREAMS)}',
+        ),
+    ),
+    Mutant(
+        "recording-taken-for-new",
+        "core/joining.py",
+        "    proven = state.proof is not None or not core.rules.signed\n",
+        "    proven = True\n",
+        "P4: what is sent again to a new group is delivered as new",
+        ByTest(
+            "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-answers-backlog]",
+            "assert unflagged == new",
+        ),
+    ),
+    Mutant(
+        "unproven-not-flagged",
+        "core/joining.py",
+        '        if before is None:\n            state.doubt = Doubt(0)\n        return "unproven"',
+        '        return "unproven"',
+        "P4: what no producer answers for is delivered without the flag",
+        ByTest(
+            "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-silent-backlog]",
+            "assert set(given) <= group.flagged",
+        ),
+    ),
+    Mutant(
+        "handed-out-before-reserved",
+        "core/delivery.py",
+        "    last = min(last, known.high_water - 1)\n    if last < first:\n        return None, True\n",
+        "",
+        "P4: messages are handed out before a commit says that they may have been, so that a kill "
+        "has them come again unflagged",
+        ByTest(
+            "e2e/test_killed_handlers.py::test_what_a_killed_handler_was_given_comes_again_with_the_flag",
+            "assert all(flagged[number] for number in given)",
+        ),
+    ),
+    # -- P5: no silent loss ---------------------------------------------------------------------------------
+    Mutant(
+        "consumer-cursor-too-far",
+        "core/snapshots.py",
+        "        epochs.append(EpochChange(known, known.position, high,",
+        "        epochs.append(EpochChange(known, known.cursor, high,",
+        "P5: what was handed out counts as acknowledged after a crash",
+        BySimulator("redelivered_after_ack", "lost", "let_go_unsafe", "skipped"),
+    ),
+    Mutant(
+        "acknowledged-before-commit",
+        "core/reorder.py",
+        "        first = max(first, self.safe_position)\n        if first > last:\n            return True",
+        "        first = max(first, self.cursor)\n        if first > last:\n            return True",
+        "P5: the broker is told that a message is safe before its acknowledgement is committed",
+        BySimulator("let_go_unsafe"),
+    ),
+    Mutant(
+        "unsafe-duplicate-acknowledged",
+        "core/arrivals.py",
+        "release=not new and not late and known.is_safe(first, last))",
+        "release=not new and not late)",
+        "P5: the broker may forget a duplicate though the first copy is only in memory",
+        BySimulator("let_go_unsafe"),
+    ),
+    Mutant(
+        "held-frame-dropped",
+        "store/inbox.py",
+        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
+        "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position)",
+        "P5: the inbox deletes the batch that ends with the next message",
+        BySimulator("lost", "stalled", "let_go_unsafe"),
+    ),
+    Mutant(
+        "taken-and-not-given",
+        "receiving/engine.py",
+        "            if unused is not None:\n",
+        "            if unused is not None and not chunk.abandoned:\n",
+        "P5: messages behind one whose handling raised count as handed out",
+        BySimulator("stalled", "skipped"),
+    ),
+    Mutant(
+        "gap-skipped-without-a-word",
+        "core/passage.py",
+        "        declare(core, state, gap, now)\n        return\n    if core.rules.hold_gaps:",
+        "        known.settle(first, last or known.highest)\n"
+        "        follow(core, state, now)\n"
+        "        return\n"
+        "    if core.rules.hold_gaps:",
+        'P5: with on_gap="skip" a gap is passed without being declared',
+        BySimulator("skipped", "stalled"),
     ),
     Mutant(
         "gap-clock-not-restarted",
@@ -364,6 +717,10 @@ MUTANTS = (
         "        self.elapsed = self.saved = self.waited = 0.0\n",
         "        before, self.target = self.target, target\n",
         "P5: a gap expires early, since its clock goes on where the one of the gap before it stopped",
+        ByTest(
+            "core/test_gaps.py::test_another_gap_starts_at_zero_and_the_same_goes_on",
+            "assert (clock.elapsed, clock.waited) == (0.0, 0.0)",
+        ),
     ),
     Mutant(
         "gap-expires-while-stopped",
@@ -371,6 +728,10 @@ MUTANTS = (
         "            step = min(max(0.0, now - self._at), MAX_STEP_S)",
         "            step = max(0.0, now - self._at)",
         "P5: a gap expires while its consumer's process is stopped",
+        ByTest(
+            "core/test_gaps.py::test_one_step_counts_at_most_a_second",
+            "assert clock.tick(10_000.0, True) == 1.0",
+        ),
     ),
     Mutant(
         "gap-expires-while-cut-off",
@@ -378,6 +739,10 @@ MUTANTS = (
         "    running = idle and counts\n",
         "    running = idle\n",
         "P5: a gap expires while its consumer is connected to no site",
+        ByTest(
+            "core/test_consumer.py::test_no_gap_expires_while_no_site_is_connected",
+            "assert run.core.streams[STREAM].gap is None",
+        ),
     ),
     Mutant(
         "joined-where-it-arrives",
@@ -385,6 +750,7 @@ MUTANTS = (
         "    return lowest.epoch, 0, first - 1\n",
         "    join(core, state, lowest, first)\n    return None\n",
         "P5: a group takes what it lacks from before its first delivery for older than itself",
+        BySimulator("lost", "checker/lost"),
     ),
     Mutant(
         "tail-not-believed",
@@ -392,6 +758,7 @@ MUTANTS = (
         "            known.announced = max(known.announced, last)\n",
         "            known.announced = max(known.announced, min(last, known.arrived))\n",
         "P5: what a producer says about the end of a stream is not believed, so a lost tail is never missed",
+        BySimulator("stalled"),
     ),
     Mutant(
         "damaged-body-trusted",
@@ -399,6 +766,11 @@ MUTANTS = (
         "        return len(body) == self.envelope.body_size and zlib.crc32(body) == self.envelope.body_crc",
         "        return len(body) == self.envelope.body_size",
         "P5: a body whose checksum does not match is handed out",
+        ByTest(
+            "wire/test_data.py::TestDamage::test_every_single_bit_flipped[False]",
+            "with pytest.raises(data.FrameError) as caught:",
+            "Failed",
+        ),
     ),
     Mutant(
         "dead-letter-lost",
@@ -406,6 +778,11 @@ MUTANTS = (
         "        self.dead[:0] = earlier.dead\n",
         "",
         "P5: a message that was given up while the disk was full is nowhere",
+        ByTest(
+            "receiving/test_failed_commits.py::test_a_dead_letter_that_a_failed_commit_should_have_held"
+            "_is_in_the_next",
+            "assert [letter.seq for letter in read_dead_letters(bench.path)] == [1]",
+        ),
     ),
     Mutant(
         "unsigned-frame-trusted",
@@ -413,7 +790,338 @@ MUTANTS = (
         '    if envelope.key_id is None or envelope.signature is None:\n        raise FrameError("unsigned")',
         "    if envelope.key_id is None or envelope.signature is None:\n        return",
         "P5: with keys configured a batch without a signature is handed out",
+        ByTest(
+            "wire/test_signatures.py::TestBatches::test_unsigned_and_half_signed_ones_are_refused",
+            "with pytest.raises(FrameError) as raised:",
+            "Failed",
+        ),
     ),
+    Mutant(
+        "prev-last-ignored",
+        "core/chain.py",
+        "    return Link(LinkKind.ENDS, last=prev.last)",
+        "    return Link(LinkKind.ENDS, last=known.highest)",
+        "P5: an epoch counts as complete when what is known of it has arrived",
+        ByTest(
+            "core/test_chain.py::test_links[prev1-LinkKind.ENDS-25]",
+            "assert (found.kind, found.last) == (kind, last)",
+        ),
+    ),
+    Mutant(
+        "damaged-envelope-trusted",
+        "wire/data.py",
+        "    if zlib.crc32(packed) != crc:",
+        "    if len(packed) != size:",
+        "P5: an envelope whose checksum does not match is believed",
+        ByTest(
+            "wire/test_data.py::TestDamage::test_every_single_bit_flipped[False]",
+            "with pytest.raises(data.FrameError) as caught:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "gap-expires-while-busy",
+        "core/ticking.py",
+        "    running = idle and counts\n",
+        "    running = counts\n",
+        "P5: a gap's time begins while messages before it are still being handled",
+        ByTest(
+            "core/test_consumer.py::test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with",
+            "assert state.gap is None",
+        ),
+    ),
+    Mutant(
+        "silent-when-one-group-has-it",
+        "core/groups.py",
+        "        return all(member.position >= tail for member in members.values())",
+        "        return any(member.position >= tail for member in members.values())",
+        "P5: a producer announces a tail no more once one of its groups has it",
+        ByTest(
+            "core/test_groups.py::test_settled_needs_all_groups_named_or_heard",
+            "assert not made.settled(ORDERS)",
+        ),
+    ),
+    Mutant(
+        "taken-counts-as-given",
+        "receiving/engine.py",
+        "            if unused is not None:\n",
+        "            if unused is not None and chunk.abandoned:\n",
+        "P5: messages that were taken and not given to the application count as handed out",
+        BySimulator("stalled", "skipped", "lost"),
+    ),
+    Mutant(
+        "part-counts-as-whole",
+        "receiving/lane.py",
+        "        contents, size = _Contents(frame), len(frame.data)\n",
+        "        contents, size = _Contents(frame), len(frame.data)\n"
+        "        spans = [(spans[0][0], spans[-1][1])]\n",
+        "P5: where parts of a frame have come from another site, what lies between them counts as held",
+        ByTest(
+            "receiving/test_engine.py::test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own",
+            "assert 99 * 100 < bench.inbox.held_bytes < 99 * 120",
+        ),
+    ),
+    Mutant(
+        "frame-dropped-with-a-part",
+        "receiving/lane.py",
+        "        while done < len(holdings) and holdings[done].last < position:",
+        "        while done < len(holdings) and holdings[done].first < position:",
+        "P5: a frame leaves memory though only a part of it is settled",
+        ByTest(
+            "receiving/test_engine.py::test_a_frame_stays_in_memory_until_all_of_it_is_settled",
+            "item = self.engine.take",
+            "StoreCorrupt",
+        ),
+    ),
+    Mutant(
+        "full-window-drops-control-frames",
+        "transport/mqtt_inflow.py",
+        "        if self.dropped or (len(held) >= self._window and held.bytes + size > HELD_BYTES):",
+        "        if self.dropped or len(held) >= self._window:",
+        "P5: beyond its window an MQTT site takes nothing, though there is room in memory, and "
+        "what a stream waits for may be among that",
+        ByTest(
+            "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
+            "assert inflow.admits(0)",
+        ),
+    ),
+    Mutant(
+        "gap-expires-while-the-inbox-is-full",
+        "receiving/fullness.py",
+        "        if now - self._short_at > LOOK_EVERY_S:\n            return False\n",
+        "        return False\n",
+        "P5: a gap expires while the application keeps the inbox full, though what is missing may "
+        "wait at a broker",
+        ByTest(
+            "receiving/test_full_inbox.py::test_no_gap_expires_while_the_application_keeps_the_inbox_full",
+            "assert isinstance(item, Chunk), item",
+        ),
+    ),
+    Mutant(
+        "coroutine-handler-accepted",
+        "arguments.py",
+        '        if inspect.iscoroutinefunction(one) or hasattr(one, "_is_coroutine"):  # the '
+        "latter: a mock\n"
+        '            return "a coroutine function (async def)"\n',
+        "",
+        "P5: run(async_handler) acknowledges every message, and the handler never runs",
+        ByTest(
+            "receiving/test_handlers.py::test_functions_whose_body_would_not_run_are_refused[coroutine "
+            "function]",
+            "with pytest.raises(ConfigError, match=name):",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "awaitable-result-ignored",
+        "arguments.py",
+        "    if inspect.iscoroutine(result) or inspect.isgenerator(result):\n"
+        "        result.close()  # else Python warns of it, later and elsewhere\n"
+        "    elif not (inspect.isawaitable(result) or inspect.isasyncgen(result)):\n"
+        "        return None\n",
+        "    return None\n",
+        "P5: a handler that returns an awaitable has its message acknowledged, and it never runs",
+        ByTest(
+            "receiving/test_handlers.py::test_callbacks_that_return_what_nobody_runs_are_reported",
+            "wait_for(lambda: told",
+            "Unmet",
+        ),
+    ),
+    Mutant(
+        "refused-stream-acknowledged",
+        "receiving/sites.py",
+        "        if arrival.refused:\n"
+        "            self._refuse(delivery, frame, stream)\n"
+        "        elif arrival.deferred:\n"
+        "            self._deferred",
+        "        if arrival.refused:\n"
+        "            return True\n"
+        "        elif arrival.deferred:\n"
+        "            self._deferred",
+        "P5: messages of streams beyond max_streams are acknowledged, and are gone",
+        ByTest(
+            "receiving/test_many_streams.py::test_beyond_the_hard_limit_messages_wait_until_it_is_raised",
+            'assert sorted(got) == [f"p{number}" for number in range(8)]',
+        ),
+    ),
+    Mutant(
+        "gap-expires-though-in-quarantine",
+        "core/ticking.py",
+        "        if _is_kept(state, kept):\n"
+        "            clock.rewind()\n"
+        "            return now + POLL_S\n"
+        "        expire",
+        "        expire",
+        "P5: a gap expires though what is missing is in the quarantine",
+        ByTest(
+            "receiving/test_many_streams.py::test_a_gap_does_not_expire_while_what_is_missing_is_in_quarantine",
+            "assert bench.take() == []",
+        ),
+    ),
+    Mutant(
+        "hold-not-reported",
+        "core/passage.py",
+        "        core.held_up.append(gap)\n",
+        "",
+        "P5: that a stream is held, and by which gap, is told to nobody",
+        ByTest(
+            "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
+            "assert [type(error) for error in errors] == [GapHeld]",
+        ),
+    ),
+    Mutant(
+        "hold-ends-never",
+        "core/passage.py",
+        "    hold = state.hold\n    hold.by = None\n",
+        "    hold = state.hold\n",
+        "P5: a stream that was held does not go on when the messages arrive",
+        ByTest(
+            "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
+            "assert not is_held(bench)",
+        ),
+    ),
+    Mutant(
+        "held-gap-skipped",
+        "core/passage.py",
+        "        elif state.hold.by is None:\n            _hold(core, state, gap)\n",
+        "        else:\n            declare(core, state, gap, now)\n",
+        'P5: with on_gap="hold" a gap is passed when its time is over',
+        ByTest(
+            "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
+            "assert bench.take() == []",
+        ),
+    ),
+    Mutant(
+        "acceptance-not-stored",
+        "receiving/commits.py",
+        "            [(state.current.epoch, *span) for span in state.accepted] if state.current is "
+        "not None else [],",
+        "            [],",
+        "P5: what an operator accepted is forgotten by a crash",
+        ByTest(
+            "receiving/test_holds.py::test_what_was_accepted_behind_unacknowledged_messages_outlives_a_crash",
+            "assert seqs(bench.take()) == [1, 2, 5, 6]",
+        ),
+    ),
+    Mutant(
+        "hold-ends-the-run",
+        "core/passage.py",
+        "    if core.rules.hold_gaps:",
+        "    if core.rules.hold_gaps and False:",
+        "P5: with the default one stream's gap stops all of them",
+        ByTest(
+            "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
+            "assert isinstance(item, Chunk), item",
+        ),
+    ),
+    Mutant(
+        "past-epoch-acknowledged-before-commit",
+        "core/arrivals.py",
+        "        if state.history_is_safe:\n            return Arrival(release=True)",
+        "        if state is not None:\n            return Arrival(release=True)",
+        "P5: a duplicate of an epoch whose end is not on disk is acknowledged to its broker",
+        ByTest(
+            "core/test_let_go.py::test_a_duplicate_of_an_epoch_whose_end_is_not_on_disk_is_kept_until_it_is",
+            'assert not reader.receive("dc2", 10, 3, 5)',
+        ),
+    ),
+    Mutant(
+        "epoch-end-safe-before-commit",
+        "core/stream.py",
+        "        return not (self.history_changed or self.saving_history)",
+        "        return not self.history_changed",
+        "P5: an epoch's end counts as on disk while it is being written",
+        ByTest(
+            "core/test_let_go.py::test_so_is_one_that_arrives_while_that_is_being_written",
+            'assert not reader.receive("dc2", 10, 3, 5)',
+        ),
+    ),
+    Mutant(
+        "far-epoch-believed",
+        "core/horizon.py",
+        "        return epoch > self.limit(vouched)\n",
+        "        return False\n",
+        "P5: one forged packet with an epoch far ahead silences a producer for good",
+        ByTest(
+            "core/test_horizon.py::test_an_epoch_far_ahead_leaves_no_trace_and_has_its_producer_asked",
+            "assert group.take(FAR, 1, 1, Prev(NOW_MS, NOW_MS * 7, 3)).far",
+        ),
+    ),
+    Mutant(
+        "far-epoch-acknowledged",
+        "receiving/sites.py",
+        "            self.quarantine(delivery, frame, FAR_EPOCH, stream)\n            return False\n",
+        "            return True\n",
+        "P5: what is too far ahead is acknowledged away",
+        ByTest(
+            "receiving/test_far_epochs.py::test_forged_epochs_hold_up_nobody_and_are_acknowledged_only_"
+            "when_they_are_safe[173800000]",
+            "assert kept(bench) == [(epoch, 1, 1)]",
+        ),
+    ),
+    Mutant(
+        "horizon-learns-from-anybody",
+        "core/horizon.py",
+        "        if self._signed:\n            self._newest_ms = max(self._newest_ms, epoch, ts_us // 1000)",
+        "        self._newest_ms = max(self._newest_ms, epoch, ts_us // 1000)",
+        "P5: without keys, each forged frame raises what the next one may claim",
+        ByTest(
+            "core/test_horizon.py::test_no_number_of_forgeries_raises_the_horizon_without_keys",
+            "assert group.take(FAR, 1, 1).far",
+        ),
+    ),
+    Mutant(
+        "zero-secret-accepted",
+        "keys.py",
+        "    if not any(secret):\n"
+        '        raise ConfigError(f"the secret of key {number} is all zeros: use '
+        'secrets.token_bytes(32)")\n',
+        "",
+        "P5: a secret of zeros is accepted",
+        ByTest(
+            "test_secrets.py::test_a_mistyped_file_of_keys_is_refused_and_not_repeated[all zeros]",
+            "with pytest.raises(click.BadParameter) as raised:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "short-secret-accepted",
+        "keys.py",
+        "MIN_SECRET_BYTES = 16\n",
+        "MIN_SECRET_BYTES = 1\n",
+        "P5: a secret that can be guessed is accepted",
+        ByTest(
+            "test_keys.py::test_what_is_no_key_ring_is_refused[keys8-None-at least 16]",
+            "with pytest.raises(ConfigError, match=says) as raised:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "open-keys-file-accepted",
+        "keys.py",
+        "    if found.st_mode & 0o027:",
+        "    if found.st_mode & 0o002:",
+        "P5: a file of keys that everybody can read is accepted",
+        ByTest(
+            "test_secrets.py::test_a_file_of_keys_that_others_can_open_is_refused[420-False]",
+            'with pytest.raises(click.BadParameter, match="chmod 600") as raised:',
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "control-unheard-behind-a-full-window",
+        "transport/mqtt_receiver.py",
+        "            if control:\n                self._control.hear(publish)",
+        "            if control and not self._inflow.dropped:\n                self._control.hear(publish)",
+        "P5: behind messages that are not taken control frames are not heard either, and a reader "
+        "deposes itself",
+        ByTest(
+            "transport/test_mqtt_full_window.py::test_what_does_not_fit_comes_again[5]",
+            'wait_for(lambda: picky.say(GROUP, b"behind it all") and got.frames',
+            "Unmet",
+        ),
+    ),
+    # -- P6: end to end -------------------------------------------------------------------------------------
     Mutant(
         "forged-state-trusted",
         "wire/control.py",
@@ -421,8 +1129,13 @@ MUTANTS = (
         '        raise FrameError("forged", f"not signed with a trusted key {key_id!r} for this address")',
         "    ring.verifies(key_id, signature, _canonical(kind, address, key_id, body))",
         "P6: what somebody without the key says about a group is believed",
+        ByTest(
+            "wire/test_control.py::TestSignatures::test_frames_of_another_with_the_same_key_id_or_an_un"
+            "known_key_are_refused",
+            "with pytest.raises(FrameError) as raised:",
+            "Failed",
+        ),
     ),
-    # -- P6: end to end -------------------------------------------------------------------------------------
     Mutant(
         "released-before-consumed",
         "core/producer.py",
@@ -430,6 +1143,7 @@ MUTANTS = (
         "            full, partly = _within(full, consumed), _within(partly, consumed)\n",
         "",
         "P6: messages leave the outbox though a group has not acknowledged them",
+        BySimulator("stalled", "lost_held"),
     ),
     Mutant(
         "fastest-group-decides",
@@ -437,6 +1151,7 @@ MUTANTS = (
         "        return min(named, key=lambda member: (member.position, member.group), default=None)",
         "        return max(named, key=lambda member: (member.position, member.group), default=None)",
         "P6: messages leave the outbox when one of their groups has acknowledged them",
+        BySimulator("stalled", "lost_held", "checker/released_unconsumed"),
     ),
     Mutant(
         "consumed-one-too-far",
@@ -444,6 +1159,7 @@ MUTANTS = (
         "            if position is not None and position <= (row.epoch, row.last):",
         "            if position is not None and position < (row.epoch, row.last):",
         "P6: a batch leaves the outbox though its last message is not acknowledged",
+        BySimulator("stalled", "lost_held"),
     ),
     Mutant(
         "repair-not-sent",
@@ -451,6 +1167,7 @@ MUTANTS = (
         "        if fresh and (told.wanted or told.missing):",
         "        if fresh and told.missing and not told.wanted:",
         "P6: what a group asks for is not sent again",
+        BySimulator("stalled"),
     ),
     Mutant(
         "held-range-understated",
@@ -458,21 +1175,336 @@ MUTANTS = (
         "    return min(oldest[1], last + 1) if epoch == oldest[0] else 1",
         "    return last + 1 if epoch == oldest[0] else 1",
         "P6: a producer says that it does not hold what it holds, so nobody asks for it",
+        BySimulator("stalled"),
     ),
-    # -- P7, P9 ---------------------------------------------------------------------------------------------
+    Mutant(
+        "asked-only-once",
+        "core/asking.py",
+        "    due = asking.asked_to is None or now >= asking.next_at\n",
+        "    due = asking.asked_to is None\n",
+        "P6: a request that was lost is not made again",
+        ByTest(
+            "core/test_status_asks.py::test_progress_ends_the_backoff",
+            "assert len(group.asked) - before >= 3",
+        ),
+    ),
+    Mutant(
+        "uncommitted-state-told",
+        "core/snapshots.py",
+        "    return Report(*state.committed, missing, tuple(state.declared), state.accepted_safe)",
+        "    return Report(\n        max(state.position, state.committed[0]),\n"
+        "        *state.committed[1:],\n        missing,\n        tuple(state.declared),\n"
+        "        state.accepted_safe,\n    )",
+        "P6: a group tells what it has acknowledged before that is committed",
+        ByTest(
+            "core/test_status_asks.py::test_a_report_holds_only_what_is_committed",
+            "assert core.report(STREAM).position == (10, 1)",
+        ),
+    ),
+    Mutant(
+        "repair-misses-the-middle",
+        "store/rewriting.py",
+        "    start = first if found is None else int(found)\n",
+        "    start = first\n",
+        "P6: a message in the middle of a batch is not found when a group asks for it",
+        ByTest(
+            "store/test_outbox_groups.py::TestNumbers::test_batches_by_number",
+            "assert [row.seq for row in find(stream, epoch, 4, 8, 10_000)] == [3, 5, 7]",
+        ),
+    ),
+    Mutant(
+        "newcomer-shares-the-blame",
+        "transport/mqtt_suspects.py",
+        "        if len(unanswered) == 1:\n            (address,) = unanswered\n",
+        "        for address in unanswered:\n",
+        "P6: a control address that a broker refuses has innocent ones quarantined with it",
+        ByTest(
+            "transport/test_mqtt_suspects.py::test_who_is_unanswered_with_others_is_suspected_and_not_condemned",
+            'assert not suspects.ended(["innocent", "newcomer"]',
+        ),
+    ),
+    Mutant(
+        "refused-address-tried-for-ever",
+        "transport/mqtt_suspects.py",
+        "            guilty = suspect.strikes >= STRIKES\n",
+        "            guilty = False\n",
+        "P6: a control address over which the connection ends is tried again and again",
+        ByTest(
+            "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
+            'assert suspects.ended(["newcomer"], "reset", 1.0)',
+        ),
+    ),
+    Mutant(
+        "coincidence-condemns",
+        "transport/mqtt_suspects.py",
+        "STRIKES = 2\n",
+        "STRIKES = 1\n",
+        "P6: a connection that is lost by coincidence has an address quarantined",
+        ByTest(
+            "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
+            'assert not suspects.ended(["newcomer"], "reset", 0.0)',
+        ),
+    ),
+    Mutant(
+        "later-batch-leaves-first",
+        "sending/retention.py",
+        "        if self._next[stream] != row.id:\n"
+        "            self.kept_back = True\n"
+        "            return False\n",
+        "",
+        "P6: batches leave the outbox while an earlier one of their stream stays",
+        ByTest(
+            "sending/test_leaving_in_order.py::test_what_is_confirmed_ahead_of_an_earlier_batch_stays_with_it",
+            "assert release(outbox, [2, 3, 4], [1], NOTHING) == [4]",
+        ),
+    ),
+    # -- P7: bounded ----------------------------------------------------------------------------------------
+    Mutant(
+        "window-full-drops",
+        "core/producer.py",
+        "        return window.room(lane, row.size)",
+        "        if not window.room(lane, row.size):\n"
+        "            lane.next = row.id + 1\n"
+        "            return False\n"
+        "        return True",
+        "P7: a batch for which a site's window has no room is passed over",
+        BySimulator("stalled"),
+    ),
     Mutant(
         "outbox-with-the-wrong-limit",
         "sending/admission.py",
         "        self.max_bytes = max_bytes\n",
         "        self.max_bytes = QUEUE_BYTES\n",
         "P7: an outbox takes more than max_bytes",
+        BySimulator("unbounded"),
     ),
+    Mutant(
+        "outbox-without-a-limit",
+        "sending/admission.py",
+        "            and self._stored + reserved + more <= self.max_bytes\n",
+        "",
+        "P7: a full outbox takes more",
+        ByTest(
+            "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
+            'assert not admission.reserve("b", 401)',
+        ),
+    ),
+    Mutant(
+        "whole-frame-stored-for-a-part",
+        "receiving/lane.py",
+        "        if (self.first, self.last) == (frame.envelope.seq, frame.envelope.last):\n"
+        "            return frame.data\n",
+        "        if frame.data:\n            return frame.data\n",
+        "P7: the inbox stores a whole frame again for each part of it",
+        ByTest(
+            "receiving/test_engine.py::test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own",
+            "assert 99 * 100 < bench.inbox.held_bytes < 99 * 120",
+        ),
+    ),
+    Mutant(
+        "full-inbox-not-reported",
+        "receiving/fullness.py",
+        "        self._shared.errors.append(error)\n",
+        "",
+        "P7: that an inbox is full, and which stream fills it, is told to nobody",
+        ByTest(
+            "receiving/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
+            "(error,) = [each for each in bench.engine.take_errors() if isinstance(each, InboxFull)]",
+            "ValueError",
+        ),
+    ),
+    Mutant(
+        "gap-blamed-on-the-handler",
+        "receiving/fullness.py",
+        '    return "gap" if idle and state.clock.target is not None else "handler"',
+        '    return "handler"',
+        "P7: an inbox that is full of messages behind a gap is blamed on the handler",
+        ByTest(
+            "receiving/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
+            "assert error.cause == cause",
+        ),
+    ),
+    Mutant(
+        "interrupted-waiter-stays",
+        "wakeup.py",
+        "                with contextlib.suppress(ValueError):\n                    self._locks.remove(lock)",
+        "                pass",
+        "P7: who was interrupted while it waited for room counts as waiting for ever",
+        ByTest(
+            "sending/test_interruptions.py::test_waking_while_waking[set-once more]",
+            "assert all(done)",
+        ),
+    ),
+    Mutant(
+        "reservation-forgotten",
+        "sending/admission.py",
+        "        reserved = sum(self._claims.values())\n        return (",
+        "        reserved = 0\n        return (",
+        "P7: what is accepted and not stored yet does not count against max_bytes",
+        ByTest(
+            "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
+            'assert not admission.reserve("b", 401)',
+        ),
+    ),
+    Mutant(
+        "reservation-not-looked-at-again",
+        "sending/admission.py",
+        "            if self._has_room():  # unless an interruption has taken it meanwhile\n"
+        "                return True\n"
+        "            del self._claims[claim]\n"
+        "            return False\n",
+        "            return True\n",
+        "P7: a signal handler that publishes takes room that its thread has taken already",
+        ByTest(
+            "sending/test_interruptions.py::test_room_that_is_asked_for_while_it_is_asked_for",
+            "assert engine.admission.used <= 6_000",
+        ),
+    ),
+    Mutant(
+        "reservation-not-given-back",
+        "sending/admission.py",
+        "        self.transfer(owner, 0)\n",
+        "        self._room.notify_all()\n",
+        "P7: what was not stored takes up room of the outbox for ever",
+        ByTest(
+            "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
+            "assert (admission.stored, admission.used) == (0, 100)",
+        ),
+    ),
+    Mutant(
+        "idle-streams-stay",
+        "receiving/loading.py",
+        "        if surplus >= 0:\n",
+        "        if surplus < 0:\n",
+        "P7: idle streams stay in memory for ever, until there are max_streams",
+        ByTest(
+            "receiving/test_many_streams.py::test_more_streams_than_memory_bears_are_delivered_once_and"
+            "_in_order",
+            "assert len(core.streams) + core.known_elsewhere == STREAMS",
+        ),
+    ),
+    Mutant(
+        "quarantine-without-a-limit",
+        "receiving/quarantine.py",
+        '        if not self._room.take(f"{reason} {site}", len(frame.data) + ROW_BYTES):\n'
+        "            return None\n",
+        "",
+        "P7: the quarantine grows without a limit",
+        ByTest(
+            "receiving/test_quarantine.py::test_a_full_quarantine_ends_reading_and_drops_nothing",
+            "assert 5 <= kept < 30",
+        ),
+    ),
+    Mutant(
+        "replayed-row-not-deleted",
+        "receiving/sites.py",
+        "        if arrival.release:\n            shared.pending.unquarantined.append(row.id)\n",
+        "",
+        "P7: what was replayed stays in the quarantine for ever",
+        ByTest(
+            "receiving/test_quarantine.py::test_a_second_replay_is_a_duplicate",
+            "assert bench.inbox.quarantine.select(Selection()) == []",
+        ),
+    ),
+    Mutant(
+        "columns-not-counted",
+        "wire/data.py",
+        "    if any(column is not None and _items(column) != count for column in (bodies, "
+        "own_keys, own_headers)):\n"
+        '        raise FrameError("undecodable", "the body does not hold as many messages as the '
+        'envelope says")\n',
+        "",
+        "P7: a frame of 600 bytes is decoded into a gigabyte",
+        ByTest(
+            "wire/test_bombs.py::test_a_body_that_claims_more_than_it_holds[empty bodies, received-plain]",
+            "with pytest.raises(FrameError) as caught:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "raw-size-not-bounded",
+        "wire/data.py",
+        "        if not trusted and max(len(body), envelope.raw_size) > envelope.count * "
+        "MAX_RECORD_BYTES:\n"
+        '            raise FrameError("undecodable", f"larger than {envelope.count} messages can be")\n',
+        "",
+        "P7: a body is decompressed beyond what its messages can take",
+        ByTest(
+            "wire/test_bombs.py::test_a_body_is_not_decompressed_beyond_what_its_messages_can_take",
+            "assert peak_of(lambda: refused(raw, limit=MAX_FRAME_BYTES)) < SLACK",
+        ),
+    ),
+    Mutant(
+        "announced-size-trusted",
+        "wire/data.py",
+        "        if announced not in (raw_size, zstandard.CONTENTSIZE_UNKNOWN):\n"
+        '            raise FrameError("undecodable", "not as large as the envelope says")\n',
+        "",
+        "P7: memory is allocated as zstd's header says, whatever the envelope says",
+        ByTest(
+            "wire/test_bombs.py::test_what_zstd_announces_is_bounded",
+            "assert peak_of(lambda raw=raw: refused(raw)) < len(raw) + SLACK # type: ignore[misc]",
+        ),
+    ),
+    Mutant(
+        "quadratic-buffering",
+        "transport/amqp_frames.py",
+        "            if len(self._rest) < self._needed:\n                return\n",
+        "",
+        "P7: a frame that comes in many pieces is copied anew with each",
+        ByTest(
+            "transport/test_amqp_frames.py::test_twice_the_bytes_are_twice_the_work[one large frame-7]",
+            "assert twice <= 2.1 * once",
+        ),
+    ),
+    Mutant(
+        "frame-limit-not-enforced",
+        "transport/amqp_frames.py",
+        "        if length > self.limit:\n"
+        '            raise ProtocolViolation(f"the broker sent a frame of {length} bytes; the '
+        'limit is {self.limit}")\n',
+        "",
+        "P7: whoever answers at a broker's address may send frames of 4 GiB before the login",
+        ByTest(
+            "transport/test_amqp_frames.py::test_limits_before_and_after_tune",
+            'with pytest.raises(ProtocolViolation, match="limit is 4096"):',
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "handshake-without-end",
+        "transport/amqp_frames.py",
+        "        if self.handshake_left is not None and self.handshake_left < 0:\n",
+        "        if self.limit < 0:\n",
+        "P7: whoever answers at a broker's address may send without end before the login",
+        ByTest(
+            "transport/test_amqp_frames.py::test_a_handshake_without_end[1]",
+            "assert taken <= MAX_HANDSHAKE_BYTES + chunk + len(HEARTBEAT)",
+        ),
+    ),
+    Mutant(
+        "full-quarantine-not-reported",
+        "receiving/sites.py",
+        "        self.shared.quarantine_is_full(reason, stream)\n        return False\n",
+        "        return True\n",
+        "P7: that the quarantine is full is told to nobody, and reading goes on",
+        ByTest(
+            "receiving/test_quarantine.py::test_a_full_quarantine_ends_reading_and_drops_nothing",
+            "(error,) = errors",
+            "ValueError",
+        ),
+    ),
+    # -- P9: what is told is so -----------------------------------------------------------------------------
     Mutant(
         "journal-row-over-a-hole",
         "store/journal.py",
         "                and tip.entry.last + 1 == entry.first\n",
         "                and tip.entry.last < entry.first\n",
         "P9: a journal row claims what lies between two ranges",
+        ByTest(
+            "store/test_journal.py::test_anything_else_is_a_row_of_its_own[a hole]",
+            "assert len(writer.rows) == 2",
+        ),
     ),
     Mutant(
         "journal-digest-not-summed",
@@ -480,6 +1512,10 @@ MUTANTS = (
         "((old.digest + (entry.digest or 0)) & _MASK)",
         "(entry.digest or old.digest)",
         "P9: the digest of a row is that of its last part, so nobody can tell whether contents are the same",
+        ByTest(
+            "store/test_journal.py::test_a_successor_makes_the_row_longer",
+            "assert (row.first, row.last, row.digest, row.latency) == (1, 9, 2, {3: 9})",
+        ),
     ),
     Mutant(
         "journal-rows-of-a-failed-commit-lost",
@@ -487,6 +1523,203 @@ MUTANTS = (
         "            shared.ledger.put_back(plan.entries)\n",
         "",
         "P9: what happened before a commit that failed is not journalled",
+        ByTest(
+            "receiving/test_failed_commits.py::test_the_journal_has_what_happened_before_a_commit_that_failed",
+            'assert [(row.first, row.last, row.site) for row in rows(bench.path, "received")]',
+        ),
+    ),
+    Mutant(
+        "journal-believes-a-failed-commit",
+        "store/journal.py",
+        "        if committed:\n            self._tips.update(self._staged)",
+        "        if committed or self._staged:\n            self._tips.update(self._staged)",
+        "P9: rows that a failed commit took back are extended as if they were there",
+        ByTest(
+            "store/test_journal.py::test_an_undone_transaction_leaves_no_trace",
+            'assert writer.spans == [("enqueued", 1, 7)]',
+        ),
+    ),
+    Mutant(
+        "trouble-said-each-time",
+        "sending/trouble.py",
+        "        if told in self._told:\n            return\n",
+        "",
+        "P9: that a site is down is logged at each attempt",
+        ByTest(
+            "sending/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
+            'assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]',
+        ),
+    ),
+    Mutant(
+        "trouble-said-softly",
+        "sending/trouble.py",
+        "        level = logging.INFO if expected else logging.WARNING\n",
+        "        level = logging.INFO\n",
+        "P9: a wrong login, virtual host or CA is no warning",
+        ByTest(
+            "sending/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
+            'assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]',
+        ),
+    ),
+    Mutant(
+        "timeout-without-a-reason",
+        "sending/outcomes.py",
+        '            elif link.error:\n                why = f"{link.state}: {link.error}"\n',
+        "",
+        "P9: ConfirmTimeout does not say why a site has not confirmed",
+        ByTest(
+            "sending/test_trouble.py::TestTable::test_log_status_and_confirm_timeout[mqtt down]",
+            'assert word in error.sites["dc1"]',
+        ),
+    ),
+    Mutant(
+        "headers-not-checked-again",
+        "wire/data.py",
+        "    check_header_column(headers, signs)\n",
+        "",
+        "P9: headers that publish would refuse are delivered",
+        ByTest(
+            "wire/test_bombs.py::test_what_publish_refuses_is_refused[a reserved header]",
+            "with pytest.raises(FrameError):",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "keys-not-checked-again",
+        "wire/data.py",
+        "    check_key_column(keys, signs_in(column))\n",
+        "",
+        "P9: keys that publish would refuse are delivered",
+        ByTest(
+            "wire/test_bombs.py::test_what_publish_refuses_is_refused[an escape in a key]",
+            "with pytest.raises(FrameError):",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "controls-printed",
+        "terminal.py",
+        "    if shown.isprintable() and (shown.isascii() or _suspect(shown) is None):\n"
+        "        return shown\n",
+        "    return shown\n",
+        "P9: a name in a journal moves the cursor of a terminal",
+        ByTest(
+            "cli/test_terminal.py::test_every_code_point",
+            'assert not forbidden(shown.replace("\\n"',
+        ),
+    ),
+    Mutant(
+        "invisible-printed",
+        "terminal.py",
+        "    if shown.isprintable() and (shown.isascii() or _suspect(shown) is None):",
+        "    if shown.isprintable():",
+        "P9: invisible characters of names are printed as they are",
+        ByTest(
+            "cli/test_terminal.py::test_every_code_point",
+            'assert not forbidden(shown.replace("\\n"',
+        ),
+    ),
+    Mutant(
+        "json-not-ascii",
+        "terminal.py",
+        "    return _NOT_ASCII.sub(_json_escape, text) if not (text.isascii() and "
+        "text.isprintable()) else text",
+        "    return text",
+        "P9: JSON output holds whatever a name holds",
+        ByTest(
+            "cli/test_terminal.py::test_json_is_ascii_and_means_the_same",
+            "assert safe.isascii()",
+        ),
+    ),
+    Mutant(
+        "mistyped-secret-repeated",
+        "keys.py",
+        '            f"key id {number}: use 1 to {MAX_KEY_ID_BYTES} printable ASCII characters, no space"',
+        '            f"key id {key_id!r}: use 1 to {MAX_KEY_ID_BYTES} printable ASCII characters, no space"',
+        "P9: a secret that stands in a key id's place is printed",
+        ByTest(
+            "test_secrets.py::test_wrong_keys_are_not_repeated[keys5-None]",
+            "assert not any(secret in text for secret in secrets), text",
+        ),
+    ),
+    Mutant(
+        "ambiguous-url-accepted",
+        "config.py",
+        '    if _AMBIGUOUS_LOGIN.search(login) or "@" in path:',
+        "    if _AMBIGUOUS_LOGIN.search(login):",
+        "P9: a password with a slash becomes part of what is shown",
+        ByTest(
+            "test_secrets.py::test_a_url_that_is_refused_is_not_repeated[amqp://svc:123/S3cretMARKER@broker/v]",
+            "with pytest.raises(ConfigError) as raised:",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "url-options-ignored",
+        "config.py",
+        '    if "?" in hosts + path or "#" in hosts + path:\n'
+        '        raise ConfigError(f"site {name}: settings are arguments of Site(), not part of the URL")\n',
+        '    path = path.partition("?")[0]\n',
+        "P9: an option in a URL is ignored",
+        ByTest(
+            "test_config.py::TestUrls::test_bad[amqp://h/v?heartbeat=5]",
+            'with pytest.raises(ConfigError, match="dc1") as caught:',
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "password-in-the-fields",
+        "config.py",
+        '        put(self, "url", f"{scheme}://{\',\'.join(map(str, endpoints))}{path}")\n',
+        "",
+        "P9: asdict(site) shows the password",
+        ByTest(
+            "test_secrets.py::test_a_site_shows_no_password",
+            "assert not [text for text in looks_at(site) if MARK in str(text)]",
+        ),
+    ),
+    Mutant(
+        "odd-files-not-reported",
+        "files.py",
+        "                if kind is not None and (stat.S_ISLNK(mode) if name in names else listed):\n"
+        "                    found.append((path, kind))",
+        "                if kind is not None and (stat.S_ISLNK(mode) if name in names else listed):\n"
+        "                    continue",
+        "P9: what lies among journals and is no file is passed over without a word",
+        ByTest(
+            "test_files.py::test_the_checker_reports_it_and_reads_the_rest[segment-a link to a directory]",
+            "(problem,) = [text for text in found.problems if name in text]",
+            "ValueError",
+        ),
+    ),
+    Mutant(
+        "private-file-by-the-umask",
+        "files.py",
+        "    descriptor = os.open(path, flags, 0o600)\n"
+        "    with contextlib.suppress(PermissionError):  # a file system that keeps no modes\n"
+        "        os.fchmod(descriptor, 0o600)\n",
+        "    descriptor = os.open(path, flags, 0o666)\n",
+        "P9: outboxes, inboxes and journals can be read by whom the umask lets",
+        ByTest(
+            "test_files.py::test_whatever_the_umask_files_and_directories_are_private[0o22]",
+            "assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600)",
+        ),
+    ),
+    Mutant(
+        "private-directory-by-the-umask",
+        "files.py",
+        "            os.mkdir(each, 0o700)\n"
+        "        except FileExistsError:\n"
+        "            continue  # somebody else was faster\n"
+        "        os.chmod(each, 0o700)\n",
+        "            os.mkdir(each)\n"
+        "        except FileExistsError:\n"
+        "            continue  # somebody else was faster\n",
+        "P9: directories of journals can be listed by whom the umask lets",
+        ByTest(
+            "test_files.py::test_whatever_the_umask_files_and_directories_are_private[0o22]",
+            "assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600)",
+        ),
     ),
 )
 """All of them."""

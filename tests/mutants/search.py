@@ -1,7 +1,11 @@
-"""Look for a seed that convicts the product on the path: ``python -m tests.mutants.search A:B``.
+"""Look for a seed in which the product on the path is convicted: ``python -m tests.mutants.search A:B KIND…``.
 
-Runs plain seeds, as ``reliamsg simulate --seeds A:B`` does, and stops at the first violation. The last line is
-JSON: how many seeds were tried, and the one that has violations (null where none has), with the first kind and text.
+Runs plain seeds, as ``reliamsg simulate --seeds A:B`` does, and stops at the first violation of an expected kind. Kinds
+are those of the judge (``reliamsg.simulation.verdicts``); ``checker/FINDING`` is one finding of the plain checker.
+
+The last line is JSON: how many seeds were tried; the one that was convicted, with kind and text (null where none was);
+and what else was seen, by kind. What else was seen convicts nobody: neither other kinds of violations, nor a run that
+raises (``error``) or does not end (``endless``).
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections import Counter
 from types import FrameType
 
 from reliamsg.simulation.oracle import Oracle
@@ -16,51 +21,68 @@ from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import draw
 
 MESSAGES = 200
-SEED_S = 300.0
-"""A run that takes so many seconds of processor time does not end: that is a conviction as well."""
+SEED_S = 30.0
+"""A run that takes so many seconds of processor time is given up; usually it is a third of one."""
+MAX_USELESS = 5
+"""So many runs that raise or are given up, and the search is: the defect is none that a run could show."""
 
 
 class Ended(BaseException):
-    """A run is ended here, with what it is convicted of. Nothing in the product catches it."""
+    """A run is ended here. Nothing in the product catches it."""
 
-    def __init__(self, kind: str, text: str) -> None:
+    def __init__(self, kind: str, text: str = "") -> None:
         super().__init__(kind, text)
         self.kind = kind
         self.text = text
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:
-    raise Ended("endless", f"not over after {SEED_S:.0f} s")
+    raise Ended("endless")
 
 
-def _violated(oracle: Oracle, kind: str, text: str) -> None:
-    """In place of :meth:`Oracle.violate`: the first violation is enough."""
-    raise Ended(kind, text)
+def label(kind: str, text: str) -> str:
+    """A violation's kind, the checker's with what it found."""
+    return f"checker/{text.partition(':')[0]}" if kind == "checker" else kind
 
 
-def search(seeds: range) -> dict[str, object]:
+def search(seeds: range, expected: frozenset[str]) -> dict[str, object]:
     """What was found, as JSON has it."""
+    others: Counter[str] = Counter()
+
+    def violated(oracle: Oracle, kind: str, text: str) -> None:
+        """In place of :meth:`Oracle.violate`: an expected violation is enough."""
+        found = label(kind, text)
+        if found in expected:
+            raise Ended(found, text)
+        seen.add(found)
+
     signal.signal(signal.SIGPROF, _too_long)
-    Oracle.violate = _violated  # type: ignore[method-assign]
-    for tried, seed in enumerate(seeds, 1):
+    Oracle.violate = violated  # type: ignore[method-assign,assignment]
+    tried = 0
+    for seed in seeds:
+        tried += 1
+        seen: set[str] = set()
         signal.setitimer(signal.ITIMER_PROF, SEED_S)
         try:
-            violations = run(draw(seed, MESSAGES)).violations
-            if violations:
-                raise Ended(violations[0].kind, violations[0].text)
+            run(draw(seed, MESSAGES))
         except Ended as ended:
-            return _found(tried, seed, ended.kind, ended.text)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the defect led to it)
-            return _found(tried, seed, "error", repr(error))
+            if ended.kind in expected:
+                return _found(tried, seed, ended.kind, ended.text, others)
+            seen.add(ended.kind)
+        except Exception:  # noqa: BLE001  (whatever it is, it convicts nobody)
+            seen.add("error")
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
-    return _found(len(seeds), None, "", "")
+        others.update(seen)
+        if others["error"] + others["endless"] >= MAX_USELESS:
+            break
+    return _found(tried, None, "", "", others)
 
 
-def _found(tried: int, seed: int | None, kind: str, text: str) -> dict[str, object]:
-    return {"tried": tried, "seed": seed, "kind": kind, "text": text}
+def _found(tried: int, seed: int | None, kind: str, text: str, others: Counter[str]) -> dict[str, object]:
+    return {"tried": tried, "seed": seed, "kind": kind, "text": text, "others": dict(others)}
 
 
 if __name__ == "__main__":
     first, last = map(int, sys.argv[1].split(":"))
-    print(json.dumps(search(range(first, last))))
+    print(json.dumps(search(range(first, last), frozenset(sys.argv[2:]))))

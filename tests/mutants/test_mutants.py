@@ -1,46 +1,126 @@
-"""The catalogue of defects fits the sources; and the simulator convicts those that it finds soon."""
+"""The catalogue of defects fits the sources and the tests; and what is convicted soon is, for the expected reason."""
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.catalogue import MUTANTS, Mutant
-from tests.mutants.run import SOURCES, convict
+from reliamsg.simulation.verdicts import KINDS
+from tests.mutants.catalogue import MUTANTS
+from tests.mutants.mutant import BySimulator, ByTest, Mutant
+from tests.mutants.run import ROOT, SOURCES, Copies, convict
 
 QUICK = (
     "number-used-twice",
-    "one-site-counts-as-all",
-    "hole-passed",
     "failed-message-overtaken",
-    "repeat-not-flagged",
-    "acknowledged-before-commit",
-    "gap-skipped-without-a-word",
+    "prev-last-ignored",
+    "columns-not-counted",
 )
-"""Convicted within a few seeds."""
+"""Convicted within seconds, two by the simulator and two by tests."""
 QUICK_SEEDS = range(40)
+UNTRIED = {"stopped", "internal_error"}
+"""Kinds that any exception leads to: they say nothing about what is wrong."""
+
+
+def named(name: str) -> Mutant:
+    return next(mutant for mutant in MUTANTS if mutant.name == name)
 
 
 def test_there_are_many_in_many_files() -> None:
-    assert len(MUTANTS) >= 44
+    assert len(MUTANTS) >= 90
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
-    assert len({mutant.file for mutant in MUTANTS}) >= 15
-    assert {mutant.file.partition("/")[0] for mutant in MUTANTS} >= {"core", "store", "sending", "receiving"}
+    assert len({(mutant.file, mutant.old, mutant.new) for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({mutant.file for mutant in MUTANTS}) >= 30
+    assert {mutant.file.partition("/")[0] for mutant in MUTANTS} >= {
+        "core", "store", "sending", "receiving", "transport", "wire",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_fits_its_file(mutant: Mutant) -> None:
+def test_each_fits_its_file_and_names_what_convicts_it(mutant: Mutant) -> None:
     before = (SOURCES / "reliamsg" / mutant.file).read_text()
     after = mutant.applied(before)
     assert after != before
     compile(after, mutant.file, "exec")
     assert re.match(r"P\d(, P\d)*: ", mutant.breaks)
+    if isinstance(mutant.expected, BySimulator):
+        kinds = {kind.partition("/")[0] for kind in mutant.expected.kinds}
+        assert kinds <= set(KINDS) - UNTRIED
+        assert "checker" not in mutant.expected.kinds, "which of the checker's findings?"
+        assert kinds
+    else:
+        assert _exists(mutant.expected), f"{mutant.expected.test}: there is no such test"
+
+
+def _exists(expected: ByTest) -> bool:
+    """Whether there is such a test, and the statement in its file or in another one of the tests."""
+    file, *names = expected.test.partition("[")[0].split("::")
+    body: list[ast.stmt] = list(_parsed(ROOT / "tests" / file).body)
+    for name in names:
+        found = [one for one in body if isinstance(one, ast.FunctionDef | ast.ClassDef) and one.name == name]
+        if not found:
+            return False
+        body = found[0].body
+    return bool(names) and bool(expected.statement) and _flat(ROOT / "tests", expected.statement)
+
+
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
+def _sources(directory: Path) -> str:
+    files = (file for file in sorted(directory.rglob("*.py")) if file.parent.name != "mutants")
+    return " ".join(" ".join(file.read_text().split()) for file in files)
+
+
+def _flat(directory: Path, statement: str) -> bool:
+    return statement in _sources(directory)
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Copies:
+    return Copies(tmp_path_factory.mktemp("copies"))
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_simulator_convicts(name: str, tmp_path: Path) -> None:
-    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
-    verdict = convict(mutant, QUICK_SEEDS, tmp_path)
-    assert verdict.seed is not None, f"{name} survived {verdict.tried} seeds"
+def test_it_is_convicted(name: str, copies: Copies) -> None:
+    verdict = convict(named(name), copies, QUICK_SEEDS)
+    assert verdict.convicted, f"{name} survived: {verdict}"
+
+
+@pytest.mark.parametrize("name", ["number-used-twice", "prev-last-ignored"])
+def test_what_does_not_start_is_not_convicted(name: str, copies: Copies) -> None:
+    mutant = named(name)
+    old = "from __future__ import annotations\n"
+    broken = Mutant(mutant.name, mutant.file, old, f"{old}raise RuntimeError\n", "", mutant.expected)
+    verdict = convict(broken, copies, range(2))
+    assert not verdict.convicted
+
+
+def test_another_kind_of_violation_convicts_nobody(copies: Copies) -> None:
+    mutant = named("number-used-twice")
+    other = Mutant(
+        mutant.name, mutant.file, mutant.old, mutant.new, mutant.breaks, BySimulator("two_readers")
+    )
+    verdict = convict(other, copies, range(1))
+    assert not verdict.convicted
+    assert verdict.others
+    assert verdict.tried == 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [("assert something_else", "AssertionError"), ("assert (found.kind, found.last)", "TypeError")],
+)
+def test_a_test_that_fails_otherwise_convicts_nobody(statement: str, error: str, copies: Copies) -> None:
+    mutant = named("prev-last-ignored")
+    assert isinstance(mutant.expected, ByTest)
+    expected = ByTest(mutant.expected.test, statement, error)
+    other = Mutant(mutant.name, mutant.file, mutant.old, mutant.new, "", expected)
+    assert not convict(other, copies).convicted

@@ -1,0 +1,76 @@
+"""Run one test against the product on the path: ``python -m tests.mutants.trial NODE-ID``.
+
+The last line is JSON: how many tests ran, where the product was imported from, and each failure of a test's own call:
+its id, the name of the exception, and the innermost statement in ``tests/`` that it passed through. What fails
+before or after a test's call (an import, a fixture) is no failure of it, and is not in the list.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+import reliamsg
+from reliamsg.lab.chaos import waiting
+
+TESTS = Path(__file__).parents[1]
+WAITING = TESTS / "patience.py"
+"""What waits in vain here says nothing; what it was called for does."""
+TIMEOUT_S = 120
+PATIENCE = {"_LEAST_S": 30.0, "_FACTOR": 1.5}
+"""Half as patient as tests usually are: many of these wait in vain."""
+
+
+class Witness:
+    """A plugin that notes what fails, and where."""
+
+    def __init__(self) -> None:
+        self.ran = 0
+        self.failures: list[dict[str, str]] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.when == "call":
+            self.ran += 1
+            if report.failed and call.excinfo is not None:
+                self.failures.append(
+                    {
+                        "test": item.nodeid,
+                        "error": call.excinfo.typename,
+                        "statement": _statement(call.excinfo),
+                        "text": str(call.excinfo.value)[:500],
+                    }
+                )
+        return report
+
+
+def _statement(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+    for entry in reversed(excinfo.traceback):
+        path = Path(entry.path)
+        if TESTS in path.parents and path != WAITING:
+            return " ".join(str(entry.statement).split())
+    return ""
+
+
+if __name__ == "__main__":
+    for name, seconds in PATIENCE.items():
+        assert hasattr(waiting, name)
+        setattr(waiting, name, seconds)
+    witness = Witness()
+    status = pytest.main(
+        ["-q", "-p", "no:cacheprovider", "--tb=short", f"--timeout={TIMEOUT_S}", sys.argv[1]],
+        plugins=[witness],
+    )
+    product = str(Path(reliamsg.__file__).parent)
+    print(
+        json.dumps(
+            {"status": int(status), "ran": witness.ran, "product": product, "failures": witness.failures}
+        )
+    )
