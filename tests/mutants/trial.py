@@ -15,14 +15,12 @@ from pathlib import Path
 import pytest
 
 import reliamsg
-from reliamsg.lab.chaos import waiting
+from tests import patience
 
 TESTS = Path(__file__).parents[1]
-WAITING = TESTS / "patience.py"
+WAITING = Path(patience.__file__)
 """What waits in vain here says nothing; what it was called for does."""
 TIMEOUT_S = 120
-PATIENCE = {"_LEAST_S": 30.0, "_FACTOR": 1.5}
-"""Half as patient as tests usually are: many of these wait in vain."""
 
 
 class Witness:
@@ -60,9 +58,7 @@ def _statement(excinfo: pytest.ExceptionInfo[BaseException]) -> str:
 
 
 if __name__ == "__main__":
-    for name, seconds in PATIENCE.items():
-        assert hasattr(waiting, name)
-        setattr(waiting, name, seconds)
+    patience._LEAST_S, patience._FACTOR = 30.0, 1.5  # half of what is usual: many of these wait in vain
     witness = Witness()
     status = pytest.main(
         ["-q", "-p", "no:cacheprovider", "--tb=short", f"--timeout={TIMEOUT_S}", sys.argv[1]],
