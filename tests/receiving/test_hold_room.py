@@ -171,3 +171,28 @@ def test_reading_stops_when_the_quarantine_is_full_too_and_says_of_what(
     assert "held/orders" in str(errors[0])
     assert "reliamsg inbox gaps" in str(errors[0])
     assert bench.queued()["dc1"] > 0
+
+
+@pytest.mark.parametrize("protocol", ["amqp", "mqtt"])
+def test_what_used_up_the_windows_before_the_hold_began_gives_way(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = open_bench(
+        tmp_path, protocol, 2, monkeypatch, gap_timeout=5.0, hold_gaps=True, prefetch=8, max_inbox_bytes=INBOX
+    )
+    for number in [1, *range(5, LAST + 1)]:
+        for broker in bench.network.brokers.values():
+            send(broker, number, number, producer="held", pad=PAD)
+    for _ in range(400):
+        bench.settle(0.02)
+        bench.take()
+    assert status_of(bench.engine).streams[Stream("held", TOPIC)].gap_held
+    flow = Flow(bench)
+    for _ in range(200):
+        bench.settle(0.02)
+    flow.go_on(20)
+    assert bench.queued() == {"dc1": 0, "dc2": 0}
+    producer = FakeProducer(bench, name="held")
+    producer.repair(2, 4)
+    flow.until_all(list(range(2, LAST + 1)))
+    assert rows(bench.path, "declared") == []

@@ -251,7 +251,7 @@ class ConsumerCore:
     def is_behind_hold(self, stream: Stream, epoch: int, incarnation: int, first: int, last: int) -> bool:
         """Whether a delivery brings anything new, all of it behind the gap that holds its stream: it is of no use
         before that is filled or accepted. The caller may keep it until then instead of giving it to :meth:`receive`."""
-        state = self.holding.get(stream)
+        state = self.streams.get(stream) if stream in self.holding else None
         if state is None or not state.is_behind_hold(epoch, first) or self.is_far(stream, epoch):
             return False
         known = state.live.get(epoch)
