@@ -13,6 +13,7 @@ from tests.cli.commands import reliamsg_here
 
 BEYOND = {
     "Producer.remove", "Producer.add_group", "Consumer.batch", "Consumer.handling_s",
+    "Consumer.operator_s",
 }  # fmt: skip
 """What applications do."""
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerProcess"]
 
 CHUNK_MESSAGES = 64
-OPERATOR_S = (0.1, 3.0)
-"""An operator looks at a held stream after so long, and again."""
+OPERATOR_S = 0.1
+"""An operator looks at a held stream after so long at least, and again."""
 SLOW_S = (0.05, 1.0)
 """Some take so long."""
 
@@ -185,9 +185,7 @@ class ConsumerProcess(Process):
         for error in errors:
             if isinstance(error, GapHeld):
                 self.note(f"is told: {error}; the stream is held")
-                self.after(
-                    self.random.uniform(*OPERATOR_S), lambda stream=error.gap.stream: self._held(stream)
-                )
+                self.after(self._operators_pause(), lambda stream=error.gap.stream: self._held(stream))
             elif isinstance(error, GapError):
                 self.note(f"is told: {error}")
                 self.world.oracle.missed(self.group, self.name, error.gap)
@@ -385,7 +383,10 @@ class ConsumerProcess(Process):
         if gap is not None and (not retained or self._in_vain(gap)):
             self._accept(engine, gap)
             self.wake()
-        self.after(self.random.uniform(*OPERATOR_S), lambda: self._held(stream))
+        self.after(self._operators_pause(), lambda: self._held(stream))
+
+    def _operators_pause(self) -> float:
+        return self.random.uniform(OPERATOR_S, self.settings["operator_s"])
 
     def _in_vain(self, gap: Gap) -> bool:
         """Whether waiting helps no more: the producer took it back or does not hold it for this group, a disk took what

@@ -129,6 +129,7 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
 
     def reading(name: str, **fixed: Any) -> ClientSettings:
         fixed |= {"standby": name.endswith("-2"), "reads_plain": plain}
+        fixed["operator_s"] = own(f"{name}/operator").choice(VALUES["Consumer.operator_s"])
         return draw_client(own(name), "Consumer", sites, fixed, frame)
 
     first = {

@@ -61,9 +61,14 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Consumer.takeover_timeout": (8.0, 16.0, 30.0),
     "Consumer.batch": (None, None, 1, 7, 64),
     "Consumer.handling_s": (0.0001, 0.002, 0.05),
+    "Consumer.operator_s": (3.0, 3.0, 30.0),
 }
 """By class and parameter. Beyond those: how often a message is taken out (``remove``) and a group is named or no longer
-named (``add_group``) with each publish, how a handler is called (``batch``), and how long it takes at most."""
+named (``add_group``) with each publish, how a handler is called (``batch``), how long it takes at most, and how many
+seconds pass at most before somebody looks (again) at a stream that a gap holds (``operator_s``)."""
+
+APART = frozenset({"Consumer.operator_s"})
+"""Drawn by themselves, by whoever draws a client: they change nothing else that a seed draws."""
 
 NOT_DRAWN: dict[str, str] = {
     "Site.name": "says which site it is",
@@ -138,7 +143,7 @@ def draw_client(
         name: chance.choice(VALUES[key])
         for key in VALUES
         for of, name in [key.split(".")]
-        if of == role
+        if of == role and key not in APART
     } | dict(fixed)  # fmt: skip
     if values.get("confirm") == "quorum":
         values["confirm"] = Quorum(min(2, len(sites)))

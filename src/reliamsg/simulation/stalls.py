@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from reliamsg.errors import ProducerFenced, QuarantineFull
 from reliamsg.message import Stream
-from reliamsg.simulation.consuming import OPERATOR_S
 from reliamsg.simulation.network import HEARTBEATS
 from reliamsg.simulation.settings import ClientSettings
 
@@ -93,7 +92,8 @@ def group_bound(world: World, group: str) -> float:
     declared."""
     scenario = world.scenario
     clients = [settings for name, settings in scenario.consumers.items() if name.startswith(f"{group}-")]
-    waits = max(settings["gap_timeout"] for settings in clients) + 2 * OPERATOR_S[1]
+    waits = max(settings["gap_timeout"] for settings in clients)
+    waits += 2 * max(settings["operator_s"] for settings in clients)
     if group in world.unheard:  # producers say that they hold what is missing, and do not send it
         waits += max(settings["repair_timeout"] for settings in clients)
     rates = [each["max_repair_bytes_per_second"] for each in scenario.producers.values()]
