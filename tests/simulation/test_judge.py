@@ -394,3 +394,14 @@ def test_a_gap_of_unknown_extent_ends_where_the_journal_says_that_the_group_went
     assert before in passages
     assert within in passages
     assert [operation.message for operation in judged.oracle.open_for("g1")] == [after]
+
+
+def test_attempts_that_were_counted_and_not_made_are_as_many_as_each_stream_counts_ahead() -> None:
+    judged = Judged()
+    other = STREAM._replace(topic="bills")
+    judged.oracle.consumer_ended("g1", "g1-1")
+    for stream in (STREAM, other):
+        judged.oracle.spent("g1", stream, 1, 1, tries=1, together=1)
+    assert judged.kinds == []
+    judged.oracle.spent("g1", other, 1, 2, tries=1, together=1)
+    assert judged.kinds == ["lost"]

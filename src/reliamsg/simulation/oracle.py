@@ -115,8 +115,8 @@ class Oracle:
         """Of that, what was not handed out again since: it must be among the dead letters."""
         self._tries: dict[str, Counter[MessageId]] = {group: Counter() for group in self.groups}
         """How often each message was handed out."""
-        self._short: Counter[str] = Counter()
-        """By group, how many were given up after fewer attempts."""
+        self._short: Counter[tuple[str, Stream]] = Counter()
+        """By group and stream, how many were given up after fewer attempts: each stream counts its own ahead."""
         self.letters: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Dead letters in the group's inboxes, in the end."""
         self.watches, self.passages = dict[str, Stopwatch](), defaultdict[str, Passages](Passages)
@@ -386,8 +386,8 @@ class Oracle:
         if message in self.dead[group]:
             return
         if self._tries[group][message] < tries:
-            self._short[group] += 1
-            if self._short[group] > together * len(self._ends[group]):
+            self._short[group, stream] += 1
+            if self._short[group, stream] > together * len(self._ends[group]):
                 self.violate(
                     "lost", f"{message} at {group}: given up after {self._tries[group][message]} attempts"
                 )
