@@ -267,3 +267,27 @@ def test_what_is_too_far_ahead_leaves_the_quarantine_once_its_producer_has_answe
     bench.settle(3.0)
     assert seqs(bench.take()) == [1, 2, 3]
     assert bench.inbox.quarantine.select(Selection()) == []
+
+
+@pytest.mark.parametrize("held", [(1, 3), (4, 3)])
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_stream_of_which_nothing_ever_arrived_leaves_memory_too(
+    tmp_path: Path, held: tuple[int, int], clean: bool
+) -> None:
+    """Its producer told of it; what it told of was passed as a gap, or is held no longer."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=1, gap_timeout=2.0, skip_gaps=True)
+    producer = FakeProducer(bench, "told")
+    producer.status(held)
+    bench.settle(10.0)
+    assert bench.take() == []
+    send(bench.network["dc1"], 1, 3)
+    bench.settle(10.0)
+    assert seqs(bench.take()) == [1, 2, 3]
+    assert bench.inbox.quarantine.some_streams(TOO_MANY_STREAMS, 1) == []
+    bench.settle(10.0)
+    if clean:
+        bench.reopen()
+    send(bench.network["dc1"], 4, 5, producer="told")
+    bench.settle(10.0)
+    assert seqs(bench.take()) == [4, 5]
+    assert [(row.first, row.last) for row in rows(bench.path, "declared")] == [(1, 3)]

@@ -29,7 +29,7 @@ def is_idle(state: StreamState) -> bool:
         return False
     if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
         return False
-    if known.highest >= known.position or known.cursor != known.position or known.told:
+    if known.highest >= known.position or known.cursor != known.position:
         return False
     if state.adopted is not None and known.epoch < state.adopted.entered[0]:
         return False
