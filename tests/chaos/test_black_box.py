@@ -94,6 +94,10 @@ def test_a_declared_gap_a_dead_letter_and_a_removed_message_are_no_silent_loss()
     assert missing({"p": published()}, log) == (set(), 0)
     log[-1]["epoch"] = 8
     assert lost(log) == [2, 3], "a gap of another epoch says nothing of these"
+    held = {"op": "held", "gaps": [{"op": "gap", **told}], "life": 1}
+    assert missing({"p": published()}, [*handled(1, 4, 5, 6), held])[0] == {("p", "t", 2), ("p", "t", 3)}, (
+        "that a gap holds its stream is for another judge"
+    )
     removed = [*published(), {"op": "removed", "topic": "t", "n": 2, "life": 1}]
     assert {n for _, _, n in missing({"p": removed}, log)[0]} == {3}
 

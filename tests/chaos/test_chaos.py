@@ -271,6 +271,7 @@ def test_what_would_hurt_a_users_brokers_is_refused(tmp_path: Path) -> None:
     assert not result.ok
 
 
+@pytest.mark.integrations
 def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     arguments = ["--runs", "2", "--jobs", "2", "--seed", str(seed), "--dir", str(tmp_path), "--json"]
     assert command("campaign", *arguments) in (Status.OK, Status.INCOMPLETE)

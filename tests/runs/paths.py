@@ -26,9 +26,9 @@ def paths_to(rabbit: RabbitNode, mosquitto: Mosquitto) -> Iterator[Paths]:
 class Traffic(chaos.Traffic):
     """A producer and a consumer at work, judged in the end."""
 
-    def drained(self, seconds: float = 30.0) -> None:
+    def drained(self) -> None:
         """Everything comes, once, in order; and the checker says so."""
-        super().drained(seconds)
+        super().drained()
         assert_complete(self.run.check())
 
 

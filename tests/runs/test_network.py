@@ -352,4 +352,4 @@ def test_everything_at_once(
             path.heal()
         if not t.producer.running:
             t.producer.start()
-        t.drained(60)
+        t.drained()

@@ -74,7 +74,7 @@ def missing(
         if at["op"] == "got":
             got.add((at["producer"], at["topic"], at["n"]))
             first.setdefault((at["producer"], at["topic"]), at["n"])
-        else:
+        elif at["op"] in ("gap", "dead"):
             gaps.append(at)
     lost, declared = set(), 0
     for name, own in published.items():

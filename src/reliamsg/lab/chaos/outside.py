@@ -13,6 +13,7 @@ publish  ``removed``    ``topic n``: remove() took it out of the outbox before a
 handle   ``got``        ``producer topic n sum id redelivered replayed``: the handler was entered
 handle   ``gap``        ``producer topic epoch first last``: the application was told of a gap, and went on without it
 handle   ``dead``       ``producer topic epoch first last``: it found this message among its dead letters
+handle   ``held``       ``gaps``: those that hold streams now, by status(), each like a ``gap``; when that has changed
 ======== ============== ==========================================================================================
 
 Every line has ``life``, a number of this process. Numbers rise within a producer and topic, and are in the body.
@@ -34,7 +35,15 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.config import JournalExport, Quorum, Site
-from reliamsg.errors import GapError, GroupBusy, InboxWriteError, JournalFull, OutboxFull, OutboxWriteError
+from reliamsg.errors import (
+    ConfirmTimeout,
+    GapError,
+    GroupBusy,
+    InboxWriteError,
+    JournalFull,
+    OutboxFull,
+    OutboxWriteError,
+)
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.consumer import Consumer
@@ -87,7 +96,8 @@ def shared_options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(config: dict[str, Any], stop: threading.Event) -> None:
-    """Publish rising numbers to each topic in turn until the file `enough` exists, then wait for SIGTERM."""
+    """Publish rising numbers to each topic in turn until the file `enough` exists, make the file `ended`, and `settled`
+    when all is confirmed, then wait for SIGTERM."""
     options, how = dict(config["options"]), config["publishing"]
     if isinstance(options["confirm"], dict):
         options["confirm"] = Quorum(options["confirm"]["quorum"])
@@ -111,8 +121,24 @@ def publish(config: dict[str, Any], stop: threading.Event) -> None:
             producer.remove_group(topic, SPARE_GROUP)
         stop.wait(how["chunk"] / config["rate"])
     Path(config["ended"]).touch()
+    if settle(producer, stop):
+        Path(config["settled"]).touch()
     stop.wait()
     producer.close(timeout=5.0)
+
+
+def settle(producer: Producer, stop: threading.Event) -> bool:
+    """Wait until everything is confirmed as the policy asks; False where SIGTERM comes before that."""
+    reason = ""
+    while not stop.is_set():
+        try:
+            producer.flush(timeout=1.0)
+        except ConfirmTimeout as error:
+            reason = str(error)
+        else:
+            return True
+    print(f"not confirmed: {reason}; {producer.status()}", file=sys.stderr, flush=True)
+    return False
 
 
 def highest(path: str) -> int:
@@ -216,6 +242,17 @@ def gap_entry(gap: Gap) -> dict[str, Any]:
             "first": gap.first, "last": gap.last}  # fmt: skip
 
 
+def held_gaps(consumer: Consumer, patience: float) -> list[dict[str, Any]]:
+    """The gaps whose time is over, after `patience` seconds, and that hold their streams all the same, as status() has
+    them."""
+    streams = consumer.status().streams.values()
+    return [
+        gap_entry(each.gap)
+        for each in streams
+        if each.gap is not None and (each.gap_held or each.gap_elapsed_s >= patience)
+    ]
+
+
 def dead_entry(letter: Any) -> dict[str, Any]:
     """The line of a message whose deliveries were used up, here or by crashes."""
     return {"op": "dead", "producer": letter.stream.producer, "topic": letter.stream.topic, "epoch": letter.epoch,
@@ -241,7 +278,9 @@ def handle(config: dict[str, Any], stop: threading.Event) -> None:
         on_late=lambda message: None, **options, **shared_options(config),
     )  # fmt: skip
     Path(config["ready"]).touch()
-    threading.Thread(target=stop_later, args=(stop, consumer, log), daemon=True).start()
+    threading.Thread(
+        target=stop_later, args=(stop, consumer, log, options["gap_timeout"]), daemon=True
+    ).start()
     handler = Handler(config, log)
     try:
         while not stop.is_set():
@@ -256,14 +295,17 @@ def handle(config: dict[str, Any], stop: threading.Event) -> None:
     consumer.close(5.0)
 
 
-def stop_later(stop: threading.Event, consumer: Consumer, log: Log) -> None:
-    """End the consumer's loops when `stop` is set, and log its dead letters until then."""
-    known = 0
+def stop_later(stop: threading.Event, consumer: Consumer, log: Log, patience: float) -> None:
+    """End the consumer's loops when `stop` is set, and log its dead letters, and what is held, until then."""
+    known, held = 0, list[dict[str, Any]]()
     while not stop.wait(1.0):
         # At most 1,000 are listed, oldest first: more than any run makes.
         new = [letter for letter in consumer.dead_letters() if letter.id > known]
         log.write(*map(dead_entry, new))
         known = max((letter.id for letter in new), default=known)
+        if (now := held_gaps(consumer, patience)) != held:
+            held = now
+            log.write({"op": "held", "gaps": held})
     consumer.stop()
 
 

@@ -1,9 +1,10 @@
-"""A black-box run: applications with settings drawn at random, faults at random, and a judge that reads nothing but
-what the applications logged.
+"""A run of a campaign: applications with settings drawn at random, faults at random, one after the other or side by
+side, and a judge that reads what the applications logged.
 
-The clients' own journals, files and checkers are not looked at. When the faults are over, everything for which
-publish() returned must be delivered within a bound, or declared to the application where the drawn settings allow that;
-then the logs are judged.
+When the faults are over, everything for which publish() returned must be delivered within a bound that follows from the
+settings, or declared to the application where these allow that, or be held back for a cause that status() names and the
+fault log confirms (:mod:`reliamsg.lab.chaos.liveness`). In a black-box run nothing else is looked at. In any other the
+checker reads the clients' journals and files, too, and both must find the same.
 """
 
 from __future__ import annotations
@@ -16,9 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reliamsg.lab.chaos import blackbox
+from reliamsg.lab.chaos import blackbox, liveness
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.mishaps import FAULT, Brokers, Strike, make_room, of_brokers, of_paths, stop_for
+from reliamsg.lab.chaos.mishaps import (
+    FAULT,
+    Brokers,
+    Strike,
+    forgot,
+    make_room,
+    of_brokers,
+    of_paths,
+    stop_for,
+)
 from reliamsg.lab.chaos.outside import BUSY
 from reliamsg.lab.chaos.processes import App, SiteSpec
 from reliamsg.lab.chaos.result import Result
@@ -28,6 +38,7 @@ from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.disk import fill
 from reliamsg.lab.process import LabError
 from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.verify import Report, check_directory
 from reliamsg.wire.address import group_queue
 
 __all__ = ["OutsideRun"]
@@ -39,20 +50,61 @@ LAYOUTS: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 SMALL_DISKS = 0.2
 """The part of the runs whose first producer and first consumer have a disk of 2 MB each, where we are root."""
-DRAIN_S = 60.0
+
+
+def compare(result: Result, report: Report) -> None:
+    """The checker, which reads the clients' journals and files, must find what the judge of the applications' logs
+    found, and nothing else wrong."""
+    counts = report.messages
+    for kind, found, judged in (
+        ("duplicates", counts.duplicates, result.duplicates),
+        ("out of order", counts.out_of_order, result.out_of_order),
+        ("phantom", counts.phantom, 0),
+    ):
+        if found != judged:
+            result.problems.append(f"the checker counts {found} messages {kind}, the judge {judged}")
+    silent = [f for f in report.findings if f.severity == "lost" and f.kind not in _DECLARED]
+    # What else may be unknown, such as what two inboxes of one group were given, is said, and no violation.
+    unproven = [f for f in report.findings if f.severity == "violated" or f.kind == "pending"]
+    result.findings = [f"{f.severity}: {f}" for f in report.findings if f.severity == "unknown"][
+        :_MOST_FINDINGS
+    ]
+    if report.messages.lost > result.lost + result.held:
+        result.problems.append(
+            f"the checker counts {report.messages.lost} messages lost, the judge {result.lost} and"
+            f" {result.held} held back"
+        )
+        unproven += silent
+    result.problems += [f"the checker: {found.severity}: {found}" for found in unproven[:_MOST_FINDINGS]]
+
+
+def stop(app: App) -> None:
+    """End an application. One that lost its group to a standby may just have ended by itself."""
+    try:
+        app.stop(60.0)
+    except Unmet:
+        if app.child is None or app.child.exit_code != BUSY:
+            raise
+
+
+_DECLARED = ("declared_gap", "removed")
+"""Losses of which the application was told, by the checker's names."""
+_MOST_FINDINGS = 10
 
 
 class OutsideRun:
     """One run. `rabbit` gives a running RabbitMQ that outlives it; None where there is none."""
 
-    def __init__(self, rabbit: Brokers | None) -> None:
-        self._rabbit = rabbit
+    def __init__(self, rabbit: Brokers | None, *, black_box: bool) -> None:
+        self._rabbit, self._black_box = rabbit, black_box
         self.drawn: Drawn | None = None
         self._publishers: list[App] = []
         self._handlers: dict[str, list[App]] = {}
         """By group; a standby comes last."""
         self._ended = False
         """All faults are over, and what was missing then had its time to come."""
+        self._bound = 0.0
+        """That time, in seconds."""
 
     def perform(self, context: Context) -> None:
         """Do it, up to the end of both applications; :meth:`judge` does the rest."""
@@ -79,16 +131,23 @@ class OutsideRun:
         wait_for(
             partial(self._some_delivered, context), lambda: f"messages flow: {self._errors()}", 60.0, 0.2
         )
+        since = time.monotonic()
         at_stake = self._strike(context, paths, disks)
         self._mend(context, paths, disks)
         context.stake(at_stake, "messages under way when faults struck")
+        self._bound = self._within(context, time.monotonic() - since)
+        context.event(f"everything must come within {self._bound:.0f} s")
         since = time.monotonic()
         with contextlib.suppress(Unmet):  # what is missing then is counted by the judge
-            wait_for(partial(self._complete, context), "everything comes", DRAIN_S, 0.5)
+            wait_for(partial(self._complete, context), "everything comes", self._bound, 0.5)
         context.result.drain_seconds = time.monotonic() - since
+        for app in self._unsettled:
+            context.result.problems.append(
+                f"{app.name} lacks confirms {self._bound:.0f} s after the end of all faults; {self._errors()}"
+            )
         self._ended = True
         for app in self._apps:
-            app.stop(60.0)
+            stop(app)
         self._tidy_brokers(context)
 
     def judge(self, result: Result, directory: Path) -> None:
@@ -102,12 +161,16 @@ class OutsideRun:
         for number, (group, log) in enumerate(handled.items()):
             latest = drawn.consumers[number]["begin"] == "latest"
             lost, declared = blackbox.missing(published, log, latest)
+            held = liveness.held_back(lost, published, log, self._gone(result))
+            lost -= held
             result.lost += len(lost)
             result.declared += declared
+            result.held += len(held)
             if lost:
                 some = ", ".join(f"{name}/{topic} {n}" for name, topic, n in sorted(lost)[:5])
                 result.problems.append(
-                    f"{group} was never given {len(lost)} messages: {some}; {self._errors()}"
+                    f"{group} was not given {len(lost)} messages within {self._bound:.0f} s of the end of all faults,"
+                    f" for no cause that it names and the faults explain: {some}; {self._errors()}"
                 )
             if declared and all(one["release"] == "consumed" for one in drawn.producers):
                 result.problems.append(f"{group} was told to go on without {declared} messages that are kept")
@@ -115,6 +178,25 @@ class OutsideRun:
         result.out_of_order = wrong["out of order"]
         result.problems += [f"{count} messages: {kind}" for kind, count in sorted(wrong.items())]
         result.verdict = "violated" if wrong else "lost" if result.lost else "complete"
+        if not self._black_box:
+            compare(result, check_directory(directory))
+
+    def _gone(self, result: Result) -> set[str]:
+        """Producers whose messages can be gone, by the settings and the fault log."""
+        assert self.drawn is not None
+        sites = forgot(result)
+        return {
+            app.config["producer"]
+            for app, options in zip(self._publishers, self.drawn.producers, strict=True)
+            if liveness.may_be_gone(options, len(self.drawn.sites) // 2, sites)
+        }
+
+    def _within(self, context: Context, faults_s: float) -> float:
+        drawn = self.drawn
+        assert drawn is not None
+        size = max(one["size"] for one in drawn.publishing)
+        work = liveness.Work(len(self._lacking(context)), size, faults_s)
+        return liveness.bound(drawn.sites, drawn.producers, drawn.consumers, work)
 
     @property
     def _apps(self) -> list[App]:
@@ -141,8 +223,9 @@ class OutsideRun:
             app = App("reliamsg.lab.chaos.outside", {
                 **common, **config, "role": role, "seed": context.rng.randrange(2**32),
                 kind: str(place / f"{name}.{kind}.db"),
-                "log": str(directory / f"{config.get('shared', name)}.{role}.ndjson"),
+                "log": str(directory / f"{config.get('shared', name)}.{role}.jsonl"),
                 "ready": str(directory / f"{name}.ready"), "ended": str(directory / f"{name}.ended"),
+                "settled": str(directory / f"{name}.settled"),
                 "sites": self._site_specs(paths, 0 if disk == "producer" else 1),
             })  # fmt: skip
             context.run.apps.append(app)
@@ -180,20 +263,26 @@ class OutsideRun:
         handled = {group: blackbox.lines(apps[0].log) for group, apps in self._handlers.items()}
         return published, handled
 
-    def _lacking(self, context: Context) -> int:
-        """How many deliveries are still owed, over all groups."""
+    def _lacking(self, context: Context, gone: set[str] | None = None) -> list[liveness.Owed]:
+        """Deliveries that are still owed, over all groups; without those that are held back for good, if messages of
+        the producers `gone` can be gone."""
         assert self.drawn is not None
         self._supervise()
         published, handled = self._logs(context.run.directory)
-        return sum(
-            len(blackbox.missing(published, log, self.drawn.consumers[number]["begin"] == "latest")[0])
-            for number, log in enumerate(handled.values())
-        )
+        found: list[liveness.Owed] = []
+        for number, log in enumerate(handled.values()):
+            latest = self.drawn.consumers[number]["begin"] == "latest"
+            lost, _ = blackbox.missing(published, log, latest)
+            found += lost - liveness.held_back(lost, published, log, gone) if gone else lost
+        return found
 
     def _complete(self, context: Context) -> bool:
-        return all(Path(app.config["ended"]).exists() for app in self._publishers) and not self._lacking(
-            context
-        )
+        return not self._unsettled and not self._lacking(context, self._gone(context.result))
+
+    @property
+    def _unsettled(self) -> list[App]:
+        """Publishers that have not ended, or that lack confirms."""
+        return [app for app in self._publishers if not Path(app.config["settled"]).exists()]
 
     def _some_delivered(self, context: Context) -> bool:
         self._supervise()
@@ -225,7 +314,7 @@ class OutsideRun:
             context.event(f"{FAULT}{name}")
             strikes[name]()
             time.sleep(rng.uniform(0.1, 1.5))  # what is random here is the instant
-            at_stake += self._lacking(context)
+            at_stake += len(self._lacking(context))
             if rng.random() < 0.4:
                 paths.heal(reset=True)
         return at_stake

@@ -52,6 +52,8 @@ class Result:
     messages: int = 0
     lost: int = 0
     declared: int = 0
+    held: int = 0
+    """Held back, with status() naming the gap, for a cause that the fault log confirms."""
     duplicates: int = 0
     out_of_order: int = 0
     seconds: float = 0.0
@@ -114,6 +116,7 @@ class Result:
             "control": {"lost": sum(c.lost for c in self.controls) if self.controls else None},
             "seconds": round(self.seconds, 1),
             "declared_gaps": self.declared,
+            "held": self.held,
             "at_stake": self.staked,
             "tries": self.tries,
             "problems": self.problems,

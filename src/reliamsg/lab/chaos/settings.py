@@ -230,10 +230,10 @@ def _consistent_consumer(consumer: dict[str, Any], lasting: bool, signed: bool) 
     if signed:
         consumer["unsequenced"] = "refuse"
     if not lasting:
-        # Brokers and producers may have let go of what is missing: only a policy that passes gaps, and tells the
-        # application, ever ends the wait.
+        # Brokers and producers may have let go of what is missing: a policy that passes gaps must tell the application,
+        # and one that waits must say for what.
         consumer["standby"] = False  # it needs producers that keep what the other had taken in
-        if consumer["on_gap"] not in ("call:skip", "raise"):
+        if consumer["on_gap"] == "skip":
             consumer["on_gap"] = "call:skip"
     elif consumer["on_gap"] in ("skip", "call:skip", "raise"):
         # Longer than all faults: nothing may be passed that a producer still holds, however long it was away.

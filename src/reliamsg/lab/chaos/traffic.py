@@ -4,12 +4,14 @@ each path from an application to a site."""
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.config import Site
 from reliamsg.errors import ReliamsgError
+from reliamsg.lab.chaos.liveness import Work, bound
 from reliamsg.lab.chaos.processes import App, Run, SiteSpec
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.process import LabError
@@ -86,6 +88,7 @@ class Traffic:
     """The last number that the producer publishes; 0 where it publishes until it is told that it is enough."""
 
     def __post_init__(self) -> None:
+        self._began = time.monotonic()
         self.accepted = self.run.accepted(self.producer)
         self.delivered = self.run.delivered(self.consumer)
 
@@ -129,20 +132,29 @@ class Traffic:
         """What an application's journal says of some kinds."""
         return [row for row in self.run.rows(app) if row.kind in kinds]
 
-    def drained(self, seconds: float = 30.0) -> None:
-        """All faults are over: everything must come, once, in order, within a bound; then both end cleanly.
+    def within(self) -> float:
+        """Within how many seconds what is under way must come once all faults are over, by the settings of both."""
+        producing, consuming = self.producer.config, self.consumer.config
+        sites = [options for config in (producing, consuming) for _, _, options in config["sites"]]
+        work = Work(max(0, self.under_way), producing.get("size", 100), time.monotonic() - self._began)
+        return bound(sites, [producing.get("options", {})], [consuming.get("options", {})], work)
+
+    def drained(self) -> None:
+        """All faults are over: everything must come, once, in order, within the bound that follows from the settings;
+        then both end cleanly. Any stall is a violation, whatever is said of it: these producers and groups keep to
+        policies that lose nothing.
 
         A producer that was killed leaves numbers of which nobody knows: not accepted, and handed out or not.
         """
+        seconds = self.within()
         to_publish = max(0, (self.last or 0) - self.accepted()) / (self.producer.config.get("rate") or 2_000)
         self.producer.ended(seconds + 2 * to_publish)
         wait_for(
-            lambda: self.delivered() >= self.accepted(),
-            lambda: f"everything drains, {self.accepted()} messages; {self.consumer.errors()}",
+            lambda: self.delivered() >= self.accepted() and self._all_handed_out(),
+            lambda: (
+                f"all {self.accepted()} messages come, and {self.delivered()} came; {self.consumer.errors()}"
+            ),
             seconds,
-        )
-        wait_for(
-            self._all_handed_out, lambda: f"all that was accepted comes; {self.consumer.errors()}", seconds
         )
         self.consumer.stop()
         numbers = self.handed_out()
@@ -154,7 +166,7 @@ class Traffic:
     def finish(self, messages: int) -> None:
         """Publish so many altogether, at least, then stop, and see that everything comes."""
         self.enough(messages)
-        self.drained(60)
+        self.drained()
 
     def enough(self, messages: int) -> None:
         """Publish so many altogether, at least, and have the producer end when all sites have them."""
@@ -165,18 +177,18 @@ class Traffic:
             30 + 2 * messages / rate,
         )
         self.producer.enough()
-        self.producer.ended(60)
+        self.producer.ended(self.within())
 
-    def comes(self, seconds: float = 120.0) -> None:
+    def comes(self) -> None:
         """What brokers lost comes to the group because it asks its producer, which lingers; then both end cleanly."""
         wait_for(
             lambda: self.delivered() >= self.accepted() and self._all_handed_out() and self._all_settled(),
             lambda: f"all that was lost comes; {self.producer.errors()} {self.consumer.errors()}",
-            seconds,
+            self.within(),
             0.2,
         )
         self.producer.stop(60)
-        self.drained(60)
+        self.drained()
 
     def _all_settled(self) -> bool:
         """Also what a producer had stored when it was killed, and never said."""

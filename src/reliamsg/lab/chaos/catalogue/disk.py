@@ -189,7 +189,7 @@ def flipped_bit(context: Context) -> None:
         restore_database(copy, t.producer.database)
     context.event("the bits are put back")
     t.producer.start(last=max(numbers_accepted(t)) + context.messages // 10, close=10.0)
-    t.drained(60)
+    t.drained()
 
 
 @scenario("read-only-disk", 16, promises="P1 P2", messages=3_000, needs=("mosquitto", "cc"),

@@ -50,7 +50,7 @@ def kill_producer(context: Context, point: str, what: str) -> None:
             pair.publisher.kill()
             pair.publisher.start()
     t.producer.start()
-    t.drained(60)
+    t.drained()
     for pair in plain:
         context.control(pair.finish("handed"))
 
@@ -196,7 +196,7 @@ def poison(context: Context) -> None:
         lambda: sum_of(t.rows(t.consumer, "acknowledged", "dead_lettered")) >= t.accepted(),
         "every message is acknowledged or parked", 60, 0.2,
     )  # fmt: skip
-    t.drained(60)
+    t.drained()
     parked = sum_of(t.rows(t.consumer, "dead_lettered"))
     context.stake(parked, "messages over which the handler always raised")
     context.event(f"{parked} messages are parked in the dead letters, and the others went on")

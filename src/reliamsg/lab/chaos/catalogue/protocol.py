@@ -79,7 +79,7 @@ def duplicated_reordered(context: Context) -> None:
     )  # fmt: skip
     context.stake(sum_of(t.rows(t.consumer, "duplicate")), "messages that came again")
     context.stake(len(t.rows(t.consumer, "gap_opened")), "times that something came too early")
-    t.drained(60)
+    t.drained()
     context.expect(min(bridge.passed for bridge in both) > 0, "each bridge passed something on")
     context.control(plain.finish())
 

@@ -1,0 +1,171 @@
+"""Liveness of runs: planted stalls are violations, unless the client names a cause that the fault log confirms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
+from reliamsg.lab.chaos.outside_run import compare
+from reliamsg.lab.chaos.result import Result
+from reliamsg.lab.chaos.scenario import Scenario
+from reliamsg.verify import Report
+from reliamsg.verify.report import Finding
+
+SITE = {"heartbeat": 1.0, "confirm_timeout": 2.0, "connect_timeout": 2.0, "backoff_max": 0.5}
+CONSUMER = {"gap_timeout": 5.0, "on_gap": "hold", "nak_delay": 0.5, "takeover_timeout": 6.0}
+PRODUCER = {"status_interval": 1.0, "hello_timeout": 0.0, "max_repair_bytes_per_second": None}
+
+
+def within(work: Work | None = None, **changes: dict[str, Any]) -> float:
+    return bound(
+        [{**SITE, **changes.get("site", {})}], [{**PRODUCER, **changes.get("producer", {})}],
+        [{**CONSUMER, **changes.get("consumer", {})}], work or Work(0),
+    )  # fmt: skip
+
+
+def test_a_bound_follows_from_the_settings() -> None:
+    """Connected after 2 + 2 + 0.5 s, leased after 6 s, announced after 1 s, asked within 1 + 10 s, joined after 5 s."""
+    assert within() == pytest.approx(4.5 + 6.0 + 1.0 + 11.0 + 5.0)
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "value", "more"),
+    [
+        ("site", "heartbeat", 10.0, 18.0), ("site", "confirm_timeout", 30.0, 28.0),
+        ("site", "connect_timeout", 10.0, 8.0), ("site", "backoff_max", 5.0, 4.5),
+        ("consumer", "takeover_timeout", 30.0, 24.0), ("consumer", "nak_delay", 2.0, 3.0),
+        ("consumer", "gap_timeout", 30.0, 25.0), ("consumer", "on_gap", "skip", 5.0),
+        ("producer", "status_interval", 3.0, 2.0), ("producer", "hello_timeout", 1.0, 1.0),
+        ("consumer", "max_unacknowledged", 1, 0.0), ("producer", "max_bytes", 1 << 16, 0.0),
+    ],
+)  # fmt: skip
+def test_each_setting_adds_what_its_rule_takes(role: str, name: str, value: Any, more: float) -> None:
+    assert within(**{role: {name: value}}) - within() == pytest.approx(more)
+
+
+def test_what_was_owed_and_how_long_faults_lasted_count() -> None:
+    assert within(Work(1_000, 100)) - within() == pytest.approx(20.0 + 20.0)
+    slow = {"max_repair_bytes_per_second": 1_000}
+    assert within(Work(1_000, 100), producer=slow) - within(producer=slow) == pytest.approx(20.0 + 100.0)
+    assert within(Work(0, faults_s=20.0)) - within() == pytest.approx(19.0)
+    assert within(Work(0, faults_s=900.0)) - within() == pytest.approx(59.0), (
+        "announcements are a minute apart at most"
+    )
+
+
+def test_what_is_not_given_has_its_default() -> None:
+    assert bound([{}], [{}], [{}], Work(0)) > within()
+
+
+@pytest.mark.parametrize(
+    ("confirm", "forgot", "gone"),
+    [
+        ("all", set(), False), ("all", {"dc1"}, False), ("all", {"dc1", "dc2"}, True),
+        ("any", {"dc1"}, True), ("any", set(), False), ("all-active", {"dc2"}, True),
+        ({"quorum": 2}, {"dc1"}, False), ({"quorum": 1}, {"dc1"}, True),
+    ],
+)  # fmt: skip
+def test_what_can_be_gone(confirm: Any, forgot: set[str], gone: bool) -> None:
+    """As many sites must have forgotten as had to confirm; and never what is kept until it is consumed."""
+    assert may_be_gone({"release": "confirmed", "confirm": confirm}, 2, forgot) == gone
+    assert not may_be_gone({"release": "consumed", "confirm": confirm}, 2, forgot)
+
+
+def published(count: int = 6, topic: str = "t") -> list[dict[str, Any]]:
+    return [
+        {"op": "returned", "topic": topic, "n": n, "id": ["p", 9, topic, 0, n], "life": 1}
+        for n in range(1, count + 1)
+    ]
+
+
+def gap(
+    first: int, last: int | None, topic: str = "t", epoch: int = 9, producer: str = "p"
+) -> dict[str, Any]:
+    return {"op": "gap", "producer": producer, "topic": topic, "epoch": epoch, "first": first, "last": last}
+
+
+def held(*gaps: dict[str, Any], life: int = 1) -> dict[str, Any]:
+    return {"op": "held", "gaps": list(gaps), "life": life}
+
+
+LACKING = [("p", "t", n) for n in (3, 4, 5, 6)]
+ALL = set(LACKING)
+
+
+def explained(*log: dict[str, Any], gone: frozenset[str] = frozenset({"p"})) -> set[tuple[str, str, int]]:
+    return held_back(LACKING, {"p": published()}, list(log), set(gone))
+
+
+@pytest.mark.parametrize("last", [3, 4, 6, None])
+def test_a_stall_behind_a_gap_that_is_named_and_that_faults_explain_is_none(last: int | None) -> None:
+    assert explained(held(gap(3, last))) == ALL
+
+
+def test_a_planted_stall_of_which_nothing_is_said_is_a_violation() -> None:
+    assert explained() == set()
+    assert explained(gap(3, 4)) == set(), "that a gap was passed once explains no stall"
+
+
+def test_a_planted_stall_that_no_fault_explains_is_a_violation() -> None:
+    """The client names the gap; no broker forgot anything, or the producer has to keep it."""
+    assert explained(held(gap(3, 4)), gone=frozenset()) == set()
+    assert explained(held(gap(3, 4)), gone=frozenset({"q"})) == set()
+
+
+@pytest.mark.parametrize(
+    "other", [gap(5, 6), gap(1, 2), gap(3, 4, topic="u"), gap(3, 4, epoch=8), gap(3, 4, producer="q")]
+)
+def test_a_planted_stall_for_which_another_cause_is_named_is_a_violation(other: dict[str, Any]) -> None:
+    """Another part of the stream, another stream, another epoch, another producer."""
+    assert explained(held(other)) == set()
+
+
+def test_only_what_holds_now_explains_a_stall() -> None:
+    """The gap was filled, and the stream stalls all the same."""
+    assert explained(held(gap(3, 4)), held()) == set()
+    assert explained(held(gap(3, 4)), held(life=2)) == ALL, "another process of the group says nothing of it"
+
+
+def test_only_the_stream_that_is_held_is_excused() -> None:
+    lacking = [*LACKING, ("p", "u", 2), ("p", "u", 3)]
+    both = {"p": [*published(), *published(topic="u")]}
+    assert held_back(lacking, both, [held(gap(3, 4))], {"p"}) == ALL
+
+
+def compared(report: Report, **found: int) -> Result:
+    scenario = Scenario("made-up", "For a test", lambda context: None, (), "P1", 100, frozenset(), True)
+    result = Result(scenario, 1, verdict="complete", stakes=[(1, "message")])
+    for name, value in found.items():
+        setattr(result, name, value)
+    compare(result, report)
+    return result
+
+
+def reported(*kinds: str, **counts: int) -> Report:
+    report = Report()
+    for name, value in counts.items():
+        setattr(report.messages, name, value)
+    report.findings += [Finding(kind, "planted") for kind in kinds]
+    return report
+
+
+def test_where_judge_and_checker_agree_nothing_is_wrong() -> None:
+    assert compared(reported()).ok
+    assert compared(reported("removed", "declared_gap", declared_gaps=2)).ok
+    assert compared(reported("lost", lost=3), held=3).ok, "held back for a cause that the faults explain"
+
+
+@pytest.mark.parametrize("kind", ["phantom", "published_unconfirmed", "pending", "not_durable"])
+def test_what_only_the_checker_finds_is_a_violation(kind: str) -> None:
+    assert not compared(reported(kind)).ok
+
+
+@pytest.mark.parametrize("kind", ["lost", "duplicates", "out_of_order", "phantom"])
+def test_what_only_the_checker_counts_is_a_violation(kind: str) -> None:
+    assert not compared(reported(**{kind: 2})).ok
+
+
+def test_what_only_the_judge_counts_is_a_violation() -> None:
+    assert any("judge 1" in problem for problem in compared(reported(), duplicates=1).problems)
