@@ -68,6 +68,8 @@ def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame
         if "PATH_NOT_FOUND" in (error.getCondition() or ""):
             raise FileNotFoundError(f"{os.fspath(journals)}: there are no such journals") from None
         raise
+    if not _is_url(journals):
+        files = _with_empty(files.select("path", "content"), spark, journals)
     found = _checked(_parsed(files))
     if not odd:
         return found
@@ -81,6 +83,16 @@ def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame
         for path, what in odd
     ]
     return found.unionByName(spark.createDataFrame(rows, found.schema))
+
+
+def _with_empty(files: DataFrame, spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame:
+    """Those, and segments of which nothing is left, by their names or directories: Spark passes empty files over."""
+    empty = [
+        (f"file:{os.path.abspath(path)}", b"")
+        for path in _regular(journals)
+        if os.path.getsize(path) == 0 and (re.match(_NAME, os.path.basename(path)) or re.search(_OWNER, path))
+    ]
+    return files.unionByName(spark.createDataFrame(empty, "path string, content binary")) if empty else files
 
 
 def _regular(journals: str | os.PathLike[str]) -> list[str]:
