@@ -362,6 +362,22 @@ class TestMembership:
         (row,) = journal(bench.path, "group_removed")
         assert (row.group, row.detail) == ("h", {"position": [engine._outbox.epoch, 1]})
 
+    def test_removing_journals_first_how_far_the_group_was(self, bench: Bench) -> None:
+        """What it was done with may leave for that reason alone, so the journal must say so, and say it before."""
+        engine = bench.open({"t": ["g", "h"]}, release="consumed", retain_seconds=300.0, hello_timeout=0)
+        bench.publish(engine, "t", b"1", b"2", b"3")
+        bench.group("h").tell(settled(engine, "t", 2))
+        bench.run()
+        assert not journal(bench.path, "consumed"), "heard, and not stored yet"
+        engine.membership.remove_group("t", "h")
+        rows = [row for row in journal(bench.path) if row.kind in ("consumed", "group_removed")]
+        assert [(row.kind, row.group, row.first, row.last) for row in rows] == [
+            ("consumed", "h", 1, 2),
+            ("group_removed", "h", 1, 1),
+        ]
+        bench.close(engine)
+        assert len(journal(bench.path, "consumed")) == 1, "once"
+
     @pytest.mark.parametrize("release", ["confirmed", "consumed"])
     def test_who_is_not_named_any_more(self, bench: Bench, release: str) -> None:
         bench.close(bench.open({"t": ["g", "h"]}, release=release))

@@ -15,6 +15,7 @@ from reliamsg.store.outbox import Row
 from reliamsg.store.outbox_view import inspect_outbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport.base import Outcome
+from tests.sending.control_tools import Bench
 from tests.sending.tools import journal, numbers, wait_for
 
 Make = Callable[..., Producer]
@@ -192,3 +193,49 @@ class TestReleasing:
         told = {n for row in rows if row.kind == "published" for n in range(row.first, row.last + 1)}
         assert [row for row in rows if row.kind == "released"]
         assert told == set(range(1, 601))
+
+    @pytest.mark.parametrize("size", [1_000, 2_000, 9_000])
+    def test_what_one_site_lacks_leaves_in_order_and_only_for_room(self, path: Path, size: int) -> None:
+        """Stepped: the file never holds more than it may, and each batch that left was published first."""
+        bench = Bench(path, "dc1", "dc2")
+        bench.network["dc2"].down()
+        engine = bench.open(
+            confirm="any", max_bytes=20_000, retain_seconds=0.0, retain_bytes=0, hello_timeout=0
+        )
+        for number in range(1, 41):
+            receipt = bench.publish(engine, "t", bytes(size))
+            bench.run(2.0)
+            assert receipt.done
+            assert engine.retention.stored_bytes <= 20_000
+            held = inspect_outbox(path).messages
+            left = [row for row in journal(path, "released_unsent") for _ in range(row.first, row.last + 1)]
+            assert held + len(left) == number
+            assert held == number or engine.retention.stored_bytes + 2 * (size + 300) > 20_000, (
+                "not before it must"
+            )
+        bench.close(engine)
+        rows = journal(path)
+        released = [row for row in rows if row.kind == "released_unsent"]
+        assert released
+        assert {row.site for row in released} == {"dc2"}
+        numbers = [n for row in released for n in range(row.first, row.last + 1)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        told = {n for row in rows if row.kind == "published" for n in range(row.first, row.last + 1)}
+        assert told >= set(numbers)
+        assert not [row for row in rows if row.kind == "released"]
+
+    def test_what_no_site_has_never_leaves_for_room(self, path: Path) -> None:
+        bench = Bench(path, "dc1", "dc2")
+        for name in ("dc1", "dc2"):
+            bench.network[name].down()
+        engine = bench.open(
+            confirm="any", max_bytes=20_000, retain_seconds=0.0, retain_bytes=0, hello_timeout=0
+        )
+        for _ in range(8):
+            bench.publish(engine, "t", bytes(2_000))
+            bench.run(2.0)
+        with pytest.raises(OutboxFull):
+            bench.publish(engine, "t", bytes(4_000))
+        bench.run(2.0)
+        assert inspect_outbox(path).messages == 8
+        assert not [row for row in journal(path) if row.kind.startswith("released")]
