@@ -1,4 +1,4 @@
-"""A Mosquitto for a module's tests, and ones that a test may kill."""
+"""A Mosquitto for a module's tests, ones that a test may kill, and a scripted broker that is particular."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from reliamsg.lab.mosquitto import Mosquitto
+from tests.transport.mqtt_picky import Picky
+from tests.transport.mqtt_scripted import ScriptedBroker, scripted
 
 MakeBroker = Callable[..., Mosquitto]
 
@@ -35,6 +37,17 @@ def make_broker(tmp_path: Path) -> Iterator[MakeBroker]:
             return stack.enter_context(Mosquitto(tmp_path / f"broker-{made}", **settings))
 
         yield make
+
+
+@pytest.fixture
+def picky() -> Picky:
+    return Picky()
+
+
+@pytest.fixture
+def broker(picky: Picky) -> Iterator[ScriptedBroker]:
+    with scripted(picky) as broker:
+        yield broker
 
 
 @pytest.fixture(params=["5", "3.1.1"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,28 +11,16 @@ from reliamsg.transport.mqtt_inflow import Inflow
 from reliamsg.transport.mqtt_packets import AckLedger
 from reliamsg.wire.address import client_id, group_address
 from tests.patience import wait_for
+from tests.transport.mqtt_fixtures import broker, picky, version  # noqa: F401
 from tests.transport.mqtt_picky import Picky
-from tests.transport.mqtt_scripted import ScriptedBroker, scripted
+from tests.transport.mqtt_scripted import ScriptedBroker
 from tests.transport.mqtt_tools import receiving, site
+
+# The fixtures' names are arguments below.
+# ruff: noqa: F811
 
 GROUP = group_address("billing")
 PREFETCH = 2
-
-
-@pytest.fixture
-def picky() -> Picky:
-    return Picky()
-
-
-@pytest.fixture
-def broker(picky: Picky) -> Iterator[ScriptedBroker]:
-    with scripted(picky) as broker:
-        yield broker
-
-
-@pytest.fixture(params=["5", "3.1.1"])
-def version(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def test_control_frames_are_heard_behind_a_full_window(

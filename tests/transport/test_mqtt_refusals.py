@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -11,29 +10,17 @@ from reliamsg.transport import mqtt_suspects
 from reliamsg.transport.mqtt import MqttSender
 from reliamsg.wire.address import client_id, group_address, producer_address, status_address
 from tests.patience import wait_for
+from tests.transport.mqtt_fixtures import broker, picky, version  # noqa: F401
 from tests.transport.mqtt_picky import Picky
 from tests.transport.mqtt_scripted import Peer, ScriptedBroker, scripted
 from tests.transport.mqtt_tools import receiving, site
 from tests.transport.tools import Sending, message, running
 
+# The fixtures' names are arguments below.
+# ruff: noqa: F811
+
 GROUP = group_address("billing")
 SESSION = client_id("billing")
-
-
-@pytest.fixture
-def picky() -> Picky:
-    return Picky()
-
-
-@pytest.fixture
-def broker(picky: Picky) -> Iterator[ScriptedBroker]:
-    with scripted(picky) as broker:
-        yield broker
-
-
-@pytest.fixture(params=["5", "3.1.1"])
-def version(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -27,18 +27,23 @@ from reliamsg.transport.factory import create_group, delete_group
 __all__ = ["group"]
 
 
+def which_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Which group, of which topics, at which sites."""
+    command = timeout_option(10.0, "Most time for each site.")(command)
+    command = site_options(command)
+    topic = click.option(
+        "--topic", "topics", type=NameType("topic"), multiple=True, required=True, help="A topic. Repeat it."
+    )
+    return click.argument("name", metavar="GROUP", type=NameType("group"))(topic(command))
+
+
 @click.group()
 def group() -> None:
     """Consumer groups at brokers."""
 
 
 @group.command(epilog=EXIT_CODES_HELP)
-@click.argument("name", metavar="GROUP", type=NameType("group"))
-@click.option(
-    "--topic", "topics", type=NameType("topic"), multiple=True, required=True, help="A topic. Repeat it."
-)
-@site_options
-@timeout_option(10.0, "Most time for each site.")
+@which_options
 @keys_option
 @json_option
 def create(
@@ -65,12 +70,7 @@ def create(
 
 
 @group.command(epilog=EXIT_CODES_HELP)
-@click.argument("name", metavar="GROUP", type=NameType("group"))
-@click.option(
-    "--topic", "topics", type=NameType("topic"), multiple=True, required=True, help="A topic. Repeat it."
-)
-@site_options
-@timeout_option(10.0, "Most time for each site.")
+@which_options
 @json_option
 def delete(
     name: str,

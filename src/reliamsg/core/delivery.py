@@ -14,8 +14,8 @@ BACKOFF_MIN_S = 0.1
 BACKOFF_MAX_S = 5.0
 
 COUNTED_TOGETHER = 64
-"""After an unclean stop, so many messages have their second attempt counted in one commit. From the third on each
-is counted alone, so that one message which kills its handler does not use up the deliveries of others."""
+"""After an unclean stop, so many messages have an attempt counted in one commit, once, whether it is made or not. From
+then on each is counted, and handled, alone, so that one that kills its handler uses up no more deliveries of others."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class Offer:
     """Its attempts were counted ahead."""
     spent: bool = False
     """It has used up its deliveries: bury it instead."""
+    alone: bool = False
+    """Nothing else is to be handled together with it."""
     unjournalled: bool = False
     """It may have been handed out before this process began; no journal says so."""
 
@@ -93,13 +95,18 @@ def _together(
         while first < last and (known.epoch, first + 1) in state.armed:
             first += 1
         return first
-    if rules.max_deliveries <= 2 or state.tries(known, first) > 1:
-        return min(last, first + unit - 1) if unit > 1 else first
+    if _goes_alone(rules, state, known, first):
+        return first
     last = min(last, first + max(unit, COUNTED_TOGETHER) - 1)
     for seq in range(first, last):
-        if state.tries(known, seq + 1) > 1:
+        if _goes_alone(rules, state, known, seq + 1):
             return seq
     return last
+
+
+def _goes_alone(rules: DeliveryRules, state: StreamState, known: Reorder, seq: int) -> bool:
+    """Whether a message may be the one that ends the process: others with it would use up their deliveries as well."""
+    return rules.max_deliveries <= 2 or (known.epoch, seq) in state.attempts
 
 
 def _counted(
@@ -109,6 +116,7 @@ def _counted(
     keys = [(known.epoch, seq) for seq in range(first, last + 1)]
     found = Offer(known.epoch, known.incarnation, first, last, redelivered=True, retry=retry, armed=True)
     found.unjournalled = known.journalled < first < known.redelivered_below
+    found.alone = retry or _goes_alone(rules, state, known, first)
     if all(key in state.armed for key in keys):
         return found, False
     if not rules.halt and state.tries(known, first) >= rules.max_deliveries:

@@ -253,8 +253,8 @@ class Consumer:
 
         A message whose handler returns is acknowledged; one whose handler raises comes again, in place, after
         0.1 s, doubling up to 5 s. With `batch` the handler gets a list of up to so many messages of one stream;
-        when it raises, they come again one by one. Messages of one stream are handled one after the other,
-        streams side by side on up to `workers` threads.
+        when it raises, or has ended the process more than once, they come again one by one. Messages of one stream
+        are handled one after the other, streams side by side on up to `workers` threads.
 
         `handler` is an ordinary function. A coroutine function or a generator function is a :class:`ConfigError`: its
         body would not run. So is a handler that returns an awaitable: nothing of what it was given is acknowledged, and

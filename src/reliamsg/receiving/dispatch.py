@@ -185,7 +185,7 @@ class Dispatcher:
                 if run:
                     messages += run
                     runs.append((run[0], run[-1]))
-                if len(messages) >= most or current.offer.retry:
+                if len(messages) >= most or current.offer.alone:
                     break
                 more = engine.take_more(current, most, most - len(messages))
                 if more is None:
