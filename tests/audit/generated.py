@@ -511,6 +511,19 @@ def _site(rng: random.Random, rows: list[JournalRow], at: int) -> None:
         rows[at] = replace(rows[at], site=rng.choice(sorted({row.site for row in rows if row.site})))
 
 
+def _behind(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    """A group is told that it had settled what lies between two places."""
+    of = [row for row in rows if row.kind in ("delivered", "redelivered", "acknowledged")]
+    if of:
+        row = rng.choice(of)
+        low, last = max(1, row.first - rng.randint(0, 6)), row.last + rng.randint(-2, 6)
+        own = rng.choice(([row.epoch, low], [0, 1], [row.epoch - 10, low]))
+        more = replace(
+            row, kind="behind", first=last, last=last, incarnation=0, digest=None, detail={"from": own}
+        )
+        rows.insert(at + 1, replace(more, boot=rows[at].boot, latency=None, site="", reason=""))
+
+
 def _cut(rng: random.Random, rows: list[JournalRow], at: int) -> None:
     """The journal ends there."""
     del rows[max(1, at) :]
@@ -524,6 +537,7 @@ def _day_off(rng: random.Random, rows: list[JournalRow], at: int) -> None:
 _CHANGES = {
     "drop": _drop, "swap": _swap, "repeat": _repeat, "ends": _ends, "digest": _digest, "kind": _kind,
     "epoch": _epoch, "incarnation": _incarnation, "reason": _reason, "site": _site, "cut": _cut, "day off": _day_off,
+    "behind": _behind,
 }  # fmt: skip
 _HOW = ("lose", "clone", *_CHANGES, "ends", "kind", "swap", "repeat", "drop")
 

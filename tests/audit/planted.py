@@ -370,6 +370,15 @@ PLANTS: dict[str, Plant] = {
         frozenset({_found("unproven", E2, (21, 22)), ("broken", "", "", "", 0, ())}),
         "a producer whose journal is whole has published it or not",
     ),
+    "settled_unseen": _alone(
+        both(
+            swap_out("g", "delivered", E2, 11, given("behind", E2, 16, 16, detail={"from": [E2, 11]}),
+                     given("delivered", E2, 16, 20)),
+            change("g", "acknowledged", E2, 1, last=10),
+            add_after("g", "acknowledged", E2, 1, given("acknowledged", E2, 16, 20)),
+        ),
+        _found("settled_unseen", E2, (11, 15)),
+    ),
     "unproven_gap": Plant(
         _restored_outbox,
         frozenset({_found("unproven_gap", E1, (21, 30)), _found("fork", E2)}),

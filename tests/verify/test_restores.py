@@ -26,6 +26,7 @@ from tests.verify.test_mutants import (
     find,
     given,
     history,
+    keeps,
     swap_out,
 )
 
@@ -107,6 +108,62 @@ def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
     assert found_in(h) == {UNPROVEN}
     h.groups["g"][1][1] = replace(heard, detail={"lsn": 2, "epoch": E1})
     assert found_in(h) == {("phantom", E1, 21, 30)}
+
+
+def restored_inbox(h: History) -> None:
+    """The copy was made when the group had settled ten of the first epoch; its producer tells that it had been at 21.
+    What lies between is in no journal of the group."""
+    h.logs.clear()
+    opened, after = h.groups["g"][0][0], h.groups["g"][1]
+    h.groups["g"][0][:] = [
+        opened, given("joined", E1, 1, 1), given("delivered", E1, 1, 10), given("acknowledged", E1, 1, 10)
+    ]  # fmt: skip
+    swap_out("g", "redelivered", E1, 16)(h)
+    change("g", "acknowledged", E1, 16, first=21)(h)
+    after.insert(1, given("behind", E1, 21, 21, detail={"from": [E1, 11]}))
+
+
+def test_what_an_inbox_lost_with_its_disk_was_settled_unseen() -> None:
+    h = history()
+    restored_inbox(h)
+    assert found_in(h) == {("settled_unseen", E1, 11, 20)}
+    assert h.check().verdict == "unknown"
+
+
+def test_what_a_producer_was_told_by_an_inbox_that_is_gone_is_no_lie() -> None:
+    h = history()
+    keeps(h)
+    restored_inbox(h)
+    assert found_in(h) == {("settled_unseen", E1, 11, 20)}
+
+
+def test_what_nobody_settled_is_lost_beside_a_restored_inbox() -> None:
+    h = history()
+    restored_inbox(h)
+    change("g", "behind", E1, 21, first=19, last=19)(h)
+    assert found_in(h) == {
+        ("settled_unseen", E1, 11, 18), ("lost", E1, 19, 20), ("undeclared_gap", E1, 19, 20)
+    }  # fmt: skip
+
+
+def test_what_was_given_before_the_copy_comes_again_or_was_settled() -> None:
+    """The copy owes 6 to 10, and passes them as it is told to; of 3 to 5 nobody told."""
+    h = history()
+    restored_inbox(h)
+    change("g", "acknowledged", E1, 1, last=2)(h)
+    change("g", "behind", E1, 21, detail={"from": [E1, 6]})(h)
+    assert found_in(h) == {
+        ("settled_unseen", E1, 11, 20), ("not_redelivered", E1, 3, 5), ("unacknowledged", E1, 3, 10)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("spoil", ["twice", "lost"])
+def test_a_broken_promise_beside_a_restored_inbox_is_convicted(spoil: str) -> None:
+    h = history()
+    restored_inbox(h)
+    {"twice": _twice, "lost": _lost}[spoil](h)
+    beside = {"twice": ("duplicate", E1, 25, 26), "lost": ("lost", E2, 20, 20)}[spoil]
+    assert found_in(h) == {("settled_unseen", E1, 11, 20), beside}
 
 
 def _closed(h: History) -> None:

@@ -13,7 +13,7 @@ from reliamsg.audit.schema import findings as as_findings
 __all__ = ["PRODUCER", "counts", "findings", "losses", "ranges", "unverified"]
 
 _LOSSES = ("lost", "declared_gap", "removed")
-_FATES = (*_LOSSES, "never_joined", "undelivered", "phantom", "unproven")
+_FATES = (*_LOSSES, "never_joined", "undelivered", "settled_unseen", "phantom", "unproven")
 """What is a finding by itself, at a group."""
 
 
@@ -38,7 +38,7 @@ def ranges(
     Columns: `grp` (``""`` for the producer's own account), EPOCH, `first`, `last`, and `fate`:
 
     - of what was enqueued: ``delivered``, ``declared_gap``, ``dead``, ``pending``, ``before_join``,
-      ``never_joined``, ``excused``, ``removed``, ``undelivered``, ``lost``; in the producer's own
+      ``never_joined``, ``excused``, ``removed``, ``undelivered``, ``settled_unseen``, ``lost``; in the producer's own
       account ``enqueued``, ``removed`` or ``pending``;
     - of what was enqueued, or can have been, after `until_us`: ``after``;
     - of what was not: ``phantom``, ``unproven``, ``phantom_gap``, ``unproven_gap``, or ``strange`` for what can't be
@@ -72,6 +72,10 @@ def _states(pieces: DataFrame) -> DataFrame:
         | (F.col("epoch") < joined.epoch)
         | ((F.col("epoch") == joined.epoch) & (F.col("first") < joined.number))
     )
+    place = F.struct(F.col("epoch"), F.col("first").alias("number"))
+    unseen = F.coalesce(
+        F.exists("unseen", lambda each: (each.low <= place) & (place < each.high)), F.lit(False)
+    )
     joined_inside = F.coalesce((joined.epoch == F.col("epoch")) & (joined.number > 1), F.lit(False))
     flagged = pieces.withColumns(
         {
@@ -103,6 +107,7 @@ def _states(pieces: DataFrame) -> DataFrame:
             "rest": missing & ~early & ~excused & ~F.col("removed") & ~own,
             "let_off": missing & ~early & excused & ~own,
             "stranger": ~F.col("original") & ~F.col("contested") & F.col("owned"),
+            "settled_unseen": unseen,
             "cut": restores.touches(F.col("cuts"), F.col("epoch")),
         }
     )
@@ -178,7 +183,12 @@ def _fate_of_group(certain: Column, tail: Column) -> Column:
         )
         .when(F.col("let_off"), "excused")
         .when(F.col("gone"), "removed")
-        .when(F.col("rest"), F.when(certain & ~(tail & kept), "lost").otherwise("undelivered"))
+        .when(
+            F.col("rest"),
+            F.when(
+                certain & ~(tail & kept), F.when(F.col("settled_unseen"), "settled_unseen").otherwise("lost")
+            ).otherwise("undelivered"),
+        )
         .when(F.col("beyond"), "after")
         .when(
             stranger & F.col("handed"),
@@ -221,7 +231,7 @@ def _false_removal() -> Column:
 def _unsettled() -> Column:
     """The producer was told that the group is done with what that, as its journal shows, was not."""
     skipped = F.col("before_join") | (F.col("joined").isNotNull() & F.col("before"))
-    done = F.col("acknowledged") | F.col("dead") | F.col("gap") | skipped
+    done = F.col("acknowledged") | F.col("dead") | F.col("gap") | F.col("settled_unseen") | skipped
     return _judgeable() & F.col("consumed") & F.col("sound") & F.col("finished") & ~done
 
 

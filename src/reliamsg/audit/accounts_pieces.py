@@ -64,8 +64,9 @@ def known(
     `has_original`, `has_before_join`, `has_excused`: whether the key has any number that was enqueued, was said to come
     from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
     numbers passed which site. `named`: the group reads the topic. `joined`, `reached`, `lowest`, `leaps`: of the stream
-    at the group. `sound`, `finished`: of the group. `told`, `going_on`: of the producer, NULL where it left no journal.
-    `is_contested`: NULL where the epoch is not. `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.
+    at the group; `unseen`, likewise, what an inbox was told to be settled, or NULL. `sound`, `finished`: of the group.
+    `told`, `going_on`: of the producer, NULL where it left no journal. `is_contested`: NULL where the epoch is not.
+    `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.
     """
     audience = _audience(rows, chains, named)
     events = _events(rows, audience, counted, until_us)
@@ -73,6 +74,7 @@ def known(
     return (
         pieces.join(F.broadcast(audience), ["topic", "grp"], how="left")
         .join(groups.bounds(rows), list(_OF_STREAM), how="left")
+        .join(F.broadcast(_behind(rows)), list(_OF_STREAM), how="left")
         .join(F.broadcast(_clients(chains)), "grp", how="left")
         .join(F.broadcast(_owners(rows, chains, until_us)), "producer", how="left")
         .join(F.broadcast(restores.cuts(rows)), "producer", how="left")
@@ -167,8 +169,28 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
         F.lit("said_removed").alias("tag"),
         nowhere,
     )
-    every = [given.select(*columns), own, shared]
+    # So is where an inbox was told that its group's work began and ended that it had not done.
+    unseen = groups.behind(rows).select(
+        "grp", *STREAM, F.explode(F.array("low", "high")).alias("place"), F.lit(_CUT).alias("tag"), nowhere
+    )
+    edges = unseen.select(
+        "grp",
+        *STREAM,
+        F.col("place.epoch").alias("epoch"),
+        F.greatest("place.number", F.lit(1)).alias("first"),
+        F.greatest("place.number", F.lit(1)).alias("last"),
+        "tag",
+        "site",
+    )
+    every = [given.select(*columns), own, shared, edges.select(*columns)]
     return union([*every, *(frame.select(*columns) for frame in (counts, consumed, said))])
+
+
+def _behind(rows: DataFrame) -> DataFrame:
+    """_OF_STREAM, `unseen`: the ranges of :func:`groups.behind`."""
+    return (
+        groups.behind(rows).groupBy(*_OF_STREAM).agg(F.collect_set(F.struct("low", "high")).alias("unseen"))
+    )
 
 
 def _end() -> Column:

@@ -15,17 +15,33 @@ from reliamsg.audit.groups_order import (
     HANDED,
     REPLAYED,
     SKIPPED,
+    behind,
     bounds,
     joined,
     ordered,
     reached,
 )
 from reliamsg.audit.groups_pieces import histories
-from reliamsg.audit.ranges import EPOCH, STREAM, merged, size
+from reliamsg.audit.ranges import EPOCH, STREAM, coverage, merged, size, tagged
 from reliamsg.audit.schema import findings as as_findings
 from reliamsg.audit.schema import union
 
-__all__ = ["bounds", "count", "counts", "findings", "instances", "joined", "leaps", "merge", "reached"]
+__all__ = [
+    "behind",
+    "bounds",
+    "count",
+    "counts",
+    "findings",
+    "instances",
+    "joined",
+    "leaps",
+    "merge",
+    "reached",
+]
+
+
+_UNLESS_SETTLED = ("undeclared_gap", "not_redelivered")
+"""Kinds that are nothing where an inbox was told that its group had settled the messages."""
 
 
 def findings(
@@ -90,7 +106,32 @@ def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame
     )
     for name in ("grp", *STREAM):
         between &= F.col(f"wrong.{name}") == F.col(f"leapt.{name}")
-    return wrong.alias("wrong").join(F.broadcast(leapt.alias("leapt")), between, how="left_anti")
+    left = wrong.alias("wrong").join(F.broadcast(leapt.alias("leapt")), between, how="left_anti")
+    doubtful = F.col("kind").isin(*_UNLESS_SETTLED)
+    return left.where(~doubtful).unionByName(_not_settled(left.where(doubtful), behind(rows)))
+
+
+def _not_settled(found: DataFrame, behind: DataFrame) -> DataFrame:
+    """What of these is not in a range that an inbox was told to be settled."""
+    keys = ("kind", "grp", *EPOCH)
+    low, high, epoch = F.col("low"), F.col("high"), F.col("epoch")
+    settled = (
+        found.join(F.broadcast(behind), ["grp", *STREAM], how="inner")
+        .where((low.epoch <= epoch) & (epoch <= high.epoch))
+        .select(
+            *keys,
+            F.when(epoch == low.epoch, F.greatest("first", low.number))
+            .otherwise(F.col("first"))
+            .alias("first"),
+            F.when(epoch == high.epoch, F.least("last", high.number - 1))
+            .otherwise(F.col("last"))
+            .alias("last"),
+        )
+    )
+    pieces = coverage(
+        [tagged(found, keys, "found"), tagged(settled, keys, "settled")], keys, ["found", "settled"]
+    )
+    return pieces.where((F.col("found") > 0) & (F.col("settled") == 0)).select(*keys, "first", "last")
 
 
 def _found(kind: str, condition: Column, first: Column | None = None, last: Column | None = None) -> Column:

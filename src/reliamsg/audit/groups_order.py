@@ -17,6 +17,7 @@ __all__ = [
     "HANDED",
     "REPLAYED",
     "SKIPPED",
+    "behind",
     "bounds",
     "joined",
     "leap_until",
@@ -139,6 +140,24 @@ def reached(rows: DataFrame) -> DataFrame:
     far = bounds(rows).where(F.col("reached").isNotNull())
     return far.select(
         "grp", *STREAM, F.col("reached.epoch").alias("epoch"), F.col("reached.number").alias("last")
+    )
+
+
+def behind(rows: DataFrame) -> DataFrame:
+    """What inboxes were told that their groups had settled, and had not themselves: `grp`, STREAM, and positions
+    (`epoch`, `number`) `low`, from where on, and `high`, before which."""
+    own = F.from_json(F.get_json_object("detail", "$.from"), "array<long>")
+    return (
+        rows.where((F.col("role") == "group") & (F.col("kind") == "behind"))
+        .withColumn("own", own)
+        .where((F.size("own") == 2) & F.get("own", F.lit(0)).isNotNull() & F.get("own", F.lit(1)).isNotNull())
+        .select(
+            F.col("client").alias("grp"),
+            *STREAM,
+            _position(F.get("own", F.lit(0)), F.get("own", F.lit(1))).alias("low"),
+            _position(F.col("epoch"), F.col("last")).alias("high"),
+        )
+        .distinct()
     )
 
 

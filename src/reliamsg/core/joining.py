@@ -157,6 +157,7 @@ def adopt(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
     known = state.live.get(position[0])
     if known is not None and position[0] == entered[0] and known.incarnation != entered[1]:
         return False
+    _note_behind(core, state, position, state.position)
     _leave_behind(core, state, position)
     state.adopted = adopted
     if known is None and position[0] == entered[0]:
@@ -193,6 +194,8 @@ def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced
     incarnation = next((link[1] for link in announced.chain if link[0] == epoch), None)
     handed_out = HandedOut(position, epoch, incarnation, below)
     if handed_out != before:
+        if before is None or before.position < position:
+            _note_behind(core, state, position, state.committed[0])
         state.handed_out = handed_out
         state.flag_entered()
         if state.current is not None:
@@ -217,6 +220,13 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
     if position <= handed_out_to or incarnation is None:
         return False  # what this inbox has handed out itself it settles itself
     return adopt(core, state, Adopted(position, (position[0], incarnation), 0))
+
+
+def _note_behind(core: ConsumerCore, state: StreamState, position: Position, own: Position) -> None:
+    """The group had settled everything before `position`, and this inbox nothing from `own` on. If nobody's journal
+    tells of what lies between, it went with the disk of an inbox."""
+    detail = {"from": list(own)}
+    core.note(Note("behind", state.stream, position[0], 0, position[1], position[1], detail=detail))
 
 
 def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) -> None:

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-UNTOLD = frozenset({"lost", "undeclared_gap", "consumed_unsettled", "not_redelivered"})
-"""Findings about what a group's journal lacks: where its inbox was replaced by a copy, that went with the disk."""
-
 TAKEN_OVER = frozenset({"duplicate", "acknowledged_twice", "redelivered_after_ack", "false_before_join"})
 """Findings about several inboxes of a group, or one and its older copy, of which the judge alone knows what one had
 heard of the other."""
@@ -33,8 +30,6 @@ def compare(world: World, directory: Path) -> None:
     oracle = world.oracle
     report = check_directory(directory, Expect())
     for finding in report.findings:
-        if finding.kind in UNTOLD and finding.group in world.replaced_inboxes:
-            continue
         if finding.kind in FORKED and _is_forked(report.findings, finding):
             continue
         if finding.kind == "lost" and any(excuse(world, finding) for excuse in DOCUMENTED):
@@ -87,5 +82,16 @@ def _operations(world: World, finding: Finding) -> list[Operation]:
     ]
 
 
-DOCUMENTED = _joined_blindly, _is_behind
+def _went_with_an_inbox(world: World, finding: Finding) -> bool:
+    """Whether a loss is of what an inbox was given whose journal went with its disk, and of which no other journal
+    says that a group was told so: its producer had stopped counting the group, and forgot how far it was."""
+    oracle = world.oracle
+    given = oracle.handed[finding.group]
+    return all(
+        operation.message is not None and given.get(operation.message) in oracle.inboxes[finding.group]
+        for operation in _operations(world, finding)
+    )
+
+
+DOCUMENTED = _joined_blindly, _is_behind, _went_with_an_inbox
 """Which losses are known limits, as the documentation says."""

@@ -75,6 +75,8 @@ class GroupFacts:
     lowest with which a chain began."""
     reached: dict[Stream, Position] = field(default_factory=dict)
     """How far each stream got."""
+    behind: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
+    """From where to before where an inbox was told that its group had settled everything, and had not itself."""
     topics: set[str] = field(default_factory=set)
     duplicates: int = 0
     out_of_order: int = 0
@@ -89,6 +91,16 @@ class GroupFacts:
         if any(low < key[1] < high for low, high in self.leaps.get(key[0], ())):
             return Spans([(1, ENDLESS)])
         return self.declared[key]
+
+    def settled_unseen(self, key: Key) -> Spans:
+        """What of a stream's epoch an inbox was told to be settled, and had not settled itself."""
+        stream, epoch = key
+        found = Spans()
+        for low, high in self.behind.get(stream, ()):
+            if low[0] <= epoch <= high[0]:
+                first = max(low[1], 1) if epoch == low[0] else 1
+                found.add(first, high[1] - 1 if epoch == high[0] else ENDLESS)
+        return found
 
 
 def gather_group(
@@ -217,6 +229,8 @@ class _Reader:
                     opened_gaps.append(row)
                 elif row.kind == "joined":
                     self._joined(row)
+                elif row.kind == "behind":
+                    self._behind(row)
             self._acknowledge(acks)
 
     def _begin(self, boot: Boot) -> None:
@@ -240,6 +254,12 @@ class _Reader:
         if self.latest and stream not in self.streams:
             # What came before the first to arrive was asked not to be delivered.
             self.streams[stream] = _StreamState(cursor=(row.epoch, position[1] - 1))
+
+    def _behind(self, row: JournalRow) -> None:
+        own = (row.detail or {}).get("from")
+        if isinstance(own, list) and len(own) == 2 and all(isinstance(each, int) for each in own):
+            span = (own[0], own[1]), (row.epoch, row.last)
+            self.facts.behind.setdefault(stream_of(row), []).append(span)
 
     def _site_row(self, row: JournalRow) -> None:
         facts, places = self.facts, []
@@ -436,7 +456,8 @@ class _Reader:
             for epoch, holes in state.holes.items():
                 if self.chain.broken:
                     continue
-                for first, last in holes - self.facts.covered(stream, epoch):
+                unseen = self.facts.settled_unseen((stream, epoch))
+                for first, last in holes - self.facts.covered(stream, epoch) - unseen:
                     self.findings.append(
                         Finding("undeclared_gap", KINDS["undeclared_gap"][1], stream, self.facts.group,
                                 epoch=epoch, first=first, last=last)
@@ -452,7 +473,7 @@ def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:
             if other is not reader:
                 spans -= other.acknowledged[stream, epoch]  # noqa: PLW2901
                 spans -= other.dead(stream, epoch)  # noqa: PLW2901
-        for first, last in spans:
+        for first, last in spans - reader.facts.settled_unseen((stream, epoch)):
             reader.findings.append(
                 Finding("not_redelivered", KINDS["not_redelivered"][1], stream, reader.facts.group,
                         epoch=epoch, first=first, last=last)

@@ -146,7 +146,11 @@ class _Ledger:
             open_end = Spans([(first, last)])
         self._put("undelivered", key, open_end)
         self._excuse(key, open_end)
-        for piece in open_end.lacking(first, last):
+        certain_loss = open_end.lacking(first, last)
+        unseen = certain_loss & self.group.settled_unseen(key)
+        self._put("settled_unseen", key, unseen)
+        self._excuse(key, unseen)
+        for piece in certain_loss - unseen:
             self._lost(key, *piece, tail)
 
     def _lost(self, key: Key, first: int, last: int, tail: bool) -> None:
@@ -193,7 +197,7 @@ class _Ledger:
                 if key not in contested:
                     claimed = spans & _accounted(producer, key)
                     settled = group.acknowledged[key] | group.dead[key] | group.declared_in(key)
-                    settled = settled | group.before_join[key]
+                    settled = settled | group.before_join[key] | group.settled_unseen(key)
                     if key[0] in group.joined:
                         settled = settled | self._before(key)
                     self._put("consumed_unsettled", key, claimed - settled)
