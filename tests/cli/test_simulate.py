@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
+import pytest
+
 from reliamsg.cli.status import Status
+from reliamsg.simulation import producing
 from reliamsg.verify import check_directory
 from tests.cli.commands import json_of, refused, reliamsg, reliamsg_here, succeeded
 
@@ -28,3 +33,33 @@ def test_journals_are_kept_for_one_audit_of_all(tmp_path: Path) -> None:
 def test_journals_are_not_put_beside_others(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
     refused(reliamsg_here("simulate", "--seed", "0", "--keep", tmp_path), Status.USAGE, "not empty")
+
+
+def test_the_line_that_is_printed_for_a_failing_run_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With producers that call published what one site has confirmed, whatever their policy: of several runs with the
+    faults that their seeds draw, with chosen ones, and of one that was made smaller."""
+
+    sound = producing.make_settings
+    monkeypatch.setattr(producing, "make_settings", lambda confirm, *others: sound("any", *others))
+    chosen = ("--faults", "restored,crash,control_lost,delay,restart,confirm_and_lose,misroute")
+    printed: list[tuple[str, str]] = []
+    for more in (("--no-shrink",), chosen):
+        done = reliamsg_here("simulate", "--seeds", "0:8", "--messages", "20", *more)
+        assert done.returncode == Status.INCOMPLETE
+        printed += _failed(done.stdout.decode())
+    assert len(printed) >= 4
+    assert len({line for line, _ in printed}) >= 4
+    for line, violation in printed:
+        assert " --faults " in line
+        program, *arguments = shlex.split(line)
+        assert program == "reliamsg"
+        arguments = [each for each in arguments if each != "--trace"]
+        again = reliamsg_here(*arguments, "--no-shrink")
+        assert again.returncode == Status.INCOMPLETE, line
+        assert (line, violation) in _failed(again.stdout.decode())
+
+
+def _failed(output: str) -> list[tuple[str, str]]:
+    """The line that makes each failing run again, and what was violated first."""
+    found = re.findall(r"^seed \d+: .*\n  (\S+: .*)\n(?:  .*\n)*?  again: (.*)$", output, re.MULTILINE)
+    return [(line, violation) for violation, line in found]
