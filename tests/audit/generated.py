@@ -419,6 +419,10 @@ def _restore(rng: random.Random, made: Journals) -> None:
         begin = openings[goes_on]
         cut = rng.randrange(begin)
         left = [*rows[:cut], *rows[begin:]]
+        if rng.random() < 0.3:
+            left.insert(
+                rng.randrange(cut + 1, len(left) + 1), replace(rows[begin], kind="surpassed", detail=None)
+            )
         for i, (role, group, own) in enumerate(made.clients):
             if role == "group" and own and rng.random() < 0.8:
                 at = rng.randrange(1, len(own) + 1)

@@ -110,6 +110,18 @@ def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
     assert found_in(h) == {("phantom", E1, 21, 30)}
 
 
+def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
+    """It published nothing since, so that no group met another history."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    told = Entry("surpassed", S, E2, INC[E2], group="g", detail={"position": [E1, 31]})
+    h.producers["A"][1].insert(1, told)
+    assert found_in(h) == {UNPROVEN}
+    h.producers["A"][1][1] = replace(told, incarnation=0)
+    assert found_in(h) == {("phantom", E1, 21, 30)}
+
+
 def restored_inbox(h: History) -> None:
     """The copy was made when the group had settled ten of the first epoch; its producer tells that it had been at 21.
     What lies between is in no journal of the group."""

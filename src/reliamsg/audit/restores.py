@@ -3,7 +3,8 @@
 The copy went on from what it knew, and nothing in its own journal shows that there was more. But groups had been given
 some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
 has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
-its journal was committed, which can be further than it is now.
+its journal was committed, which can be further than it is now. A ``surpassed`` row is the producer's own: a group told
+that it was further than the outbox ever was.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def cuts(rows: DataFrame) -> DataFrame:
         F.coalesce(~F.lag("closed").over(along), F.lit(False)).alias("goes_on"),
     )
     met = (
-        rows.where((F.col("role") == "group") & (F.col("kind") == "conflict"))
+        rows.where(F.col("kind") == F.when(F.col("role") == "group", "conflict").otherwise("surpassed"))
         .where(F.col("incarnation") != _NOBODY)
         .select("producer", "incarnation", F.col("epoch").alias("high"))
         .distinct()

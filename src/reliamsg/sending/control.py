@@ -83,6 +83,8 @@ class Control:
         """By named group, the streams of which the hello is not answered."""
         self._numbers: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
         """By group and inbox, the number of the newest state that requests were taken from, and when it was heard."""
+        self._surpassed: set[Stream] = set()
+        """Streams of which a group was further than this outbox ever was, and that is journalled."""
         self._calls: dict[str, Stream] = {}
         self._listened = 0
         self._listen_at = self._forget_at = self._retry_at = float("-inf")
@@ -265,6 +267,7 @@ class Control:
             if tail < position < (self._outbox.epoch, 1):
                 # This outbox is an older copy of one that went on: the group has dealt with all that is held here. If
                 # that were not believed before something is published, a full outbox would never have room again.
+                self._note_surpassed(stream, group, position)
                 position = tail
             went_on = membership.hear(
                 stream, group, position, told.entered, now, told.high_water if known else 0
@@ -290,6 +293,16 @@ class Control:
             patience = 0.0 if went_on else timetable.interval(stream) / 2
             if now - told_at >= max(ANSWER_AFTER_S, patience):
                 timetable.asked(group, [stream], now, named=named)
+
+    def _note_surpassed(self, stream: Stream, group: str, position: tuple[int, int]) -> None:
+        """What the group was given is in no journal but its own, and those of other groups. Once for each stream."""
+        if stream in self._surpassed:
+            return
+        self._surpassed.add(stream)
+        own = self._outbox.epoch, self._outbox.incarnation
+        self._engine.notes.add(
+            Entry("surpassed", stream, *own, group=group, detail={"position": list(position)})
+        )
 
     def _report(self, conflict: Conflict | None) -> None:
         """Tell the application of another history, if there is one."""

@@ -3,7 +3,8 @@
 The copy went on from what it knew, and nothing in its own journal shows that there was more. But groups had been given
 some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
 has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
-its journal was committed, which can be further than it is now.
+its journal was committed, which can be further than it is now. A ``surpassed`` row is the producer's own: a group told
+that it was further than the outbox ever was.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
     chains = list(chains)
     met: dict[tuple[str, int], set[int]] = {}
     for chain in chains:
-        for row in chain.rows if chain.role == "group" else ():
-            if row.kind == "conflict" and row.incarnation:
+        for row in chain.rows:
+            witness = "conflict" if chain.role == "group" else "surpassed"
+            if row.kind == witness and row.incarnation:
                 met.setdefault((row.producer, row.incarnation), set()).add(row.epoch)
     known: dict[tuple[str, int], int] = {}
     for chain in chains:
