@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["compare"]
 
 TAKEN_OVER = frozenset({"duplicate", "acknowledged_twice", "redelivered_after_ack", "false_before_join"})
-"""Findings about several inboxes of a group, or one and its older copy, of which the judge alone knows what one had
-heard of the other."""
-
+"""Findings about two consumers of a group, of which the judge alone knows what one had heard of the other."""
 
 FORKED = frozenset({"not_redelivered", "out_of_order"})
 """Findings about an epoch that a group left because its producer's outbox was replaced by a copy, or lost what was in
@@ -34,7 +32,7 @@ def compare(world: World, directory: Path) -> None:
             continue
         if finding.kind == "lost" and any(excuse(world, finding) for excuse in DOCUMENTED):
             continue
-        if finding.kind in TAKEN_OVER and len(oracle.inboxes.get(finding.group, ())) > 1:
+        if finding.kind in TAKEN_OVER and finding.group in world.scenario.standbys:
             continue
         if finding.severity == "violated" or finding.kind == "lost":
             oracle.violate("checker", f"{finding.kind}: {finding}")
