@@ -132,6 +132,7 @@ class Attacker:
                 self.world.made_up.add(frame)
                 broker.spread(to, frame)
         what = f"{kind} in the name of {stream.producer}, epoch {epoch}"
+        self.world.impersonated.add(stream.producer)
         self._struck("far_epoch", broker, what, stream.producer)
 
     def _forge_status(self, broker: Broker, stream: Stream, epoch: int) -> None:

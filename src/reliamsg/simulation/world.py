@@ -61,10 +61,11 @@ class World:
         self.sites = scenario.sites
         self.restored = False
         """An outbox was replaced by an older copy of itself."""
-        self.replaced_inboxes: set[str] = set()
-        """Groups of which an inbox was."""
+        self.impersonated: set[str] = set()
+        """Producers in whose name somebody spoke of an epoch far ahead."""
         self.unheard: set[str] = set()
-        """Groups of these that producers do not repair for: with keys, what an older copy asks for looks recorded."""
+        """Groups of which an inbox was replaced by an older copy, and that producers do not repair for: with keys, what
+        it asks for looks recorded."""
         self.made_up: set[bytes] = set()
         """Control frames that an attacker made in a group's name: no inbox of it said that."""
         self.wall_jump_us = 0
@@ -137,7 +138,7 @@ class World:
     def told(self, process: Process, errors: Iterable[BaseException]) -> None:
         """A client tells its application of errors: are they true?"""
         for error in errors:
-            forged = "far_epoch" in self.faults.struck  # which is worth telling
+            forged = any(name in str(error) for name in self.impersonated)  # which is worth telling
             if isinstance(error, ProducerConflict) and not (self.restored or forged):
                 self.oracle.violate("false_alarm", f"{process.name}: {error}")
 
