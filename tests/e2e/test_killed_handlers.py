@@ -12,7 +12,7 @@ from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto
 from tests.badinput.tools import take, wait_connected
 
-DIE_IN = (1, 3)
+DIE_IN = (1, 1, 3)
 """The calls of the handler in which the processes are killed."""
 MESSAGES = 20
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reliamsg.sending import intake
 from reliamsg.sending.receipt import Receipt
 from reliamsg.store.outbox_view import inspect_outbox
+from reliamsg.store.rows import Row
 from tests.sending.control_tools import Bench
 
 SMALL = 1_000
@@ -68,3 +70,21 @@ def test_groups_that_will_not_be_stored_say_so(bench: Bench) -> None:
     engine.intake.fail(error)
     assert {receipt._group.error for receipt in receipts} == {error}
     assert engine.intake.empty
+
+
+def test_nothing_is_durable_before_it_is_committed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = bench.open(hello_timeout=0)
+    (receipt, *_) = accept(bench, 4)
+    seen: list[tuple[bool, bool]] = []
+    append = engine._outbox.append
+
+    def appended(*arguments: Any) -> list[Row]:
+        before = receipt.durable
+        rows = append(*arguments)
+        seen.append((before, receipt.durable))
+        return rows
+
+    monkeypatch.setattr(engine._outbox, "append", appended)
+    engine.step()
+    assert seen == [(False, False)]
+    assert receipt.durable
