@@ -411,7 +411,7 @@ MUTANTS = (
         "        if target is None and later is not None:",
         "        if later is not None and (target is None or joint.kind is LinkKind.ENDS):",
         "P3, P5: the next epoch is entered though the tail of the one before is missing",
-        BySimulator("let_go_unsafe", "skipped", "lost"),
+        BySimulator("let_go_unsafe", "skipped", "lost", "checker/lost", "checker/undeclared_gap"),
     ),
     Mutant(
         "failed-message-overtaken",
@@ -686,7 +686,10 @@ MUTANTS = (
         "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
         "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position)",
         "P5: the inbox deletes the batch that ends with the next message",
-        BySimulator("lost", "stalled", "let_go_unsafe"),
+        ByTest(
+            "store/test_inbox.py::test_a_full_disk_loses_nothing_and_works_again_when_there_is_room",
+            "assert inbox.held_bytes == stored * 20_000",
+        ),
     ),
     Mutant(
         "taken-and-not-given",
@@ -705,7 +708,7 @@ MUTANTS = (
         "        return\n"
         "    if core.rules.hold_gaps:",
         'P5: with on_gap="skip" a gap is passed without being declared',
-        BySimulator("skipped", "stalled"),
+        BySimulator("skipped", "stalled", "checker/lost", "checker/undeclared_gap"),
     ),
     Mutant(
         "gap-clock-not-restarted",
@@ -747,7 +750,10 @@ MUTANTS = (
         "    return lowest.epoch, 0, first - 1\n",
         "    join(core, state, lowest, first)\n    return None\n",
         "P5: a group takes what it lacks from before its first delivery for older than itself",
-        BySimulator("lost", "checker/lost"),
+        ByTest(
+            "core/test_status_tails.py::test_a_lost_head_is_repaired_before_what_came_after",
+            "assert group.got == []",
+        ),
     ),
     Mutant(
         "tail-not-believed",
@@ -1146,7 +1152,10 @@ MUTANTS = (
         "        return min(named, key=lambda member: (member.position, member.group), default=None)",
         "        return max(named, key=lambda member: (member.position, member.group), default=None)",
         "P6: messages leave the outbox when one of their groups has acknowledged them",
-        BySimulator("stalled", "lost_held", "checker/released_unconsumed"),
+        ByTest(
+            "core/test_groups.py::test_the_slowest_named_group_counts_and_heard_ones_do_not",
+            "assert (slowest.group, slowest.position) ==",
+        ),
     ),
     Mutant(
         "consumed-one-too-far",
