@@ -32,6 +32,8 @@ def compare(world: World, directory: Path) -> None:
             continue
         if finding.kind == "lost" and any(excuse(world, finding) for excuse in DOCUMENTED):
             continue
+        if finding.kind in ("phantom", "phantom_gap") and _went_with_an_outbox(world, finding):
+            continue
         if finding.kind in TAKEN_OVER and finding.group in world.scenario.standbys:
             continue
         if finding.severity == "violated" or finding.kind == "lost":
@@ -78,6 +80,12 @@ def _operations(world: World, finding: Finding) -> list[Operation]:
         and (operation.stream, message.epoch) == (finding.stream, finding.epoch)
         and finding.first <= message.seq <= finding.last
     ]
+
+
+def _went_with_an_outbox(world: World, finding: Finding) -> bool:
+    """Whether all that a finding is about was lost with an outbox's disk, and nothing that came of it later lets a
+    journal tell so."""
+    return world.restored and all(operation.gone for operation in _operations(world, finding))
 
 
 def _went_with_an_inbox(world: World, finding: Finding) -> bool:
