@@ -145,8 +145,8 @@ class InboxFull(TransientError):
 class TooManyStreams(TransientError):
     """There is no room for another stream: ``max_streams`` are in use, or ``max_known_streams`` are known.
 
-    Messages of others wait in the inbox's quarantine until there is room; streams that are known go on. Reported
-    through ``on_error``, once for each time.
+    Messages of others wait in the inbox's quarantine until there is room; streams that are known go on.
+    ``reliamsg inbox forget`` makes room among those that are known. Reported through ``on_error``, once for each time.
     """
 
 
@@ -263,4 +263,8 @@ class ProducerConflict(FatalError):
 
 
 class ProducerFenced(FatalError):
-    """A newer owner of this producer id is alive."""
+    """A newer owner of this producer id is alive, or a group has entered an epoch that no producer can move above.
+
+    What was not sent stays in the outbox. In the latter case have the group forget the stream (``reliamsg inbox
+    forget``, which keeps the inbox), then open the producer again.
+    """

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg import Consumer
+from reliamsg import Consumer, Producer
 from reliamsg.cli import main
+from reliamsg.errors import ProducerFenced
 from reliamsg.store.requests import Request, RequestBox
 from reliamsg.testing import MemoryNetwork
+from reliamsg.wire.limits import MAX_EPOCH
 from tests.patience import wait_for
 from tests.receiving.tools import GROUP, TOPIC, send
 
@@ -34,7 +36,7 @@ def inbox(tmp_path: Path) -> Path:
 @pytest.fixture
 def command(inbox: Path, capsys: pytest.CaptureFixture[str]) -> Command:
     def call(*arguments: str, status: int = 0, timeout: float = 20.0) -> str:
-        waits = "accept" in arguments or "replay" in arguments or "discard" in arguments
+        waits = not {"accept", "replay", "discard", "forget"}.isdisjoint(arguments)
         options = ["--timeout", str(timeout)] if waits else []
         given = [str(inbox) if argument == "INBOX" else argument for argument in arguments]
         capsys.readouterr()
@@ -111,6 +113,93 @@ def test_the_quarantine_is_listed_replayed_and_discarded(
         take(consumer, 1, 2, 3)
         wait_for(lambda: command("quarantine", "list", "INBOX") == "", "empty")
         assert shared.quarantine.total == 0
+
+
+def test_streams_are_forgotten_while_the_consumer_runs(
+    inbox: Path, network: MemoryNetwork, command: Command
+) -> None:
+    with opened(inbox, network) as consumer:
+        for producer in ("p-1", "p-2", "q"):
+            send(network["dc1"], 1, 2, producer=producer)
+            take(consumer, 1, 2)
+        send(network["dc1"], 1, 1, producer="p-3")
+        held = consumer.get(20)
+        assert held is not None
+        wait_for(lambda: "p-3/orders" in command("ls", "INBOX"), "known")
+        wait_for(lambda: command("ls", "INBOX").count("position 3") == 3, "settled")
+        assert "no stream" in command("forget", "INBOX", "p/orders", status=1)
+        assert command("forget", "INBOX", "--idle", "1000000") == ""
+        assert command("forget", "INBOX", "p-[23]/*", status=1).startswith("1 forgotten; 1 kept: in use")
+        assert "p-2" not in command("ls", "INBOX")
+        assert "positions of 1 streams" in command("stats", "INBOX")
+        command("forget", "INBOX", status=64)
+        held.ack()
+        wait_for(lambda: "p-3/orders  epoch 10  position 2" in command("ls", "INBOX"), "settled")
+        assert consumer.get(0.1) is None  # until then the application may still have the last one
+        assert command("forget", "INBOX", "--idle", "0") == "3 forgotten\n"
+        assert command("ls", "INBOX") == ""
+        for producer in ("p-1", "p-2", "q"):
+            send(network["dc1"], 1, 3, producer=producer)
+        take(consumer, 3, 3, 3)
+
+
+def test_streams_are_forgotten_by_the_next_consumer_that_opens_the_inbox(
+    inbox: Path, network: MemoryNetwork, command: Command
+) -> None:
+    with opened(inbox, network) as consumer:
+        send(network["dc1"], 1, 2)
+        take(consumer, 1, 2)
+    assert "the next one" in command("forget", "INBOX", "p/*", timeout=0.1)
+    assert "p/orders" in command("ls", "INBOX")
+    with opened(inbox, network) as consumer:
+        assert command("ls", "INBOX") == ""
+        send(network["dc1"], 1, 3)
+        take(consumer, 3)
+
+
+def test_a_producer_that_a_forged_epoch_shut_out_goes_on_once_the_stream_is_forgotten(
+    inbox: Path, network: MemoryNetwork, command: Command, tmp_path: Path
+) -> None:
+    errors: list[BaseException] = []
+
+    def producing() -> Producer:
+        return Producer(
+            "p", network.sites, outbox=tmp_path / "outbox.db", transports=network, groups={TOPIC: [GROUP]},
+            release="consumed", hello_timeout=0.5, on_error=errors.append,
+        )  # fmt: skip
+
+    def receive(*bodies: bytes) -> None:
+        for body in bodies:
+            message = consumer.get(20)
+            assert message is not None
+            assert message.body == body
+            message.ack(durable=True)
+
+    with opened(inbox, network) as consumer:
+        send(network["dc1"], 1, 1, producer="other")
+        receive(b"10:1")
+        producer = producing()
+        producer.publish(TOPIC, b"1")
+        receive(b"1")
+        send(network["dc1"], 1, 1, epoch=MAX_EPOCH - 1)
+        wait_for(lambda: "far-epoch" in command("quarantine", "list", "INBOX"), "in quarantine")
+        command("quarantine", "replay", "INBOX", "--all")  # which was wrong
+        receive(f"{MAX_EPOCH - 1}:1".encode())
+        wait_for(lambda: any(isinstance(error, ProducerFenced) for error in errors), "shut out")
+        (error,) = (error for error in errors if isinstance(error, ProducerFenced))
+        assert "`reliamsg inbox forget`" in str(error)
+        with pytest.raises(ProducerFenced):
+            producer.publish(TOPIC, b"refused")
+        producer.close()
+        assert consumer.get(0.1) is None
+        assert command("forget", "INBOX", "p/orders") == "1 forgotten\n"
+        assert "other/orders" in command("ls", "INBOX")
+        producer = producing()
+        producer.publish(TOPIC, b"2")
+        receive(b"2")
+        assert producer.close().nothing
+        (listed,) = (line for line in command("ls", "INBOX").splitlines() if line.startswith("p/orders"))
+        assert str(MAX_EPOCH - 1) not in listed
 
 
 def test_a_directory_of_requests_is_not_trusted(inbox: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line
 from reliamsg.terminal import printable, say, say_json
 
 if TYPE_CHECKING:
-    from reliamsg.store.requests import Request
+    from reliamsg.store.requests import Answer, Request
 
 __all__ = ["inbox"]
 
@@ -49,6 +50,7 @@ def stats(file: str, as_json: bool) -> int:
     lines = [
         f"group {one_line(found.group)}, inbox {found.inbox_id}",
         f"knows {found.streams:,} streams; {found.gaps:,} of them lack something",
+        f"remembers the positions of {found.forgotten:,} streams that were forgotten",
         f"holds {found.held_messages:,} messages, {found.held_bytes:,} bytes",
         f"dead letters: {found.dead_letters:,}; samples of unusable deliveries: {found.samples:,}",
     ]
@@ -136,6 +138,65 @@ def accept(file: str, streams: tuple[str, ...], everything: bool, timeout: float
     return Status.OK
 
 
+@inbox.command(epilog=EXIT_CODES_HELP)
+@_file
+@click.argument("patterns", metavar="[STREAM]...", nargs=-1)
+@click.option(
+    "--idle",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="Only streams of which no message was settled for so long; without STREAM all of these.",
+)
+@click.option(
+    "--forged",
+    type=click.IntRange(min=1),
+    metavar="EPOCH",
+    help="Epochs from EPOCH on are made up: go back to what came before them.",
+)
+@_wait
+def forget(
+    file: str, patterns: tuple[str, ...], idle: float | None, forged: int | None, timeout: float
+) -> int:
+    """Forget streams of which everything is settled: to make room, or to be rid of a forged epoch.
+
+    A STREAM is named as `reliamsg inbox ls` lists it, PRODUCER/TOPIC, and may have the wildcards *, ? and [...].
+    Nothing is lost by it, and nothing is delivered again: INBOX remembers each stream's epoch and position, in a
+    fraction of the room. A stream of which something new arrives, or whose producer tells of it, is known again, and
+    goes on where it was. Streams that are in use, hold messages, lack any, or have dead letters are kept.
+    """
+    if not patterns and idle is None:
+        raise click.UsageError("name streams, or give --idle")
+    from reliamsg.store.inbox_view import page_streams
+    from reliamsg.store.requests import Request
+
+    since = None if idle is None else time.time_ns() // 1000 - int(idle * 1e6)
+    found, done, later = 0, True, False
+    after: int | None = 0
+    while after is not None:
+        streams, after = page_streams(file, after, since)
+        wanted = tuple(stream for stream in streams if not patterns or _matches(stream, patterns))
+        if not wanted:
+            continue
+        found += len(wanted)
+        request = Request("forget", epoch=forged or 0, streams=wanted, unused_since_us=since)
+        answer = _answered(file, request, 0.0 if later else timeout)
+        if answer is None:
+            later = True
+        else:
+            say(one_line(answer.text))
+            done &= answer.done
+    if patterns and not found:
+        raise Failure(Status.INCOMPLETE, "no stream that is named so is known, or idle for so long")
+    if later:
+        say(_LATER)
+    return Status.OK if done else Status.INCOMPLETE
+
+
+def _matches(stream: tuple[str, str, int], patterns: tuple[str, ...]) -> bool:
+    name = printable(stream)
+    return any(fnmatchcase(name, printable(pattern)) for pattern in patterns)
+
+
 @inbox.group()
 def quarantine() -> None:
     """Sound deliveries that could not be taken in, and are kept whole in the inbox."""
@@ -205,14 +266,21 @@ _selected("replay", "Take deliveries in again, as if they arrived now. Duplicate
 _selected("discard", "Delete deliveries for good. Their messages are lost, unless they come again.")
 
 
-def _ask(file: str, request: Request, timeout: float) -> None:
+_LATER = "no consumer has the inbox open: the next one that opens it carries this out"
+
+
+def _answered(file: str, request: Request, timeout: float) -> Answer | None:
     from reliamsg.store.inbox_view import check_inbox
     from reliamsg.store.requests import ask
 
     check_inbox(file)
-    answer = ask(Path(file), request, timeout)
+    return ask(Path(file), request, timeout)
+
+
+def _ask(file: str, request: Request, timeout: float) -> None:
+    answer = _answered(file, request, timeout)
     if answer is None:
-        say("no consumer has the inbox open: the next one that opens it carries this out")
+        say(_LATER)
     elif answer.done:
         say(one_line(answer.text))
     else:

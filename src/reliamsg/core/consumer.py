@@ -107,6 +107,9 @@ class ConsumerCore:
         """Gaps that were passed by joining, and found out afterwards. The caller takes them out."""
         self.known_elsewhere = 0
         """Streams that the inbox knows and that are not in memory. Set by the caller."""
+        self.graves: dict[Stream, StreamState] = {}
+        """What is remembered of streams that were forgotten: of those about which the caller is about to say something.
+        It sets this before that, and clears it after."""
         self.retiring: dict[Stream, StreamState] = {}
         """Idle streams that the next commit leaves as after a clean stop, so that they may be forgotten."""
         self.succeeded: dict[Stream, int] = {}
@@ -171,6 +174,11 @@ class ConsumerCore:
         self.adopt_believed(stream, now)
         state = self.streams.get(stream)
         if state is None:
+            grave = self.graves.get(stream)
+            if grave is not None and grave.is_done_with(epoch, incarnation, first, last):
+                reason = "late_or_duplicate" if grave.closed.may_have_forgotten(epoch, first) else "forgotten"
+                self.note(Note("duplicate", stream, epoch, incarnation, first, last, site, reason))
+                return Arrival(release=True)
             state = self.open(stream)
             if state is None:
                 return Arrival(refused="too-many-streams")
@@ -580,9 +588,12 @@ class ConsumerCore:
     def restore_retired(self, state: StreamState, now: float) -> None:
         """The same of one that had been forgotten: it is as it is on disk."""
         self.known_elsewhere -= 1
+        self._doubt_absent(state)
+        self._restore(state, now)
+
+    def _doubt_absent(self, state: StreamState) -> None:
         if self.succeeds and (state.doubt is None or state.takeover < self.takeover):
             self._doubt_again(state)  # it was not in memory when this inbox took another's place
-        self._restore(state, now)
 
     def _restore(self, state: StreamState, now: float) -> None:
         self.streams[state.stream] = state
@@ -599,6 +610,14 @@ class ConsumerCore:
             state = self.streams.pop(stream)
             self.streams[stream] = state
             if stream not in self.retiring and now - state.used_at >= spared and is_idle(state):
+                self.retiring[stream] = state
+                self._mark(state)
+
+    def retire_these(self, streams: Iterable[Stream]) -> None:
+        """The same of certain streams, as far as they are in memory and idle."""
+        for stream in streams:
+            state = self.streams.get(stream)
+            if state is not None and stream not in self.retiring and is_idle(state):
                 self.retiring[stream] = state
                 self._mark(state)
 
@@ -632,6 +651,14 @@ class ConsumerCore:
             return None
         if len(self.streams) + self.known_elsewhere >= self.rules.max_known_streams:
             return None
+        grave = self.graves.pop(stream, None)
+        if grave is not None:  # it is known again, from where it was
+            self.streams[stream] = grave
+            self._doubt_absent(grave)
+            restore_report(grave)
+            grave.history_changed = True  # all of it is to be stored
+            self._mark(grave)
+            return grave
         state = self.streams[stream] = StreamState(stream)
         if self.succeeds and stream.producer:
             # Until the stream is known to the inbox, this is so after each start.

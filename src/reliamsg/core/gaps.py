@@ -102,7 +102,7 @@ class ClosedGaps:
 
     def arrived(self, epoch: int, first: int, last: int) -> list[Span]:
         """What of an arrival was passed before; from now on it is not any more."""
-        if not any(e == epoch and low <= last and high >= first for e, low, high in self._ranges):
+        if not self.overlap(epoch, first, last):
             return []
         late = RangeSet()
         kept: list[tuple[int, int, int]] = []
@@ -119,6 +119,10 @@ class ClosedGaps:
         self._ranges = kept
         self._forget()  # a hole in the middle of a range makes two of it
         return list(late)
+
+    def overlap(self, epoch: int, first: int, last: int) -> bool:
+        """Whether anything of these was passed, and has not arrived since."""
+        return any(e == epoch and low <= last and high >= first for e, low, high in self._ranges)
 
     def may_have_forgotten(self, epoch: int, first: int) -> bool:
         return (epoch, first) <= self.forgotten

@@ -259,6 +259,16 @@ class StreamState:
             return counted
         return 0 if known.journalled < seq < known.redelivered_below else 1
 
+    def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
+        """Whether all of these arrived and are settled, as far as it is remembered."""
+        known = self.live.get(epoch)
+        if known is not None:
+            done = known.incarnation == incarnation and last < known.position
+        else:
+            finished = self.history.find(epoch)
+            done = finished is not None and finished.incarnation == incarnation and last <= finished.last
+        return done and not self.closed.overlap(epoch, first, last)
+
     @property
     def history_is_safe(self) -> bool:
         """Whether all that is known of epochs behind the stream is on disk."""

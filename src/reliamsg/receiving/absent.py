@@ -39,6 +39,9 @@ class Absent:
             self._statuses += 1
         self._waiting.setdefault(stream, []).append((site, take))
 
+    def __contains__(self, stream: object) -> bool:
+        return stream in self._waiting
+
     def __bool__(self) -> bool:
         return bool(self._waiting)
 

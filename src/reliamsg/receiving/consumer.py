@@ -93,8 +93,9 @@ class Consumer:
     what is held back or not acknowledged; when it is used up, brokers keep the rest until the application goes on, or
     what is missing arrives, and ``status().stalled`` says which streams fill it. `max_streams`: streams
     (producers times topics) that are in memory, since something of them is not settled; idle ones are on disk only.
-    `max_known_streams`: those that the group ever meets. Beyond either, messages go into the quarantine, and leave it
-    when there is room. `max_quarantine_bytes`: sound messages that can't be taken in
+    `max_known_streams`: those that the group ever meets, less those that ``reliamsg inbox forget`` has it forget.
+    Beyond either, messages go into the quarantine, and leave it when there is room.
+    `max_quarantine_bytes`: sound messages that can't be taken in
     are kept whole in the inbox's quarantine, until it is full: then :class:`QuarantineFull` ends the consumer.
     `nak_delay`: what is missing for so long is asked for from its producer.
     `repair_timeout`: so long, at most, a gap's clock waits for a producer that says that it still holds the

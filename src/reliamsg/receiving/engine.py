@@ -34,12 +34,14 @@ from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
 from reliamsg.receiving.clock import elapsed_clock
 from reliamsg.receiving.commits import Committer, Probe, unreserved
 from reliamsg.receiving.control import Control
+from reliamsg.receiving.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.receiving.fullness import Fullness
 from reliamsg.receiving.hold_room import HoldRoom
 from reliamsg.receiving.lane import Chunk, Holding, Lane
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.links import Links
 from reliamsg.receiving.loading import Loader
+from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
 from reliamsg.receiving.replaying import Replayer
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.samples import Samples
@@ -47,6 +49,7 @@ from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import FAR_EPOCH, Shared, log
 from reliamsg.receiving.succession import Succession
 from reliamsg.store.inbox import Inbox
+from reliamsg.store.inbox_rows import Batch
 from reliamsg.store.quarantine import Selection
 from reliamsg.transport.base import Binding, Transports
 from reliamsg.wire.address import topic_address
@@ -575,6 +578,57 @@ class ReceivingEngine:
         that is durable."""
         with self.shared.lock:
             self.control.tell_at_once(stream)
+
+    def forget(self, what: Forgetting, now: float) -> int:
+        """Forget streams, durably, but for what is needed to know again what comes of them once more. On the thread of
+        :meth:`step`. Returns how many were forgotten. Others are in use, not settled to their end, or not known, or
+        there is no room for more of what is remembered.
+
+        Raises :class:`InboxWriteError`, and then all is as it was, or what is fatal.
+        """
+        shared = self.shared
+        with shared.lock:
+            shared.core.retire_these(what.streams)
+        self.flush(now)
+        with shared.lock:
+            shared.unqueue_idle()
+            self._loader.retire(now)
+            free = [
+                stream
+                for stream in dict.fromkeys(what.streams)
+                if stream not in shared.core.streams
+                and stream not in shared.absent
+                and not shared.quarantine.holds(stream, TOO_MANY_STREAMS)
+            ]
+        try:
+            batch = self._forgetting(free, what)
+            if batch.forgotten:
+                shared.inbox.commit(batch, shared.wall_us(), int(now * 1e6))
+        except FatalError as error:
+            with shared.lock:
+                shared.fail(error)
+            raise
+        with shared.lock:
+            shared.core.known_elsewhere -= len(batch.forgotten)
+        return len(batch.forgotten)
+
+    def _forgetting(self, streams: Sequence[Stream], what: Forgetting) -> Batch:
+        """Nothing of these is in memory."""
+        inbox = self.shared.inbox
+        some = inbox.load_some(streams)
+        inbox.drop_ids([saved.stream for saved in some])
+        kept = inbox.leave_something([saved.stream for saved in some])
+        room = self.shared.core.rules.max_known_streams - inbox.tombstone_count
+        batch = Batch()
+        for saved in some:
+            if len(batch.forgotten) >= room or saved.stream in kept or not is_settled(saved):
+                continue
+            if what.unused_since_us is not None and saved.epochs[0].used_us >= what.unused_since_us:
+                continue
+            left = tombstone_of(saved, what.below)
+            batch.forgotten.append((saved.stream, left))
+            batch.entries.append(entry_of(saved, left, self.shared.group))
+        return batch
 
     # -- the end ------------------------------------------------------------------------------------------
 

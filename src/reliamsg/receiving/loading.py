@@ -76,6 +76,7 @@ class Loader:
             shared.absent.left.clear()
         try:
             saved = {one.stream: one for one in shared.inbox.load_some(wanted)} if wanted else {}
+            graves = shared.inbox.load_tombstones(wanted) if len(saved) < len(wanted) else []
             self._revive(now)
             self._go_on(now)
         except InboxWriteError as error:
@@ -89,6 +90,7 @@ class Loader:
             return
         with shared.lock:
             core = shared.core
+            core.graves = {one.stream: restored(one) for one in graves if one.stream not in core.streams}
             for stream in wanted:
                 row = saved.get(stream)
                 room = True
@@ -97,6 +99,7 @@ class Loader:
                     if room:
                         core.restore_retired(restored(row), now)
                 shared.absent.take(stream, room)
+            core.graves.clear()
             shared.after_core()
             shared.due(now)
 

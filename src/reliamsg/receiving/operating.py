@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from reliamsg.errors import ReliamsgError
 from reliamsg.message import Gap
 from reliamsg.receiving.engine import ReceivingEngine
+from reliamsg.receiving.forgetting import Forgetting
 from reliamsg.receiving.state import log
 from reliamsg.store.quarantine import Selection
 from reliamsg.store.requests import Answer, Request, RequestBox
@@ -42,7 +45,7 @@ class Operating:
         if request.action == "accept":
             return self._accept(request, now)
         if request.action == "forget":
-            return Answer(False, "not possible here")
+            return self._forget(request, now)
         which = Selection(request.ids, request.reason, request.stream)
         return self._replay(which) if request.action == "replay" else self._discard(which, now)
 
@@ -55,6 +58,17 @@ class Operating:
         if done:
             self._engine.tell_accepted(gap.stream)
         return Answer(done, f"{gap.stream}: accepted" if done else f"{gap.stream}: this is no gap (any more)")
+
+    def _forget(self, request: Request, now: float) -> Answer:
+        what = Forgetting(request.streams, unused_since_us=request.unused_since_us)
+        if request.epoch:
+            what = replace(what, below=min(what.below, request.epoch))
+        count = self._engine.forget(what, now)
+        left = len(request.streams) - count
+        text = f"{count:,} forgotten"
+        if left:
+            text += f"; {left:,} kept: in use, not settled to their end, or not known any more"
+        return Answer(not left, text)
 
     def _make_durable(self, now: float) -> None:
         number = self._engine.want_durable()

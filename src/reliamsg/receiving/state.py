@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from reliamsg.core.consumer import ConsumerCore, Note, StreamState
+from reliamsg.core.retiring import is_idle
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
 from reliamsg.message import Stream
 from reliamsg.receiving.absent import Absent
@@ -199,7 +200,18 @@ class Shared:
     def is_absent(self, stream: Stream) -> bool:
         """Whether the inbox may know a stream that is not in memory: it must be loaded before anything is done."""
         core = self.core
-        return stream not in core.streams and core.known_elsewhere > 0 and not self.absent.taking
+        if stream in core.streams or self.absent.taking:
+            return False
+        return core.known_elsewhere > 0 or self.inbox.tombstone_count > 0
+
+    def unqueue_idle(self) -> None:
+        """Take lanes of streams that are about to leave memory out of the queue: they have nothing to hand out."""
+        idle = {stream for stream, state in self.core.retiring.items() if is_idle(state)}
+        kept = [lane for lane in self.ready if lane.state.stream not in idle]
+        for lane in self.ready:
+            lane.queued = lane.state.stream not in idle
+        self.ready.clear()
+        self.ready.extend(kept)
 
     def forget(self, state: StreamState) -> bool:
         """Take a retired stream out of memory, if nothing of it is with the application."""

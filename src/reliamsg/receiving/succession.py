@@ -217,6 +217,7 @@ class Succession:
                 stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
             )
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
+        shared.core.graves.clear()
         self._control.positions.clear()
         self._control.unbelieved.clear()
         if inboxes or shared.standing == "waiting":
@@ -234,10 +235,11 @@ class Succession:
     def _load_told(self, now: float) -> None:
         """Have streams in memory that the other inbox told of, and that this one knows."""
         core, inbox = self._shared.core, self._shared.inbox
-        if core.known_elsewhere:
+        if core.known_elsewhere or inbox.tombstone_count:
             missing = [stream for stream in self._control.positions if stream not in core.streams]
             for saved in inbox.load_some(missing):
                 core.restore_retired(restored(saved), now)
+            core.graves = {saved.stream: restored(saved) for saved in inbox.load_tombstones(missing)}
 
     def _active(self, now: float) -> None:
         lease = self._lease

@@ -19,7 +19,17 @@ from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Prev, Stream
 from reliamsg.store.database import PAGE_BYTES, Connect, Database, put_meta
 from reliamsg.store.exported import Exported
-from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, SavedStream, Span, Standing
+from reliamsg.store.inbox_rows import (
+    Batch,
+    EpochRow,
+    GapRow,
+    HeldFrame,
+    History,
+    SavedStream,
+    Span,
+    Standing,
+    Tombstone,
+)
 from reliamsg.store.journal import Journal
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows
 
@@ -70,6 +80,8 @@ class Inbox:
         self._new_ids: dict[Stream, int] = {}
         self._held_change: Counter[int] = Counter()
         """By stream's id, by how many bytes its held frames grow with the commit that is being written."""
+        self._dug_up = 0
+        """Tombstones that this commit drops, since their streams are known again."""
         try:
             self.exported = Exported(self._database, self._journal)
             with self._database.transaction() as connection:
@@ -87,6 +99,7 @@ class Inbox:
             self.held_bytes = self._held_by_id.total()
             self.dead_letter_count = int(self._scalar("SELECT count(*) FROM dead_letter"))
             self._has_attempts = bool(self._scalar("SELECT EXISTS (SELECT 1 FROM attempt)"))
+            self.tombstone_count = int(self._scalar("SELECT count(*) FROM tombstone"))
             self.late_count = int(self._scalar("SELECT count(*) FROM late"))
             self.late_bytes = int(self._scalar("SELECT coalesce(sum(size), 0) FROM late"))
         except BaseException:
@@ -148,7 +161,7 @@ class Inbox:
         Raises :class:`InboxWriteError` (nothing was written; may work later), :class:`InboxIndeterminate` or
         :class:`StoreCorrupt`.
         """
-        self._new_ids = {}
+        self._new_ids, self._dug_up = {}, 0
         self._held_change.clear()
         freed = added = revived = late = 0
         done = False
@@ -163,12 +176,13 @@ class Inbox:
                 if batch.takeovers > self.takeovers:
                     put_meta(connection, "takeovers", str(batch.takeovers))
                 self._write_streams(connection, batch)
-                freed = self._write_epochs(connection, batch)
+                freed = self._write_epochs(connection, batch, wall_us)
                 added = self._write_frames(connection, batch)
                 late = self._write_late(connection, batch)
                 revived = self._write_aside(connection, batch, wall_us)
                 if batch.quarantined or batch.unquarantined:
                     known, gone = self.quarantine.write(connection, batch.quarantined, batch.unquarantined)
+                self._forget(connection, batch.forgotten)
                 self._journal.write(connection, batch.entries, wall_us, mono_us)
                 self._mark_journalled(connection, batch)
                 if before_commit is not None:
@@ -177,6 +191,8 @@ class Inbox:
         finally:
             self._journal.settle(done)
         self._ids.update(self._new_ids)
+        self.tombstone_count += sum(left is not None for _, left in batch.forgotten) - self._dug_up
+        self.drop_ids([stream for stream, _ in batch.forgotten])
         self.standing = self.standing if batch.standing is None else batch.standing
         self.takeovers = max(self.takeovers, batch.takeovers)
         self.held_bytes += added - freed
@@ -201,8 +217,32 @@ class Inbox:
                     "INSERT INTO stream (producer, topic, part, history) VALUES (?, ?, ?, '{}') RETURNING id",
                     stream,
                 ).fetchone()
+                if self.tombstone_count:
+                    self._dug_up += connection.execute(
+                        "DELETE FROM tombstone WHERE producer = ? AND topic = ? AND part = ?", stream
+                    ).rowcount
             found = self._new_ids[stream] = int(row[0])
         return found
+
+    def _forget(
+        self, connection: sqlite3.Connection, forgotten: Sequence[tuple[Stream, Tombstone | None]]
+    ) -> None:
+        for stream, left in forgotten:
+            number = self._id(connection, stream)
+            for table in ("epoch", "gap", "attempt"):
+                connection.execute(f"DELETE FROM {table} WHERE stream_id = ?", (number,))
+            connection.execute("DELETE FROM stream WHERE id = ?", (number,))
+            if left is None:
+                continue
+            row = left.epoch
+            connection.execute(
+                "INSERT INTO tombstone (producer, topic, part, epoch, incarnation, position, high_water, journalled,"
+                " joined_epoch, joined_first, history) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *stream, row.epoch, f"{row.incarnation:016x}", row.position, row.high_water, row.journalled,
+                    *(left.joined or (None, None)), msgspec.json.encode(left.history).decode(),
+                ),
+            )  # fmt: skip
 
     def _write_streams(self, connection: sqlite3.Connection, batch: Batch) -> None:
         for row in batch.streams:
@@ -241,7 +281,7 @@ class Inbox:
             [(last, self._id(connection, stream), epoch) for (stream, epoch), last in ends.items()],
         )
 
-    def _write_epochs(self, connection: sqlite3.Connection, batch: Batch) -> int:
+    def _write_epochs(self, connection: sqlite3.Connection, batch: Batch, wall_us: int) -> int:
         """Returns how many bytes of held frames are not needed any more."""
         freed = 0
         for row in batch.epochs:
@@ -249,15 +289,17 @@ class Inbox:
             prev = row.prev
             connection.execute(
                 "INSERT INTO epoch (stream_id, epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position,"
-                " high_water, settled, last, entered) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " high_water, settled, last, entered, used_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (stream_id, epoch) DO UPDATE SET position = excluded.position,"
                 " high_water = excluded.high_water, settled = excluded.settled, last = excluded.last,"
-                " entered = excluded.entered",
+                " entered = excluded.entered,"
+                " used_us = CASE WHEN excluded.position = position THEN used_us ELSE excluded.used_us END",
                 (
                     stream_id, row.epoch, f"{row.incarnation:016x}",
                     prev.epoch if prev else None, f"{prev.incarnation:016x}" if prev else None,
                     prev.last if prev else None,
                     row.position, row.high_water, msgspec.json.encode(row.settled).decode(), row.last, row.entered,
+                    wall_us,
                 ),
             )  # fmt: skip
             freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)
@@ -372,6 +414,42 @@ class Inbox:
         with self._database.translated():
             return list(self._load(self._database.connection, f"id IN ({_UNSETTLED})", ()))
 
+    def load_tombstones(self, streams: Sequence[Stream]) -> list[SavedStream]:
+        """Those of these streams that were forgotten, as far as they are remembered."""
+        if not self.tombstone_count:
+            return []
+        names = msgspec.json.encode(streams).decode()
+        with self._database.translated():
+            rows = self._database.connection.execute(
+                "SELECT producer, topic, part, epoch, incarnation, position, high_water, journalled, joined_epoch,"
+                " joined_first, history FROM json_each(?) AS wanted JOIN tombstone ON producer = wanted.value ->> 0"
+                " AND topic = wanted.value ->> 1 AND part = wanted.value ->> 2",
+                (names,),
+            ).fetchall()
+        found: list[SavedStream] = []
+        for *name, epoch, incarnation, position, high_water, journalled, joined, first, history in rows:
+            stream = Stream(*name)
+            row = EpochRow(
+                stream, epoch, int(incarnation, 16), None, position, high_water, [], None, True, journalled
+            )
+            known = msgspec.json.decode(history, type=History)
+            found.append(
+                SavedStream(stream, None if joined is None else (joined, first), known, [row], [], None, [])
+            )
+        return found
+
+    def leave_something(self, streams: Sequence[Stream]) -> set[Stream]:
+        """Those of these streams of which there are dead letters, or messages that were late and not seen yet."""
+        names = msgspec.json.encode(streams).decode()
+        with self._database.translated():
+            rows = self._database.connection.execute(
+                "SELECT producer, topic, part FROM json_each(?) AS wanted JOIN stream ON producer = wanted.value ->> 0"
+                " AND topic = wanted.value ->> 1 AND part = wanted.value ->> 2"
+                " WHERE stream.id IN (SELECT stream_id FROM dead_letter UNION SELECT stream_id FROM late)",
+                (names,),
+            ).fetchall()
+        return {Stream(*row) for row in rows}
+
     def load_some(self, streams: Sequence[Stream]) -> list[SavedStream]:
         """Those of these streams that are known."""
         names = msgspec.json.encode(streams).decode()
@@ -477,7 +555,7 @@ def _each(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[obje
 def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> list[EpochRow]:
     rows = connection.execute(
         "SELECT epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position, high_water, settled, last,"
-        " entered, journalled FROM epoch WHERE stream_id = ? ORDER BY epoch",
+        " entered, journalled, used_us FROM epoch WHERE stream_id = ? ORDER BY epoch",
         (stream_id,),
     )
     return [
@@ -485,9 +563,10 @@ def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> l
             stream, epoch, int(incarnation, 16),
             None if prev_epoch is None else Prev(prev_epoch, int(prev_incarnation, 16), prev_last),
             position, high_water, msgspec.json.decode(settled, type=list[Span]), last, bool(entered), journalled,
+            used_us,
         )
         for (
             epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position, high_water, settled, last, entered,
-            journalled,
+            journalled, used_us,
         ) in rows
     ]  # fmt: skip

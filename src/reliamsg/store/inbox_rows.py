@@ -13,7 +13,7 @@ from reliamsg.store.quarantine import QuarantinedDelivery
 
 __all__ = [
     "Batch", "DeadLetter", "EpochRow", "GapRow", "HeldFrame", "History", "Quarantined", "SavedStream", "Standing",
-    "StreamRow",
+    "StreamRow", "Tombstone",
 ]  # fmt: skip
 
 Span = tuple[int, int]
@@ -65,6 +65,8 @@ class EpochRow:
     entered: bool
     journalled: int = 0
     """The journal says that numbers up to this one were handed out. Kept by the inbox itself."""
+    used_us: int = 0
+    """When its position changed last, in µs since 1970. Kept by the inbox itself."""
 
 
 @dataclass(slots=True)
@@ -120,6 +122,16 @@ class Quarantined:
     frame: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """What is left of a stream that was forgotten: an epoch, of which everything below its position is settled, and the
+    latest of what was before it."""
+
+    epoch: EpochRow
+    joined: tuple[int, int] | None
+    history: History
+
+
 @dataclass(slots=True)
 class Batch:
     """All that one commit holds."""
@@ -147,6 +159,9 @@ class Batch:
     """Whole deliveries to keep in quarantine."""
     unquarantined: list[int] = field(default_factory=list)
     """Ids of those that leave it."""
+    forgotten: list[tuple[Stream, Tombstone | None]] = field(default_factory=list)
+    """Streams to drop with all that is stored of them, but for dead letters and what is late, which they must not have;
+    none of them is in any other part of the batch."""
     entries: list[Entry] = field(default_factory=list)
     standing: Standing | None = None
     """None: as it is."""

@@ -18,8 +18,11 @@ from reliamsg.store.quarantine import QuarantinedDelivery, Selection, read_quara
 
 __all__ = [
     "InboxInfo", "InboxSummary", "StreamInfo", "check_inbox", "find_stream", "inspect_inbox", "list_gaps",
-    "list_quarantined", "list_streams", "read_dead_letters", "summarize_inbox",
+    "list_quarantined", "list_streams", "page_streams", "read_dead_letters", "summarize_inbox",
 ]  # fmt: skip
+
+PAGE_STREAMS = 500
+"""Looked at together; a request with so many fits into its file."""
 
 
 def _dead_letters(connection: sqlite3.Connection, number: int | None, limit: int) -> list[DeadLetter]:
@@ -94,6 +97,8 @@ class InboxSummary:
     """Unusable deliveries that are kept to be looked at."""
     quarantined: dict[str, tuple[int, int]]
     """By reason, whole deliveries in quarantine, and their bytes."""
+    forgotten: int
+    """Streams that were forgotten and are remembered as such."""
 
 
 def inspect_inbox(path: str | os.PathLike[str]) -> InboxInfo:
@@ -146,7 +151,7 @@ def _looking(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
         }
         if "held" not in tables:
             raise StoreMismatch(f"{path}: this is no inbox")
-        if "quarantined_delivery" not in tables:
+        if "tombstone" not in tables:
             raise StoreMismatch(f"{path}: an older version wrote this inbox; open it once with this one")
         yield connection
 
@@ -180,6 +185,7 @@ def summarize_inbox(path: str | os.PathLike[str]) -> InboxSummary:
                     "SELECT reason, count(*), sum(size) FROM quarantined_delivery GROUP BY reason ORDER BY reason"
                 )
             },
+            number("SELECT count(*) FROM tombstone"),
         )
 
 
@@ -193,6 +199,24 @@ def list_streams(path: str | os.PathLike[str], limit: int) -> list[StreamInfo]:
                 (limit,),
             ).fetchall()
         ]
+
+
+def page_streams(
+    path: str | os.PathLike[str], after: int, unused_since_us: int | None = None
+) -> tuple[list[Stream], int | None]:
+    """Some streams, in the order in which they became known, and what to give as `after` for more, None where there are
+    none; 0 begins. With `unused_since_us`, in µs since 1970, only those of which nothing was settled since then.
+
+    Raises what :func:`check_inbox` raises.
+    """
+    with _looking(path) as connection:
+        rows = connection.execute(
+            "SELECT id, producer, topic, part, (SELECT coalesce(max(used_us), 0) FROM epoch WHERE stream_id = id)"
+            " FROM stream WHERE id > ? AND producer != '' ORDER BY id LIMIT ?",
+            (after, PAGE_STREAMS),
+        ).fetchall()
+    streams = [Stream(*row[1:4]) for row in rows if unused_since_us is None or row[4] < unused_since_us]
+    return streams, rows[-1][0] if len(rows) == PAGE_STREAMS else None
 
 
 def list_gaps(path: str | os.PathLike[str], limit: int) -> list[GapRow]:

@@ -34,7 +34,9 @@ before: the process ended before a commit could), ``acknowledged``, ``gap_opened
 and it holds its stream; reason), ``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was passed; reason;
 detail: elapsed, what its clock said, in seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``,
 ``quarantined`` (site, reason; a delivery was put into quarantine whole, and its broker may forget it),
-``quarantine_discarded`` (an operator discarded it there), ``rejected`` (site, reason;
+``quarantine_discarded`` (an operator discarded it there), ``forgotten`` (an operator had the stream forgotten; the
+position that is remembered; reason ``forged`` where higher epochs were made up, with detail: dropped_epoch, or
+``unremembered``), ``rejected`` (site, reason;
 detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site: its queue was seen empty;
 detail: count, likewise; heard, for each producer that a ``heard`` row told of since the last its lsn and the
 incarnation of the boot that it is of), ``closed``. A ``connected`` row whose session was gone has ``heard`` likewise.

@@ -41,6 +41,9 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     last: int | None = None
     ids: tuple[int, ...] | None = None
     reason: str | None = None
+    streams: tuple[Stream, ...] = ()
+    unused_since_us: int | None = None
+    """In µs since 1970."""
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -1,0 +1,19 @@
+-- What is left of streams that were forgotten, so that what comes again of them is known.
+CREATE TABLE tombstone (
+    producer TEXT NOT NULL,
+    topic TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    incarnation TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    high_water INTEGER NOT NULL,
+    journalled INTEGER NOT NULL,
+    joined_epoch INTEGER,
+    joined_first INTEGER,
+    history TEXT NOT NULL,
+    PRIMARY KEY (producer, topic, part)
+) STRICT, WITHOUT ROWID;
+
+-- When an epoch's position changed last, by the wall clock in µs since 1970: idle streams can be told by it.
+ALTER TABLE epoch ADD COLUMN used_us INTEGER NOT NULL DEFAULT 0;
+UPDATE epoch SET used_us = CAST(strftime('%s', 'now') AS INTEGER) * 1000000;
