@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_what_was_committed_is_there_again(tmp_path: Path) -> None:
     assert inbox.id == inbox_id
     (saved,) = inbox.load()
     assert (saved.stream, saved.joined, saved.history) == (STREAM, (9, 3), history)
-    assert saved.epochs == [epoch_row(20)]
+    assert saved.epochs == [replace(epoch_row(20), used_us=1)]
     assert saved.gap == GapRow(STREAM, 10, 30, None, 1.5, 2.5)
     assert saved.held == [(10, 20, 29), (10, 40, 49)]
     assert (10, 21, 2) in saved.attempts

@@ -11,6 +11,7 @@ from reliamsg.errors import GapError, GapHeld, GroupBusy, InboxWriteError, Quara
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
+from reliamsg.receiving.forgetting import Forgetting
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.status import ConsumerStatus, status_of
 from reliamsg.simulation.disk import Drive
@@ -179,6 +180,8 @@ class ConsumerProcess(Process):
         if engine is None:
             return None
         deadline = engine.step(self.scheduler.now)
+        if engine.shared.may_write and self.faults.bites("streams_forgotten"):
+            self._forget(engine)
         errors = engine.take_errors()
         self.world.told(self, errors)
         for error in errors:
@@ -193,6 +196,21 @@ class ConsumerProcess(Process):
             self._cannot_go_on(fatal)
             return None
         return deadline
+
+    def _forget(self, engine: ReceivingEngine) -> None:
+        """An operator has some streams forgotten, or tries to."""
+        chance = self.faults.random("streams_forgotten")
+        streams = sorted(self.world.oracle.streams)
+        some = chance.sample(streams, chance.randint(0, len(streams)))
+        try:
+            count = engine.forget(Forgetting(tuple(some)), self.scheduler.now)
+        except ReliamsgError as error:
+            self.note(f"can't forget: {error}")
+            return
+        for _ in range(count):
+            self.faults.strikes("streams_forgotten")
+        if count:
+            self.note(f"forgets {count} of {len(some)} streams")
 
     # -- the application ------------------------------------------------------------------------------------
 

@@ -62,6 +62,8 @@ FAULTS: dict[str, tuple[float, str]] = {
     # Applications
     "handler_failed": (0.02, "handling a message raises"),
     "rejected": (0.01, "the application gives a message up"),
+    # Operators
+    "streams_forgotten": (0.02, "an operator has a group forget streams that are settled"),
     # Malice
     "forged": (0.05, "somebody without the key publishes or tells in another's name"),
     "replayed": (0.05, "somebody sends again what was captured"),
@@ -78,6 +80,7 @@ ON_THEIR_OWN: dict[str, float] = {
     "wal_lost": 0.06,
     "far_epoch": 0.15,
     "clock_off": 0.15,
+    "streams_forgotten": 0.15,
 }
 """Faults that a seed draws each by dice of its own, with this chance: so they came without changing the others'."""
 

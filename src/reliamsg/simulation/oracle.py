@@ -127,6 +127,11 @@ class Oracle:
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
         """(group, message, by which, when): what was passed without a word; journals may still have one."""
 
+    @property
+    def streams(self) -> Iterable[Stream]:
+        """Those to which anything was published, or was to be."""
+        return self._streams
+
     def violate(self, kind: str, text: str) -> None:
         """Something must not be."""
         self.violations.append(Violation(kind, text, self._scheduler.now))
