@@ -1,6 +1,7 @@
-"""A consumer with default settings that meets many streams, each once: what memory and disk that takes.
+"""A consumer that meets many streams, each once: what memory and disk that takes.
 
-``python -m tests.receiving.many_streams 1000000`` runs it and prints what was measured, as JSON. Messages come from an
+``python -m tests.receiving.many_streams 1000000`` runs it and prints what was measured, as JSON; another number after
+that is `max_streams` in the place of the default. Messages come from an
 in-memory broker in the same process, whose memory counts as well.
 """
 
@@ -30,11 +31,13 @@ def memory_mib(line: str) -> float:
     raise LookupError(line)
 
 
-def run(streams: int, directory: Path) -> dict[str, Any]:
+def run(streams: int, directory: Path, max_streams: int) -> dict[str, Any]:
     """Have a message of each of so many streams delivered and acknowledged."""
     inbox = directory / "inbox.db"
     network = MemoryNetwork("dc1")
-    consumer = Consumer(GROUP, network.sites, topics=[TOPIC], inbox=inbox, transports=network)
+    consumer = Consumer(
+        GROUP, network.sites, topics=[TOPIC], inbox=inbox, transports=network, max_streams=max_streams
+    )
     base, began = memory_mib("VmRSS"), time.monotonic()
     samples: list[float] = []
     most = 0
@@ -64,4 +67,5 @@ def run(streams: int, directory: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as directory:
-        print(json.dumps(run(int(sys.argv[1]), Path(directory))))
+        most = int(sys.argv[2]) if len(sys.argv) > 2 else 10_000
+        print(json.dumps(run(int(sys.argv[1]), Path(directory), most)))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -291,3 +295,31 @@ def test_a_stream_of_which_nothing_ever_arrived_leaves_memory_too(
     bench.settle(10.0)
     assert seqs(bench.take()) == [4, 5]
     assert [(row.first, row.last) for row in rows(bench.path, "declared")] == [(1, 3)]
+
+
+def test_what_a_producer_told_of_takes_effect_before_its_stream_leaves_memory(tmp_path: Path) -> None:
+    """Nothing of it ever arrived, and room is short: it would leave each time, and what is lost never be declared."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=1, gap_timeout=2.0, skip_gaps=True)
+    core = bench.engine.shared.core
+    FakeProducer(bench, "told").status(
+        (4, 3), since={GROUP: (10, 1)}
+    )  # it let go of all that it counts the group for
+    bench.settle(0.1)
+    for _ in range(8):
+        core.retire(bench.now, 10, 0.0)  # as is done where there is no room
+        bench.settle(0.1)
+        assert bench.take() == []
+    bench.settle(10.0)
+    assert [(row.first, row.last) for row in rows(bench.path, "declared")] == [(1, 3)]
+
+
+def test_memory_does_not_grow_with_the_streams_that_a_group_has_met(size: Callable[[int, int], int]) -> None:
+    """In a process of its own, with the broker in it. At full size with default settings."""
+    streams, most = size(6_000, 1_000_000), size(1_000, 10_000)
+    command = [sys.executable, "-m", "tests.receiving.many_streams", str(streams), str(most)]
+    found = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    assert found["known"] == streams
+    assert found["most_in_memory"] <= most
+    assert found["peak_mib"] < 200, found
+    if streams < 1_000_000:  # all of them in memory would take more than that
+        assert found["peak_mib"] - found["base_mib"] < 40, found

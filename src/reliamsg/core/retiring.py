@@ -16,7 +16,9 @@ def is_idle(state: StreamState) -> bool:
     known = state.current
     if not state.stream.producer or state.waiting or state.draining or state.finishing:
         return False
-    if known is None:  # only its producer's word is known, which will be said again
+    if state.heard is not None and state.heard.waiting:
+        return False  # what its producer said takes effect in a moment: each time that it is said again
+    if known is None:  # only its producer's word is known
         return (
             not state.live
             and state.adopted is None
@@ -33,6 +35,4 @@ def is_idle(state: StreamState) -> bool:
         return False
     if state.adopted is not None and known.epoch < state.adopted.entered[0]:
         return False
-    if state.handed_out is not None and known.epoch < state.handed_out.epoch:
-        return False
-    return state.heard is None or not state.heard.waiting
+    return state.handed_out is None or known.epoch >= state.handed_out.epoch
