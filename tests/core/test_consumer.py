@@ -8,6 +8,7 @@ import pytest
 
 from reliamsg.core.consumer import ConsumerCore, Rules
 from reliamsg.message import Gap, Prev, Stream
+from reliamsg.wire.limits import MAX_SEQ
 
 STREAM = Stream("p", "orders")
 Place = tuple[int, int]
@@ -230,6 +231,22 @@ def test_accepting_a_gap_does_not_declare_what_arrived_within_it() -> None:
     declared = [(n.first, n.last) for n in run.core.notes if n.kind == "declared"]
     assert declared == [(11, 14), (17, 20)]
     assert not run.core.accept(gap, run.now)
+
+
+def test_a_mark_never_lies_beyond_the_highest_number() -> None:
+    """No other inbox, nor any producer, would read a state that told of one."""
+    run = Run(core())
+    run.receive("dc1", 1, None, 1, 2)
+    run.receive("dc1", 1, None, MAX_SEQ, MAX_SEQ)
+    run.wait(6.0)
+    gap = run.core.streams[STREAM].gap
+    assert gap is not None
+    assert run.core.accept(gap, run.now)
+    run.drain()
+    assert run.got == [(1, 1), (1, 2), (1, MAX_SEQ)]
+    report = run.core.report(STREAM)
+    assert report.position == (1, MAX_SEQ + 1)
+    assert report.high_water == MAX_SEQ + 1
 
 
 def test_old_data_of_an_epoch_that_was_never_entered_is_superseded() -> None:

@@ -27,7 +27,8 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
         elif entered and known.more_to_come and known.cursor + state.reserve // 2 > high:
             high = known.cursor + state.reserve
         # Also of an epoch that was entered before this start, and not since: earlier messages came first again.
-        high = max(high, known.redelivered_below)
+        # And no number beyond the highest can be handed out: nor could a mark that says so be told to others.
+        high = min(max(high, known.redelivered_below), MAX_SEQ + 1)
         epochs.append(EpochChange(known, known.position, high, list(known.settled), known.last, entered))
     if state.current is not None:
         # As many again as went in the time of one commit, several times over.

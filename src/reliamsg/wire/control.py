@@ -455,7 +455,7 @@ def _sound_stream_state(stream: StreamState) -> bool:
         and _sound_position(stream.position)
         and 0 <= epoch <= MAX_SEQ
         and 0 <= incarnation <= MAX_INCARNATION
-        and _counts(stream.high_water)
+        and 0 <= stream.high_water <= MAX_SEQ + 1
         and all(map(_sound_spans, (stream.missing, stream.wanted, stream.declared, stream.accepted)))
     )
 
