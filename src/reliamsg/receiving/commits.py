@@ -71,6 +71,7 @@ class Committer:
         self._shared = shared
         self._sites = sites
         self._max_inbox_bytes = max_inbox_bytes
+        self._usual_bytes = unreserved(max_inbox_bytes)
         self._probe: Probe = probe if probe is not None else _no_probe
         self._committed_at = -1.0
         self._retry_at = 0.0
@@ -154,8 +155,7 @@ class Committer:
         size = before = shared.inbox.held_bytes
         self._full = now < self._spill_at
         self.short_of_room = False
-        usual = unreserved(self._max_inbox_bytes)
-        shared.inbox_full = self._full or size >= usual
+        shared.inbox_full = self._full or size >= self._usual_bytes
         if self._full or not due:
             return spilled, spilling
         planned: defaultdict[int, RangeSet] = defaultdict(RangeSet)
@@ -174,7 +174,12 @@ class Committer:
             fills_head = waiting.state.is_held or (
                 known is waiting.state.current and waiting.first <= known.cursor
             )
-            if spans and not fills_head and size >= usual and not self._takes_reserve(waiting, size):
+            if (
+                spans
+                and not fills_head
+                and size >= self._usual_bytes
+                and not self._takes_reserve(waiting, size)
+            ):
                 self._full = self.short_of_room = True
                 continue
             lane = shared.lane(waiting.state.stream)

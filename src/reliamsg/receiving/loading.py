@@ -11,6 +11,7 @@ from reliamsg.receiving.control import Control
 from reliamsg.receiving.quarantine import HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.state import Shared, log
+from reliamsg.store.inbox_rows import SavedStream
 from reliamsg.store.quarantine import Selection
 
 __all__ = ["Loader"]
@@ -74,11 +75,15 @@ class Loader:
             wanted = shared.absent.streams(AT_ONCE)
             shared.inbox.drop_ids(shared.absent.left)
             shared.absent.left.clear()
+        saved: dict[Stream, SavedStream] = {}
+        graves: list[SavedStream] = []
         try:
-            saved = {one.stream: one for one in shared.inbox.load_some(wanted)} if wanted else {}
-            graves = shared.inbox.load_tombstones(wanted) if len(saved) < len(wanted) else []
+            if wanted:
+                saved = {one.stream: one for one in shared.inbox.load_some(wanted)}
+                graves = shared.inbox.load_tombstones(wanted) if len(saved) < len(wanted) else []
             self._revive(now)
-            self._go_on(now)
+            if shared.quarantine.held:
+                self._go_on(now)
         except InboxWriteError as error:
             log.warning("%s: %s", shared.inbox.path, error)
             return
@@ -118,8 +123,6 @@ class Loader:
     def _go_on(self, now: float) -> None:
         """Where streams that gaps had held come to what is in quarantine of them, have it leave that."""
         shared, quarantine = self._shared, self._shared.quarantine
-        if not quarantine.held:
-            return
         with shared.lock:
             if shared.barred:
                 return

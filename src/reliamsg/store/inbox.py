@@ -182,7 +182,8 @@ class Inbox:
                 revived = self._write_aside(connection, batch, wall_us)
                 if batch.quarantined or batch.unquarantined:
                     known, gone = self.quarantine.write(connection, batch.quarantined, batch.unquarantined)
-                self._forget(connection, batch.forgotten)
+                if batch.forgotten:
+                    self._forget(connection, batch.forgotten)
                 self._journal.write(connection, batch.entries, wall_us, mono_us)
                 self._mark_journalled(connection, batch)
                 if before_commit is not None:
@@ -191,8 +192,10 @@ class Inbox:
         finally:
             self._journal.settle(done)
         self._ids.update(self._new_ids)
-        self.tombstone_count += sum(left is not None for _, left in batch.forgotten) - self._dug_up
-        self.drop_ids([stream for stream, _ in batch.forgotten])
+        self.tombstone_count -= self._dug_up
+        if batch.forgotten:
+            self.tombstone_count += sum(left is not None for _, left in batch.forgotten)
+            self.drop_ids([stream for stream, _ in batch.forgotten])
         self.standing = self.standing if batch.standing is None else batch.standing
         self.takeovers = max(self.takeovers, batch.takeovers)
         self.held_bytes += added - freed
