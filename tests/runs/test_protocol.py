@@ -68,7 +68,7 @@ def test_duplicated_and_reordered(
             )
             t.drained()
             assert min(bridge.passed for bridge in both) > messages / 20, "a bridge passed nothing on"
-            assert t.rows(consumer, "gap_opened"), "nothing came out of order"
+            assert min(bridge.shuffler.inversions for bridge in both) > messages / 100, "all came in order"
     finally:
         rabbit.ctl("delete_vhost", unique)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -23,11 +24,20 @@ SHUFFLED = 16
 FLUSH_S = 0.1
 
 
-def disorder(messages: list[Any], rng: random.Random) -> list[Any]:
-    """Each once or several times, in any order."""
-    found = [message for message in messages for _ in range(rng.choice((1, 1, 2, 3)))]
-    rng.shuffle(found)
-    return found
+class Shuffler:
+    """Puts messages out of order, and counts how often one comes behind a later one."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.inversions = 0
+        """Pairs of neighbours of which the later message was sent first."""
+
+    def disorder(self, messages: list[Any]) -> list[Any]:
+        """Each once or several times, in any order."""
+        places = [place for place in range(len(messages)) for _ in range(self._rng.choice((1, 1, 2, 3)))]
+        self._rng.shuffle(places)
+        self.inversions += sum(first > second for first, second in itertools.pairwise(places))
+        return [messages[place] for place in places]
 
 
 class AmqpBridge(threading.Thread):
@@ -35,7 +45,7 @@ class AmqpBridge(threading.Thread):
 
     def __init__(self, source: str, target: str, topic: str, rng: random.Random) -> None:
         super().__init__(daemon=True)
-        self.topic, self.rng = topic, rng
+        self.topic, self.shuffler = topic, Shuffler(rng)
         self.passed = 0
         self._finish = threading.Event()
         self._source, self._target = (
@@ -57,7 +67,7 @@ class AmqpBridge(threading.Thread):
                 waiting.append((properties, body))
                 tag = method.delivery_tag
             if waiting and (method is None or len(waiting) >= SHUFFLED):
-                for old_properties, old_body in disorder(waiting, self.rng):
+                for old_properties, old_body in self.shuffler.disorder(waiting):
                     self._out.basic_publish(EXCHANGE, self.topic, old_body, old_properties)
                     self.passed += 1
                 self._in.basic_ack(tag, multiple=True)
@@ -77,7 +87,7 @@ class MqttBridge:
     """From one MQTT broker to another."""
 
     def __init__(self, source: int, target: int, topic: str, rng: random.Random) -> None:
-        self.topic, self.rng = topic, rng
+        self.topic, self.shuffler = topic, Shuffler(rng)
         self.passed = 0
         self._waiting: list[mqtt.MQTTMessage] = []
         self._lock = threading.Lock()
@@ -107,7 +117,7 @@ class MqttBridge:
                 self._flush()
 
     def _flush(self) -> None:
-        for message in disorder(self._waiting, self.rng):
+        for message in self.shuffler.disorder(self._waiting):
             properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
             if hasattr(message.properties, "ContentType"):  # plain clients say none
                 properties.ContentType = message.properties.ContentType
