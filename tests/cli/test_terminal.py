@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reliamsg.cli.app import main, root
@@ -67,6 +67,7 @@ def test_escapes_can_be_read() -> None:
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
+@example("caf\u00e9 \x9b")
 def test_json_is_ascii_and_means_the_same(value: object) -> None:
     for text in (json.dumps(value, ensure_ascii=False), json.dumps(value)):
         safe = ascii_json(text)
