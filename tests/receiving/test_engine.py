@@ -532,6 +532,19 @@ def test_a_frame_stays_in_memory_until_all_of_it_is_settled(bench: Bench) -> Non
     assert seqs(got) == list(range(1, 11))
 
 
+def test_what_was_taken_and_not_given_is_handed_out_again_without_the_flag(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 10)
+    bench.settle()
+    chunk = bench.engine.take(1, 10)
+    assert isinstance(chunk, Chunk)
+    given = [chunk.next() for _ in range(3)]
+    bench.engine.release(chunk)
+    rest = bench.take()
+    assert [message.seq for message in given if message is not None] == [1, 2, 3]
+    assert seqs(rest) == list(range(4, 11))
+    assert not any(message.redelivered for message in rest)
+
+
 def test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own(bench: Bench) -> None:
     send(bench.network["dc1"], 41, 60, pad=100)
     bench.settle()
