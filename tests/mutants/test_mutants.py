@@ -16,7 +16,7 @@ from tests.mutants.run import ROOT, SOURCES, Copies, convict
 
 QUICK = (
     "number-used-twice",
-    "failed-message-overtaken",
+    "window-full-drops",
     "prev-last-ignored",
     "columns-not-counted",
 )
