@@ -72,9 +72,12 @@ def test_epochs_between_two_openings_are_unproven() -> None:
     assert found_in(h) == {("unproven", E1, 1, 30)}
 
 
-def test_gaps_and_removals_that_went_with_the_disk_are_unproven() -> None:
+@pytest.mark.parametrize("began", [E1, E0])
+def test_gaps_and_removals_that_went_with_the_disk_are_unproven(began: int) -> None:
+    """Also where the opening went on to the epoch in which it ended (`began`: with which)."""
     h = history()
     restored_outbox(h)
+    _began_with(h, began)
     swap_out("g", "delivered", E1, 11)(h)
     swap_out("g", "redelivered", E1, 16, given("declared", E1, 11, 20, reason="removed"))(h)
     swap_out("g", "delivered", E1, 21, given("delivered", E1, 21, 28),
@@ -85,6 +88,15 @@ def test_gaps_and_removals_that_went_with_the_disk_are_unproven() -> None:
         ("unproven", E1, 11, 28), ("unproven_gap", E1, 29, 30), ("declared_gap", E1, 11, 15),
         ("declared_gap", E1, 16, 20),
     }  # fmt: skip
+
+
+def test_an_opening_that_was_closed_had_no_more_of_the_epoch_that_it_went_on_to() -> None:
+    h = history()
+    restored_outbox(h)
+    _began_with(h, E0)
+    assert found_in(h) == {UNPROVEN}
+    _closed(h)
+    assert found_in(h) == {("phantom", E1, 21, 30)}
 
 
 def test_an_opening_that_left_no_journal_and_fenced_this_one_is_unproven() -> None:
@@ -176,6 +188,11 @@ def test_a_broken_promise_beside_a_restored_inbox_is_convicted(spoil: str) -> No
     {"twice": _twice, "lost": _lost}[spoil](h)
     beside = {"twice": ("duplicate", E1, 25, 26), "lost": ("lost", E2, 20, 20)}[spoil]
     assert found_in(h) == {("settled_unseen", E1, 11, 20), beside}
+
+
+def _began_with(h: History, epoch: int) -> None:
+    boot = h.producers["A"][0]
+    boot[0] = replace(boot[0], epoch=epoch)
 
 
 def _closed(h: History) -> None:

@@ -30,7 +30,8 @@ def cuts(rows: DataFrame) -> DataFrame:
     missing.
     """
     begins = F.col("lsn") == F.col("boot_lsn")
-    end = F.greatest(F.when(begins, F.col("written_epoch")), destination(), F.lit(0))
+    enters = begins | (F.col("kind") == "epoch")
+    end = F.greatest(F.when(enters, F.col("written_epoch")), destination(), F.lit(0))
     boots = (
         rows.where(F.col("role") == "producer")
         .groupBy(*_BOOT)

@@ -66,7 +66,12 @@ def messages(
 
 def as_dict(finding: Row) -> dict[str, Any]:
     """A finding, or a range that is lost with `hop` and `sites`, as plain data."""
-    known = {name: value for name, value in finding.asDict().items() if value not in (None, "")}
+    # A damaged row may name a stream without a topic: still that producer's.
+    known = {
+        name: value
+        for name, value in finding.asDict().items()
+        if value is not None and (value != "" or name == "topic")
+    }
     kind = known["kind"]
     found: dict[str, Any] = {"kind": kind, "severity": KINDS[kind][0], "text": _text(known)}
     for name, shown in (

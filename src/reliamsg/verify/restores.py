@@ -81,9 +81,10 @@ def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[st
 
 
 def _end(boot: Boot) -> int:
-    """The latest epoch of an opening: its own, or one to which it moved messages."""
+    """The latest epoch of an opening: its own, one that it went on to, or one to which it moved messages."""
+    entered = [row.epoch for row in boot.rows if row.kind == "epoch"]
     moved = [(row.detail or {}).get("epoch") for row in boot.rows if row.kind == "renumbered"]
-    return max(boot.rows[0].epoch, *(epoch for epoch in moved if isinstance(epoch, int)), 0)
+    return max(boot.rows[0].epoch, *entered, *(epoch for epoch in moved if isinstance(epoch, int)), 0)
 
 
 def _fenced_by(row: JournalRow) -> tuple[int, int] | None:
