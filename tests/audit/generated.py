@@ -419,6 +419,10 @@ def _restore(rng: random.Random, made: Journals) -> None:
         begin = openings[goes_on]
         cut = rng.randrange(begin)
         left = [*rows[:cut], *rows[begin:]]
+        before = openings[goes_on - 1]
+        if goes_on > 1 and before < cut:
+            # It had been opened in another epoch, and gone on to the one that its rows are about.
+            left[before] = replace(left[before], epoch=left[before].epoch - 1)
         if rng.random() < 0.3:
             left.insert(
                 rng.randrange(cut + 1, len(left) + 1), replace(rows[begin], kind="surpassed", detail=None)

@@ -274,6 +274,30 @@ def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_w
     assert judged.oracle.is_gone(Gap(STREAM, 1, 1, 1, "expired"))
 
 
+def test_only_what_was_seen_to_go_with_an_outbox_went_with_it(judged: Judged) -> None:
+    """One of three messages, and two that were in hand: of other numbers, streams and epochs nothing is excused."""
+    for seq in (1, 2):
+        judged.publish(seq)
+    judged.later(1.0)
+    judged.publish(3)
+    for body in (b"in", b"hand"):
+        judged.oracle.invoked(STREAM, body)
+    went = judged.oracle.went
+    assert not went(STREAM, 1, 3, 3)
+    judged.oracle.disk_replaced("p1", judged.scheduler.now - 0.5)
+    judged.later(1.0)
+    judged.publish(4)
+    judged.oracle.invoked(STREAM, b"later")
+    assert went(STREAM, 1, 3, 3)
+    assert not went(STREAM, 1, 2, 3)
+    assert not went(STREAM, 1, 3, 4)
+    assert went(STREAM, 1, 5, 6)
+    assert not went(STREAM, 1, 5, 7)
+    assert went(STREAM, 2, 1, 2)
+    assert not went(STREAM, 2, 1, 3)
+    assert not went(Stream("p2", "orders", 0), 1, 3, 3)
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_gap_whose_acceptance_went_with_its_consumer_may_still_be_filled(
     judged: Judged, durable: bool

@@ -83,9 +83,13 @@ def _operations(world: World, finding: Finding) -> list[Operation]:
 
 
 def _went_with_an_outbox(world: World, finding: Finding) -> bool:
-    """Whether all that a finding is about was lost with an outbox's disk, and nothing that came of it later lets a
-    journal tell so."""
-    return world.restored and all(operation.gone for operation in _operations(world, finding))
+    """Whether the judge saw all that a finding is about go with an outbox's disk, and nothing that came of it later
+    lets a journal tell so."""
+    assert finding.stream is not None  # they are of streams
+    assert finding.epoch is not None
+    assert finding.first is not None
+    assert finding.last is not None
+    return world.oracle.went(finding.stream, finding.epoch, finding.first, finding.last)
 
 
 def _went_with_an_inbox(world: World, finding: Finding) -> bool:

@@ -187,6 +187,19 @@ class Oracle:
             if operation.message is not None and covers(gap, operation.message)
         )
 
+    def went(self, stream: Stream, epoch: int, first: int, last: int) -> bool:
+        """Whether all messages with these numbers went with an outbox's disk. Of numbers that nobody ever saw there can
+        be no more than there were messages in hand that went with it."""
+        own = self._streams.get(stream, ())
+        known = [
+            (each.message.seq, each.gone)
+            for each in own
+            if each.message is not None and each.message.epoch == epoch and first <= each.message.seq <= last
+        ]
+        unseen = sum(each.gone and each.message is None and each.outcome != "failed" for each in own)
+        left = last - first + 1 - len({seq for seq, _ in known})
+        return all(gone for _, gone in known) and left <= unseen
+
     def is_owed(self, group: str, gap: Gap) -> bool:
         """Whether anything in a gap is still to be given to a group, as far as is known."""
         return any(
