@@ -54,6 +54,8 @@ class _Given:
     """Highest (epoch, number)."""
     number: int = -1
     """Highest number of an operation."""
+    own: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Highest (epoch, number) that each consumer was given."""
     firsts: list[tuple[float, tuple[int, int], int]] = field(default_factory=list)
     """When these were the highest first, and what they were then."""
     moved_at: dict[str, float] = field(default_factory=dict)
@@ -269,19 +271,37 @@ class Oracle:
         self._tries[group][identity] += 1
         if identity in self.handed[group]:
             self._again(group, consumer, message, identity)
-        elif not (message.redelivered or message.replayed):
+        elif not (message.redelivered or message.replayed or self._untold(group, consumer, operation, given)):
             self._first(group, consumer, operation, identity, given)
-        told = (identity.epoch, identity.seq) < self._told_positions.get((consumer, message.stream), (0, 0))
+        told = self._was_told(consumer, identity)
         if not message.replayed and self.passages[group].knows_declared(consumer, identity, told):
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
         self._check_failed(group, consumer, given, message, identity)
         self._buried[group].discard(identity)
         self.handed[group][identity] = consumer
         self._given_at[group][identity] = self._scheduler.now
-        given.latest = max(given.latest, (identity.epoch, identity.seq))
+        place = (identity.epoch, identity.seq)
+        given.latest = max(given.latest, place)
+        given.own[consumer] = max(given.own.get(consumer, place), place)
         given.number = max(given.number, operation.number)
         given.firsts.append((self._scheduler.now, given.latest, given.number))
         self._moved(consumer, given)
+
+    def _was_told(self, consumer: str, identity: MessageId) -> bool:
+        """Whether a consumer had heard that its group was done with a message."""
+        at = self._told_positions.get((consumer, stream_of(identity)), (0, 0))
+        return (identity.epoch, identity.seq) < at
+
+    def _untold(self, group: str, consumer: str, operation: Operation, given: _Given) -> bool:
+        """Whether another inbox of the group could pass a message without handing it out, as a gap or since it was
+        removed, and this one was not told so: it hands the message out in its own order, together with what the other
+        one had handed out beyond."""
+        identity, passages = operation.message, self.passages[group]
+        assert identity is not None  # it is handed out
+        told = self._was_told(consumer, identity)
+        passed = operation.removed or passages.knows_declared(consumer, identity, True)
+        knows = told or passages.knows_declared(consumer, identity, False)
+        return passed and not knows and (identity.epoch, identity.seq) > given.own.get(consumer, (0, 0))
 
     def _moved(self, consumer: str, given: _Given) -> None:
         """The clock of the consumer's next gap begins now."""
