@@ -248,15 +248,23 @@ def interrupted_at(number: int, call: Callable[[], object]) -> bool:
 
 def test_handlers_get_what_get_did_not_return(network: MemoryNetwork, tmp_path: Path) -> None:
     """``run()`` has it given out again, with the flag: the consumer counted it as given out."""
-    sent, number, flagged = 0, 0, 0
+    sent, number, flagged, ends = 0, 0, 0, 0
     while True:
         application = Application(network, tmp_path / "inbox.db", sent)
         application.send(2)
         sent, stop = application.sent, application.consumer.stop
         handled: list[Message] = []
         if not interrupted_at(number, application.get):
+            application.got[-1].ack()
+            application.get()
+            application.got[-1].ack()
             application.consumer.close(HANG_S)
-            break
+            # A call that need not wait has fewer points: the last ones, when it has something, may not have come up.
+            ends += 1
+            if flagged or ends == 20:
+                break
+            number = 0
+            continue
 
         def handle(
             message: Message, handled: list[Message] = handled, stop: Any = stop, last: int = sent
@@ -269,7 +277,7 @@ def test_handlers_get_what_get_did_not_return(network: MemoryNetwork, tmp_path: 
         assert [message.seq for message in handled] == [sent - 1, sent]
         flagged += handled[0].redelivered
         application.consumer.close(HANG_S)
-        number += 4
+        number += 1
     assert flagged
 
 
