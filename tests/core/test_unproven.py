@@ -214,3 +214,19 @@ def test_another_takeover_wants_another_answer() -> None:
     assert group.state.proof is not None
     group.core.succeed({})
     assert group.state.proof is None
+
+
+def test_a_stream_leaves_memory_unless_the_group_is_about_to_join_it() -> None:
+    """Recordings alone don't keep it there; once its producer has answered, it stays until it is joined."""
+    teller = old_producer()
+    group = signed()
+    group.hear(recorded(teller))
+    group.core.retire(group.now, 10, 0.0)
+    assert STREAM in group.core.retiring
+    group.hear(teller.status())
+    group.commit()
+    assert not group.core.forget(group.state, stored=False)
+    group.core.retire(group.now, 10, 0.0)
+    assert STREAM not in group.core.retiring
+    group.wait(1.5)
+    assert group.state.current is not None

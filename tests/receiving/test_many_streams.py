@@ -323,3 +323,54 @@ def test_memory_does_not_grow_with_the_streams_that_a_group_has_met(size: Callab
     assert found["peak_mib"] < 200, found
     if streams < 1_000_000:  # all of them in memory would take more than that
         assert found["peak_mib"] - found["base_mib"] < 40, found
+
+
+def take_for(bench: Bench, seconds: float) -> list[int]:
+    """Be an application that takes messages at once; returns the numbers of those of "p"."""
+    got: list[int] = []
+    end = bench.now + seconds
+    while bench.now < end:
+        bench.settle(0.02)
+        got += [message.seq for message in bench.take() if message.producer == "p"]
+    return got
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_a_stream_that_only_its_producer_has_is_joined_while_memory_is_full(
+    tmp_path: Path, most: int
+) -> None:
+    """The group is about to join it: it does not leave memory before. Idle ones leave from four fifths on."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=most)
+    busy = []
+    for number in range(most - 1):
+        send(bench.network["dc1"], 1, 1, producer=f"busy{number}")
+        bench.settle()
+        busy += bench.take(ack=False)
+    producer = FakeProducer(bench)
+    producer.status((1, 3))
+    assert take_for(bench, 2.0) == []
+    asked = [span for state in producer.states() for one in state.streams for span in one.wanted]
+    assert (10, 1, 3) in asked
+    producer.repair(1, 3)
+    assert take_for(bench, 1.0) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_stream_that_is_not_joined_by_what_is_told_keeps_nobody_out(tmp_path: Path, most: int) -> None:
+    """However often its producer says that it holds nothing of it, and does not count the group."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=most)
+    for number in range(most - 1):
+        send(bench.network["dc1"], 1, 1, producer=f"busy{number}")
+        bench.settle()
+        bench.take(ack=False)
+    producer = FakeProducer(bench, "told")
+    producer.status((4, 3), since={})
+    bench.settle()
+    send(bench.network["dc1"], 1, 3)
+    bench.settle()
+    assert len(bench.inbox.quarantine.select(Selection(reason=TOO_MANY_STREAMS))) == 1
+    got: list[int] = []
+    for _ in range(20):
+        producer.status((4, 3), since={})
+        got += take_for(bench, 0.3)
+    assert got == [1, 2, 3]

@@ -28,7 +28,7 @@ from reliamsg.core.challenges import Challenges
 from reliamsg.core.delivery import DeliveryRules, Offer, fail, mark_taken, offer
 from reliamsg.core.hearing import hear
 from reliamsg.core.horizon import Horizon
-from reliamsg.core.joining import adopt
+from reliamsg.core.joining import adopt, joins_soon
 from reliamsg.core.passage import declare, follow
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
@@ -609,7 +609,7 @@ class ConsumerCore:
         for stream in list(islice(self.streams, most)):
             state = self.streams.pop(stream)
             self.streams[stream] = state
-            if stream not in self.retiring and now - state.used_at >= spared and is_idle(state):
+            if stream not in self.retiring and now - state.used_at >= spared and self._may_leave(state):
                 self.retiring[stream] = state
                 self._mark(state)
 
@@ -625,7 +625,7 @@ class ConsumerCore:
         """Forget a stream that was retired, if its commit is on disk and it is still idle; False where not yet.
         `stored`: the inbox knows it."""
         stream, known = state.stream, state.current
-        if not is_idle(state):
+        if not self._may_leave(state):
             del self.retiring[stream]
             return False
         if stream in self._dirty:
@@ -642,6 +642,9 @@ class ConsumerCore:
             found.pop(stream, None)
         self.known_elsewhere += stored
         return True
+
+    def _may_leave(self, state: StreamState) -> bool:
+        return is_idle(state) and not joins_soon(self, state)
 
     # -- for the modules that this one is composed of -----------------------------------------------------
 

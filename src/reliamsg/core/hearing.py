@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from reliamsg.core.announced import Announced
 from reliamsg.core.asking import hurry, watch
 from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, trimmed
-from reliamsg.core.joining import declare_missed, flag_handed_out, join_as_told, skip_settled
+from reliamsg.core.joining import believed, declare_missed, flag_handed_out, join_as_told, skip_settled
 from reliamsg.core.passage import follow
 from reliamsg.core.stream import Note, StreamState
 from reliamsg.wire.limits import MAX_SEQ
@@ -113,9 +113,7 @@ def settle_heard(core: ConsumerCore, state: StreamState, now: float) -> float | 
 
 def _join(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """Begin where the producer says; with keys only where it says so to this group, now."""
-    told: Announced | None = announced
-    if core.rules.signed and announced.late and state.adopted is None:
-        told = state.proof
+    told = believed(core, state, announced)
     if told is not None:
         join_as_told(core, state, told)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
 
 __all__ = [
-    "JOINED_LATE", "adopt", "before_joining", "declare_missed", "flag_handed_out", "join_after_all", "join_as_told",
-    "skip_settled",
+    "JOINED_LATE", "adopt", "before_joining", "believed", "declare_missed", "flag_handed_out", "join_after_all",
+    "join_as_told", "joins_soon", "skip_settled",
 ]  # fmt: skip
 
 JOINED_LATE = "joined late"
@@ -48,6 +48,21 @@ def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
         return None
     # The number 0 stands for "anything before": a lower arrival is another target, and starts the clock anew.
     return lowest.epoch, 0, first - 1
+
+
+def believed(core: ConsumerCore, state: StreamState, announced: Announced) -> Announced | None:
+    """By what the group may join once this takes effect: with keys only what its producer says to this group, now."""
+    if core.rules.signed and announced.late and state.adopted is None:
+        return state.proof
+    return announced
+
+
+def joins_soon(core: ConsumerCore, state: StreamState) -> bool:
+    """Whether a status waits to take effect by which the group will join the stream."""
+    if state.current is not None or state.heard is None or core.rules.begin != "earliest":
+        return False
+    said = (believed(core, state, announced) for _, announced in state.heard.waiting)
+    return any(told is not None and start_of(told, state.handed_out) is not None for told in said)
 
 
 def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -> None:

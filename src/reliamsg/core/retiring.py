@@ -12,13 +12,12 @@ __all__ = ["is_idle"]
 
 
 def is_idle(state: StreamState) -> bool:
-    """Whether everything of the stream is settled, and nothing is waited for."""
+    """Whether everything of the stream is settled, and nothing is waited for. Whether the group is about to join it is
+    another question: :func:`~reliamsg.core.joining.joins_soon`."""
     known = state.current
     if not state.stream.producer or state.waiting or state.draining or state.finishing:
         return False
-    if state.heard is not None and state.heard.waiting:
-        return False  # what its producer said takes effect in a moment: each time that it is said again
-    if known is None:  # only its producer's word is known
+    if known is None:  # only its producer's word is known, which will be said again
         return (
             not state.live
             and state.adopted is None
@@ -35,4 +34,6 @@ def is_idle(state: StreamState) -> bool:
         return False
     if state.adopted is not None and known.epoch < state.adopted.entered[0]:
         return False
-    return state.handed_out is None or known.epoch >= state.handed_out.epoch
+    if state.handed_out is not None and known.epoch < state.handed_out.epoch:
+        return False
+    return state.heard is None or not state.heard.waiting
