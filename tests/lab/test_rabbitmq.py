@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pika
@@ -140,3 +141,16 @@ def test_two_nodes_of_one_name_side_by_side(
     starting.start()
     assert "only-here" in other.queues()
     starting.join(60)
+
+
+def test_quorum_queues_that_nobody_leads_are_read_from_the_log(tmp_path: Path) -> None:
+    node = RabbitNode(tmp_path / "node", "dc1")
+    logs = tmp_path / "node" / "log"
+    logs.mkdir(parents=True)
+    said = "leader call - leader not known. Command will be forwarded once leader is known."
+    (logs / "dc1@localhost.log").write_text(
+        f"2026-01-02 10:00:00.500000+00:00 [info] <0.455.0> {{'%2F_early',dc1@localhost}}: {said}\n"
+        "2026-01-02 10:00:01.000000+00:00 [info] <0.456.0> accepting AMQP connection <0.456.0>\n"
+        f"2026-01-02 10:00:02.500000+00:00 [info] <0.455.0> {{'%2F_late:0:spare',dc1@localhost}}: {said}\n"
+    )
+    assert node.without_leader(datetime(2026, 1, 2, 10, 0, 1, tzinfo=UTC)) == {"%2F_late:0:spare"}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -33,6 +35,9 @@ _STARTING = "requires the 'rabbit' app to be running"
 
 _QUIET_SCHEDULERS = "+sbwt none +sbwtdcpu none +sbwtdio none"
 """No busy waiting: idle Erlang schedulers otherwise burn the processors that others need."""
+
+_LEADERLESS = re.compile(r"(\S+ \S+) \[\w+\] \S+ \{'([^']+)',[^}]+\}: leader call - leader not known")
+"""What a node says of a quorum queue that a client asks for and nobody leads: when, and which."""
 
 
 class RabbitNode(Broker):
@@ -257,6 +262,18 @@ class RabbitNode(Broker):
         if done.returncode:
             raise LabError(f"rabbitmqctl {' '.join(args)} failed: {(done.stderr or done.stdout).strip()}")
         return done.stdout
+
+    def without_leader(self, since: datetime) -> set[str]:
+        """Quorum queues of which the node has said, since then, that it knows no leader, as ``vhost_queue``. RabbitMQ
+        3.10 can leave a queue so for good if it is killed soon after it has made it: what goes there is never
+        confirmed."""
+        found = set()
+        for file in self._place("log").glob("*.log"):
+            for line in file.read_text(errors="replace").splitlines():
+                said = _LEADERLESS.match(line)
+                if said and datetime.fromisoformat(said[1]) >= since:
+                    found.add(said[2])
+        return found
 
     def evaluate(self, expression: str) -> str:
         """The value of an Erlang expression in the node itself, in milliseconds; rabbitmqctl takes a second or two.

@@ -13,6 +13,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -141,7 +142,17 @@ class OutsideRun:
         with contextlib.suppress(Unmet):  # what is missing then is counted by the judge
             wait_for(partial(self._complete, context), "everything comes", self._bound, 0.5)
         context.result.drain_seconds = time.monotonic() - since
-        for app in self._unsettled:
+        # A broker that did not mend confirms nothing, whatever a client does: it still says so itself.
+        lately = datetime.now(UTC) - timedelta(seconds=self._bound / 2)
+        broken = {
+            queue
+            for broker in context.brokers.values()
+            if isinstance(broker, RabbitNode)
+            for queue in broker.without_leader(lately)
+        }
+        for queue in sorted(broken):
+            context.event(f"RabbitMQ knows no leader of {queue}: what goes there is not confirmed")
+        for app in () if broken else self._unsettled:
             context.result.problems.append(
                 f"{app.name} lacks confirms {self._bound:.0f} s after the end of all faults; {self._errors()}"
             )
