@@ -145,7 +145,8 @@ class InboxFull(TransientError):
 class TooManyStreams(TransientError):
     """There is no room for another stream: ``max_streams`` are in use, or ``max_known_streams`` are known.
 
-    Messages of others wait in the inbox's quarantine until there is room; streams that are known go on.
+    Messages of others wait in the inbox's quarantine until there is room; streams that are known go on. Streams that
+    gaps hold count only beyond ``max_streams`` of them.
     ``reliamsg inbox forget`` makes room among those that are known. Reported through ``on_error``, once for each time.
     """
 

@@ -38,7 +38,9 @@ class Sites:
         self._senders = []
         for site in world.sites:
             events = Sending()
-            sender = factory.open_sender(site, f"{world.topic}-sender", [Binding(world.topic, 0, GROUP)], events)
+            sender = factory.open_sender(
+                site, f"{world.topic}-sender", [Binding(world.topic, 0, GROUP)], events
+            )
             self._senders.append((stack.enter_context(running(sender)), events))
 
     def send(self, producer: str, *numbers: int) -> None:
@@ -58,7 +60,11 @@ class Sites:
 
 @pytest.fixture(params=["amqp", "mqtt", "mixed"])
 def world(
-    request: pytest.FixtureRequest, tmp_path: Path, unique: str, rabbit: RabbitNode, shared_mosquitto: Mosquitto
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    unique: str,
+    rabbit: RabbitNode,
+    shared_mosquitto: Mosquitto,
 ) -> Iterator[World]:
     urls = {"dc1": rabbit.url, "dc2": shared_mosquitto.url}
     if request.param != "mixed":

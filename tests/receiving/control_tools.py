@@ -87,8 +87,8 @@ class FakeProducer:
         to = to or status_address(TOPIC)
         status = Status(
             VERSION, self.name, self.epoch, self.incarnation, self.number, fields.pop("lsn", 1), 1,
-            fields.pop("interval_ms", 1_000), True, to, [stream] if links else [], fields.pop("heard", None),
-            fields.pop("nonces", []),
+            fields.pop("interval_ms", 1_000), fields.pop("consumed", True), to, [stream] if links else [],
+            fields.pop("heard", None), fields.pop("nonces", []),
         )  # fmt: skip
         assert not fields
         for body in encode_status(status):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.errors import GapHeld
+from reliamsg.errors import GapHeld, TooManyStreams
 from reliamsg.message import Gap, Stream
 from reliamsg.receiving.status import status_of
 from tests.receiving.test_journals import rows
@@ -131,3 +131,38 @@ def test_two_forged_messages_stop_nobody_else(bench: Bench) -> None:
         send(bench.network["dc1"], number, number, producer="honest")
         bench.settle()
         assert seqs(bench.take()) == [number]
+
+
+def _held_with(bench: Bench, producer: str) -> None:
+    send(bench.network["dc1"], 1, 1, producer=producer)
+    send(bench.network["dc1"], 3, 3, producer=producer)
+    bench.settle()
+    assert seqs(bench.take()) == [1]
+    bench.settle(8.0)
+    assert [type(error) for error in bench.engine.take_errors()] == [GapHeld]
+
+
+def test_held_streams_have_places_of_their_own_in_memory(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, hold_gaps=True, max_streams=2)
+    _held_with(bench, "held-1")
+    _held_with(bench, "held-2")
+    for number in range(1, 4):
+        for name in ("one", "two", "three"):
+            send(bench.network["dc1"], number, number, producer=name)
+            bench.settle(1.0)
+            assert seqs(bench.take()) == [number]
+    assert bench.engine.take_errors() == []
+    # Beyond as many as there are for others, they count like these.
+    _held_with(bench, "held-3")
+    _held_with(bench, "held-4")
+    send(bench.network["dc1"], 4, 4, producer="one")
+    bench.settle(1.0)
+    assert bench.take() == []
+    (error,) = bench.engine.take_errors()
+    assert isinstance(error, TooManyStreams)
+    assert "4 are in use, of which gaps hold 4" in str(error)
+    assert bench.engine.accept(Gap(Stream("held-1", TOPIC), 10, 2, 2, "expired"))
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [3]
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [4]

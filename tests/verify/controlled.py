@@ -295,6 +295,9 @@ SCENARIOS = {
         lambda: _lossy(_drained(6), given("quarantined", E1, 11, 20, site="dc1", reason="held")),
         counts={"saved_by_repair": 5},
     ),
+    "ten that a site brought were left to their producer": Scenario(
+        lambda: _lossy(_drained(6), given("let_go", E1, 11, 20, site="dc1")), counts={"saved_by_repair": 5}
+    ),
     "a queue was empty before the confirm": Scenario(lambda: _lossy(_drained(3)), counts={"saved_by_repair": 5}),
     "a queue was empty, says another boot": Scenario(
         lambda: _lossy(_drained(6, 0xBAD)), counts={"saved_by_repair": 5}

@@ -14,7 +14,7 @@ __all__ = ["contested", "enqueued", "findings", "incarnations", "names_in", "ope
 
 _CHAIN = ("client", "chain")
 _BOOT = (*_CHAIN, "boot_lsn")
-_CLAIMED = ("rejected", "conflict", "quarantined", "quarantine_discarded")
+_CLAIMED = ("rejected", "conflict", "quarantined", "quarantine_discarded", "let_go")
 """Kinds whose identity is what a frame claimed, not what the client took for true."""
 _ANY = ""
 """In the place of a site: whichever."""

@@ -73,7 +73,9 @@ def lost(rows: DataFrame, chains: DataFrame, counted: DataFrame) -> DataFrame:
         .select(*_KEY, "first", "last")
         .join(F.broadcast(places), list(_KEY), how="inner")
     )
-    stray = F.col("kind").isin("late", "before_join", "declared", "quarantined") & (F.col("site") != "")
+    stray = F.col("kind").isin("late", "before_join", "declared", "quarantined", "let_go") & (
+        F.col("site") != ""
+    )
     came = rows.where(
         _arrived() | ((F.col("role") == "group") & stray & (F.col("reason") != _REPAIR))
     ).select(F.col("client").alias("grp"), *EPOCH, "site", "first", "last")

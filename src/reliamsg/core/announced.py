@@ -42,3 +42,5 @@ class Announced:
     """Rises from status to status of one incarnation; one below the last is not looked at. 0: not known."""
     late: bool = False
     """It may have been said before this inbox began to read, as far as anybody can tell."""
+    consumed: bool = False
+    """The producer keeps everything until all groups that it names have settled it."""

@@ -19,7 +19,7 @@ from reliamsg.message import Prev
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
 
-__all__ = ["MAX_EPOCHS_AHEAD", "Arrival", "arrive"]
+__all__ = ["MAX_EPOCHS_AHEAD", "Arrival", "arrive", "confirm"]
 
 _Epoch = tuple[int, int, Prev | None]
 """Number, incarnation, and the one before."""
@@ -60,7 +60,7 @@ def arrive(
     epoch, incarnation, prev = of
     known = state.live.get(epoch)
     if known is not None and known.told:
-        known = _confirm(core, state, known, incarnation, prev)
+        known = confirm(core, state, known, incarnation, prev)
     if known is None and state.is_behind_other(epoch):
         core.note(Note("duplicate", state.stream, epoch, incarnation, first, last, site, reason))
         return None, Arrival(release=True)
@@ -76,7 +76,7 @@ def arrive(
     return known, _place(core, state, known, site, first, last, now, reason)
 
 
-def _confirm(
+def confirm(
     core: ConsumerCore, state: StreamState, known: Reorder, incarnation: int, prev: Prev | None
 ) -> Reorder | None:
     """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""

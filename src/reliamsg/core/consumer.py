@@ -29,6 +29,7 @@ from reliamsg.core.delivery import DeliveryRules, Offer, fail, mark_taken, offer
 from reliamsg.core.hearing import hear
 from reliamsg.core.horizon import Horizon
 from reliamsg.core.joining import adopt, joins_soon
+from reliamsg.core.letting_go import let_go
 from reliamsg.core.passage import declare, follow
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
@@ -65,7 +66,8 @@ class Rules(DeliveryRules):
     begin: Literal["earliest", "latest"] = "earliest"
     gap_timeout: float = 30.0
     max_streams: int = 10_000
-    """Streams that are in memory at a time, since something of them is not settled; those beyond are refused."""
+    """Streams that are in memory at a time, since something of them is not settled; those beyond are refused. Up to as
+    many more may be there that gaps hold."""
     max_known_streams: int = 5_000_000
     """Streams that are known at all, in memory or in the inbox."""
     skip_gaps: bool = False
@@ -269,6 +271,21 @@ class ConsumerCore:
             known.settled.missing(*span) for span in known.held.missing(first, last)
         )
 
+    def let_go(
+        self,
+        stream: Stream,
+        epoch: int,
+        incarnation: int,
+        prev: Prev | None,
+        first: int,
+        last: int,
+        now: float,
+    ) -> bool:
+        """Leave a delivery behind the gap that holds its stream to its producer, if that has to keep it for the group.
+        Its broker may forget it with the next commit. False where the producer is not known to keep it."""
+        state = self.holding.get(stream)
+        return state is not None and let_go(self, state, (epoch, incarnation, prev), first, last, now)
+
     def assign(self, stream: Stream) -> int:
         """The number for the next message that came without identity."""
         state = self.streams.get(stream)
@@ -331,11 +348,13 @@ class ConsumerCore:
     ) -> list[Ask]:
         """Requests that are due: send each to its stream's producer, with :meth:`report`. :meth:`tick` returns when
         to look again. With `only_heads` nothing is asked for that could not be handed out at once (the inbox is
-        full); `only_head_of` says of which streams that holds anyway (the caller keeps what comes behind)."""
+        full); `only_head_of` says of which streams that holds anyway (the caller keeps what comes behind). It holds of
+        those, too, that gaps hold and that left what comes behind to their producers."""
         found: list[Ask] = []
         while self.ask_queue and len(found) < MAX_ASKS:
             state = self.ask_queue.pop(next(iter(self.ask_queue)))
             head = only_heads or (only_head_of is not None and only_head_of(state.stream))
+            head = head or (state.is_held and state.has_let_go)
             request = ask(self, state, now, head)
             self.time(state)
             if request is not None:
@@ -646,11 +665,17 @@ class ConsumerCore:
     def _may_leave(self, state: StreamState) -> bool:
         return is_idle(state) and not joins_soon(self, state)
 
+    @property
+    def places(self) -> int:
+        """For so many more streams there is room in memory. Those that gaps hold have as many places of their own."""
+        most = self.rules.max_streams
+        return most - len(self.streams) + min(len(self.holding), most)
+
     # -- for the modules that this one is composed of -----------------------------------------------------
 
     def open(self, stream: Stream) -> StreamState | None:
         """A stream that was not known; None where there are too many."""
-        if len(self.streams) >= self.rules.max_streams:
+        if self.places <= 0:
             return None
         if len(self.streams) + self.known_elsewhere >= self.rules.max_known_streams:
             return None

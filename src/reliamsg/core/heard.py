@@ -48,9 +48,11 @@ MAX_KEPT = 40
 class Owner:
     """One opening of a producer's outbox, as its latest status has it."""
 
-    __slots__ = ("cut", "heard_at", "interval", "latest")
+    __slots__ = ("answered", "cut", "heard_at", "interval", "latest")
 
     def __init__(self, announced: Announced, now: float, cut: bool) -> None:
+        self.answered = False
+        """It has said something since this inbox began to read."""
         self.take(announced, now, cut)
 
     def take(self, announced: Announced, now: float, cut: bool) -> None:
@@ -59,6 +61,7 @@ class Owner:
         self.heard_at = now
         self.interval = min(max(announced.interval, 0.0), MAX_INTERVAL_S)
         self.cut = cut
+        self.answered |= not announced.late
 
     @property
     def top(self) -> int:
@@ -92,6 +95,20 @@ class Owner:
                     incarnation == known.incarnation and low <= high and not known.removed.covers(low, high)
                 )
         return False
+
+    def keeps(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
+        """Whether it has to keep all of `first` to `last` until the group has settled them. What it stored since its
+        newest status is kept as well."""
+        latest = self.latest
+        if not (latest.consumed and self.answered) or self.cut:
+            return False
+        if latest.since is None or (epoch, first) < latest.since:
+            return False
+        own = epoch == latest.epoch
+        for at, its, held_from, end in latest.chain:
+            if at == epoch:
+                return its == incarnation and held_from <= first and (own or last <= end)
+        return own and incarnation == latest.incarnation
 
 
 class Heard:
@@ -154,6 +171,15 @@ class Heard:
     def holds(self, known: Reorder, first: int, last: int | None, now: float) -> bool:
         """Whether a producer that was heard lately says that it holds any of these numbers."""
         return any(owner.is_fresh(now) and owner.holds(known, first, last) for owner in self.owners.values())
+
+    def keeps(self, epoch: int, incarnation: int, first: int, last: int, ahead: int, now: float) -> bool:
+        """Whether the stream's producer, heard lately, has to keep these for the group. Only its latest opening counts,
+        and that must be as late as `ahead`, the latest epoch of which anything is known: what an earlier one held may
+        have been lost or replaced since."""
+        if not self.owners or max(self.owners)[0] < ahead:
+            return False
+        owner = self.owners[max(self.owners)]
+        return owner.is_fresh(now) and owner.keeps(epoch, incarnation, first, last)
 
 
 def trimmed(state: StreamState, announced: Announced) -> tuple[Announced, bool]:

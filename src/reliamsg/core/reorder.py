@@ -26,7 +26,7 @@ class Reorder:
     """What is known of one epoch: which numbers arrived, were handed out, are settled."""
 
     __slots__ = (
-        "announced", "asked", "cursor", "epoch", "held", "high_water", "incarnation", "journalled", "last",
+        "announced", "asked", "cursor", "epoch", "held", "high_water", "incarnation", "journalled", "last", "let_go",
         "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position", "settled",
         "told", "undecodable",
     )  # fmt: skip
@@ -58,6 +58,8 @@ class Reorder:
         """Missing numbers of which a copy came that could not be read."""
         self.announced = 0
         """The highest number that is known to exist because the producer says so."""
+        self.let_go = 0
+        """The highest number that arrived and was left to its producer, to be asked for later."""
         self.told = False
         """The epoch is known only because the producer says so: nothing of it has arrived."""
         self.removed = RangeSet()

@@ -29,7 +29,9 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
         # Also of an epoch that was entered before this start, and not since: earlier messages came first again.
         # And no number beyond the highest can be handed out: nor could a mark that says so be told to others.
         high = min(max(high, known.redelivered_below), MAX_SEQ + 1)
-        epochs.append(EpochChange(known, known.position, high, list(known.settled), known.last, entered))
+        epochs.append(
+            EpochChange(known, known.position, high, list(known.settled), known.last, entered, known.let_go)
+        )
     if state.current is not None:
         # As many again as went in the time of one commit, several times over.
         used = state.current.cursor - state.reserved_at

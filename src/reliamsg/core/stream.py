@@ -284,6 +284,11 @@ class StreamState:
         """Whether a gap holds the stream, or did and a part of it is still missing."""
         return self.hold.reported is not None
 
+    @property
+    def has_let_go(self) -> bool:
+        """Whether anything that arrived was left to its producer, and is not settled."""
+        return any(known.let_go >= known.position for known in self.live.values())
+
     def is_behind_hold(self, epoch: int, first: int) -> bool:
         """Whether a number lies behind the gap that holds the stream."""
         if self.hold.reported is None:
@@ -369,6 +374,7 @@ class EpochChange:
     settled: list[Span]
     last: int | None
     entered: bool
+    let_go: int
 
 
 @dataclass(slots=True)

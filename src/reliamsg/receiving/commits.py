@@ -403,7 +403,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             batch.epochs.append(
                 EpochRow(
                     stream, known.epoch, known.incarnation, known.prev, item.position, item.high_water, item.settled,
-                    item.last, item.entered,
+                    item.last, item.entered, let_go=item.let_go,
                 )
             )  # fmt: skip
     batch.finished += [(stream, epoch) for epoch in finished]

@@ -92,11 +92,13 @@ class Consumer:
     `max_unacknowledged`: messages of one stream that are handed out and not acknowledged. `max_inbox_bytes`:
     what is held back or not acknowledged; when it is used up, brokers keep the rest until the application goes on, or
     what is missing arrives, and ``status().stalled`` says which streams fill it. `max_streams`: streams
-    (producers times topics) that are in memory, since something of them is not settled; idle ones are on disk only.
+    (producers times topics) that are in memory, since something of them is not settled; idle ones are on disk only, and
+    up to as many more may be there that gaps hold.
     `max_known_streams`: those that the group ever meets, less those that ``reliamsg inbox forget`` has it forget.
     Beyond either, messages go into the quarantine, and leave it when there is room.
     `max_quarantine_bytes`: sound messages that can't be taken in
-    are kept whole in the inbox's quarantine, until it is full: then :class:`QuarantineFull` ends the consumer.
+    are kept whole in the inbox's quarantine, until it is full: then :class:`QuarantineFull` ends the consumer. With a
+    quarter of it in use, what waits behind a held gap is left to its producer, where that keeps it for the group.
     `nak_delay`: what is missing for so long is asked for from its producer.
     `repair_timeout`: so long, at most, a gap's clock waits for a producer that says that it still holds the
     messages. `takeover_timeout`: another consumer that reads for the group for so long is the

@@ -532,6 +532,7 @@ def _announced(status: Status, stream: StreamStatus, group: str, late: bool) -> 
         # What is removed may go on in the next frame, with the same number.
         status.number if len(stream.removed) < MAX_SPANS else 0,
         late,
+        status.consumed,
     )
 
 

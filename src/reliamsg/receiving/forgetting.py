@@ -35,6 +35,8 @@ def is_settled(saved: SavedStream) -> bool:
     if len(saved.epochs) != 1 or saved.held or saved.gap is not None or saved.attempts:
         return False
     (row,) = saved.epochs
+    if row.let_go >= row.position:
+        return False
     return row.entered and not row.settled and row.last is None and not saved.history.accepted
 
 

@@ -34,8 +34,8 @@ class Loader:
         self._shared = shared
         self._control = control
         most = shared.core.rules.max_streams
-        self._high = max(1, most * 8 // 10)
-        """With more streams than that in memory idle ones leave."""
+        self._low = most - max(1, most * 8 // 10)
+        """With no more places than that idle streams leave memory."""
         self._revived_at = float("-inf")
 
     # -- out of memory ------------------------------------------------------------------------------------
@@ -50,9 +50,9 @@ class Loader:
             elif shared.forget(state):
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
-        surplus = len(core.streams) - len(core.retiring) - self._high
+        surplus = self._low - core.places - len(core.retiring)
         if surplus >= 0:
-            spared = SPARED_S if len(core.streams) < core.rules.max_streams else 0.0
+            spared = SPARED_S if core.places > 0 else 0.0
             core.retire(now, min(AT_ONCE, 2 * surplus + 100), spared)
 
     def deadline(self, now: float) -> float | None:
@@ -64,7 +64,7 @@ class Loader:
             return now + 0.01
         waits = self._shared.inbox.quarantine.has(TOO_MANY_STREAMS)
         waits = waits or bool(self._shared.quarantine.held)
-        return now + SPARED_S if waits or len(core.streams) >= self._high else None
+        return now + SPARED_S if waits or core.places <= self._low else None
 
     # -- and back -----------------------------------------------------------------------------------------
 
@@ -100,7 +100,7 @@ class Loader:
                 row = saved.get(stream)
                 room = True
                 if row is not None and stream not in core.streams:
-                    room = len(core.streams) < core.rules.max_streams
+                    room = core.places > 0
                     if room:
                         core.restore_retired(restored(row), now)
                 shared.absent.take(stream, room)
@@ -159,7 +159,7 @@ class Loader:
         self._revived_at = now
         with shared.lock:
             core = shared.core
-            room = min(AT_ONCE, core.rules.max_streams - len(core.streams))
+            room = min(AT_ONCE, core.places)
             rows = shared.inbox.quarantine
             if not rows.has(TOO_MANY_STREAMS):
                 shared.refusing = False

@@ -25,6 +25,9 @@ TOO_MANY_STREAMS = "too-many-streams"
 HELD = "held"
 """Why a delivery is there that lies behind the gap that holds its stream, beyond what such streams may use."""
 
+SHORT_PART = 4
+"""With one part in so many in use, what producers keep is left to them."""
+
 ROW_BYTES = 512
 """What a row takes besides the frame."""
 
@@ -54,6 +57,11 @@ class Quarantine:
         whether they have come to it."""
         self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
         """What is to be replayed, or (False) not any more. The first has the table looked at once."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether so much is in use that what need not be there had better not be."""
+        return self.total >= self.limit // SHORT_PART
 
     @property
     def total(self) -> int:

@@ -58,6 +58,9 @@ def _epoch(row: EpochRow) -> Reorder:
     known.redelivered_below = row.high_water
     known.journalled = row.journalled
     known.last = row.last
+    known.let_go = row.let_go
+    if row.last is None:
+        known.announced = row.let_go
     return known
 
 

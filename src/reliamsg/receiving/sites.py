@@ -354,7 +354,8 @@ class SiteReceiver:
             self._refuse(delivery, frame, stream)
             return False
         if stream in shared.core.holding and not shared.has_room_behind_hold(stream, frame):
-            self.quarantine(delivery, frame, HELD, stream)
+            if not shared.let_go(self.name, stream, frame, delivery.token, now):
+                self.quarantine(delivery, frame, HELD, stream)
             return False
         moves = shared.core.moves
         arrival = shared.core.receive(
@@ -446,8 +447,9 @@ class SiteReceiver:
             shared.refusing = True
             shared.errors.append(
                 TooManyStreams(
-                    f"there is no room for another stream ({len(shared.core.streams):,} are in use, and"
-                    f" {shared.core.known_elsewhere:,} more are known): messages of others wait in the quarantine"
+                    f"there is no room for another stream ({len(shared.core.streams):,} are in use, of which gaps hold"
+                    f" {len(shared.core.holding):,}, and {shared.core.known_elsewhere:,} more are known): messages of"
+                    " others wait in the quarantine"
                 )
             )
         self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)

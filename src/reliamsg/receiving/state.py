@@ -248,6 +248,34 @@ class Shared:
         )  # fmt: skip
         return True
 
+    def let_go(self, site: str, stream: Stream, frame: Frame, token: object, now: float) -> bool:
+        """Leave a delivery that lies behind the gap that holds its stream to its producer, if that keeps it for the
+        group, and the quarantine had better be spared. Its broker may forget it when it is committed that it exists."""
+        if not self.quarantine.is_short:
+            return False
+        envelope, state = frame.envelope, self.core.streams[stream]
+        known = state.has_let_go
+        if not self.core.let_go(
+            stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last, now
+        ):
+            return False
+        if not known:
+            log.info("stream %s is held: its producer keeps what arrives, to be asked for later", stream)
+        self.pending.tokens.append((site, token))
+        self.ledger.add(
+            Entry(
+                "let_go",
+                stream,
+                envelope.epoch,
+                envelope.incarnation,
+                envelope.seq,
+                envelope.last,
+                site,
+                self.group,
+            )
+        )
+        return True
+
     def admit_believed(self) -> None:
         """Have taken in what was too far ahead, and is not any more: somebody vouched for it, or the clock was set."""
         if not self.core.far:
@@ -382,13 +410,15 @@ class Shared:
 
     def has_room_behind_hold(self, stream: Stream, frame: Frame) -> bool:
         """Whether a frame of a stream that a gap holds can be taken in. The gap itself always can; of what lies behind
-        it nothing more once anything is in quarantine, so that all there is comes in order."""
+        it nothing more once anything is in quarantine or was left to its producer, so that all there is comes in
+        order."""
         envelope = frame.envelope
         if not self.core.is_behind_hold(
             stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last
         ):
             return True
-        if self.quarantine.holds(stream, HELD) or not self.core.streams[stream].has_room(envelope.epoch):
+        state = self.core.streams[stream]
+        if self.quarantine.holds(stream, HELD) or state.has_let_go or not state.has_room(envelope.epoch):
             return False
         return self.hold_room.take(len(frame.data))
 

@@ -44,7 +44,7 @@ STATES_RESERVED = 2**36
 _UNSETTLED = (
     "SELECT id FROM stream WHERE producer = ''"
     " UNION SELECT stream_id FROM epoch"
-    " WHERE settled != '[]' OR high_water > position OR last IS NOT NULL OR NOT entered"
+    " WHERE settled != '[]' OR high_water > position OR last IS NOT NULL OR NOT entered OR let_go >= position"
     " UNION SELECT stream_id FROM held UNION SELECT stream_id FROM gap UNION SELECT stream_id FROM attempt"
 )
 
@@ -292,17 +292,17 @@ class Inbox:
             prev = row.prev
             connection.execute(
                 "INSERT INTO epoch (stream_id, epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position,"
-                " high_water, settled, last, entered, used_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+                " high_water, settled, last, entered, let_go, used_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT (stream_id, epoch) DO UPDATE SET position = excluded.position,"
                 " high_water = excluded.high_water, settled = excluded.settled, last = excluded.last,"
-                " entered = excluded.entered,"
+                " entered = excluded.entered, let_go = excluded.let_go,"
                 " used_us = CASE WHEN excluded.position = position THEN used_us ELSE excluded.used_us END",
                 (
                     stream_id, row.epoch, f"{row.incarnation:016x}",
                     prev.epoch if prev else None, f"{prev.incarnation:016x}" if prev else None,
                     prev.last if prev else None,
                     row.position, row.high_water, msgspec.json.encode(row.settled).decode(), row.last, row.entered,
-                    wall_us,
+                    row.let_go, wall_us,
                 ),
             )  # fmt: skip
             freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)
@@ -558,7 +558,7 @@ def _each(connection: sqlite3.Connection, sql: str, rows: Sequence[Sequence[obje
 def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> list[EpochRow]:
     rows = connection.execute(
         "SELECT epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position, high_water, settled, last,"
-        " entered, journalled, used_us FROM epoch WHERE stream_id = ? ORDER BY epoch",
+        " entered, journalled, used_us, let_go FROM epoch WHERE stream_id = ? ORDER BY epoch",
         (stream_id,),
     )
     return [
@@ -566,10 +566,10 @@ def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> l
             stream, epoch, int(incarnation, 16),
             None if prev_epoch is None else Prev(prev_epoch, int(prev_incarnation, 16), prev_last),
             position, high_water, msgspec.json.decode(settled, type=list[Span]), last, bool(entered), journalled,
-            used_us,
+            used_us, let_go,
         )
         for (
             epoch, incarnation, prev_epoch, prev_incarnation, prev_last, position, high_water, settled, last, entered,
-            journalled, used_us,
+            journalled, used_us, let_go,
         ) in rows
     ]  # fmt: skip

@@ -67,6 +67,8 @@ class EpochRow:
     """The journal says that numbers up to this one were handed out. Kept by the inbox itself."""
     used_us: int = 0
     """When its position changed last, in µs since 1970. Kept by the inbox itself."""
+    let_go: int = 0
+    """Numbers up to this one exist: they arrived, and were left to their producer."""
 
 
 @dataclass(slots=True)

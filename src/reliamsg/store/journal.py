@@ -33,8 +33,9 @@ next in its order),
 before: the process ended before a commit could), ``acknowledged``, ``gap_opened``, ``gap_held`` (its time is over,
 and it holds its stream; reason), ``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was passed; reason;
 detail: elapsed, what its clock said, in seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``,
-``quarantined`` (site, reason; a delivery was put into quarantine whole, and its broker may forget it),
-``quarantine_discarded`` (an operator discarded it there), ``forgotten`` (an operator had the stream forgotten; the
+``quarantined`` (site, reason; a delivery was put into quarantine whole, and its broker may forget it), ``let_go``
+(site; a delivery behind a held gap was left to its producer, which keeps it for the group, and its broker may forget
+it), ``quarantine_discarded`` (an operator discarded it there), ``forgotten`` (an operator had the stream forgotten; the
 position that is remembered; reason ``forged`` where higher epochs were made up, with detail: dropped_epoch, or
 ``unremembered``), ``rejected`` (site, reason;
 detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site: its queue was seen empty;
@@ -72,7 +73,7 @@ ORDERED = frozenset(
 _EXTENDED = frozenset(
     {
         "enqueued", "confirmed", "published", "released", "released_unsent", "received", "duplicate", "buffered",
-        "delivered", "redelivered", "acknowledged", "late", "repaired", "consumed",
+        "delivered", "redelivered", "acknowledged", "late", "repaired", "consumed", "let_go",
     }
 )  # fmt: skip
 MAX_TIPS = 20_000

@@ -31,7 +31,7 @@ from reliamsg.verify.spans import Key, SpanMap
 
 __all__ = ["Expect", "check", "check_directory"]
 
-_CLAIMED = frozenset({"rejected", "conflict", "quarantined", "quarantine_discarded"})
+_CLAIMED = frozenset({"rejected", "conflict", "quarantined", "quarantine_discarded", "let_go"})
 """Kinds whose identity is what a frame claimed, not what the client took for true."""
 _PROGRESS = frozenset({"confirmed", "published", "delivered", "acknowledged"})
 

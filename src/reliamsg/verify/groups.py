@@ -24,7 +24,7 @@ Position = tuple[int, int]
 """Epoch and sequence number."""
 _REPAIR = "repair"
 """The reason in rows of what did not come out of a queue."""
-_STRAYS = frozenset({"late", "before_join", "declared", "quarantined"})
+_STRAYS = frozenset({"late", "before_join", "declared", "quarantined", "let_go"})
 _EMPTIED = frozenset({"drained", "connected"})
 _INCARNATION = re.compile("[0-9a-f]{16}")
 
