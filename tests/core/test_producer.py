@@ -45,9 +45,9 @@ def test_a_late_confirm_has_its_connection_dropped_once() -> None:
     world = World()
     world.send("dc1", now=0.0)
     assert world.core.deadline() == LIMITS.confirm_timeout
-    assert world.core.overdue(29.0) == ([], [])
-    assert world.core.overdue(30.0) == (["dc1"], [])
-    assert world.core.overdue(31.0) == ([], [])
+    assert world.core.overdue(29.0) == ({}, [])
+    assert world.core.overdue(30.0) == ({"dc1": []}, [])
+    assert world.core.overdue(31.0) == ({}, [])
     assert not world.core.sites["dc1"].up
     world.core.disconnected("dc1", 31.0)
     world.core.connected("dc1", None)
@@ -62,7 +62,7 @@ def test_all_active_goes_on_without_a_site_that_is_late() -> None:
     world.send("dc1", now=0.0)
     world.send("dc2", now=0.0)
     assert world.core.confirmed("dc1", [1, 2, 3, 4], 0.0)[1] == []
-    assert world.core.overdue(30.0) == (["dc2"], [1, 2, 3, 4])
+    assert world.core.overdue(30.0) == ({"dc2": []}, [1, 2, 3, 4])
 
 
 def test_all_active_goes_on_without_a_site_that_left_or_is_blocked() -> None:

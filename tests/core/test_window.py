@@ -6,7 +6,16 @@ import random
 
 import pytest
 
-from reliamsg.core.window import DROPS, PARK_MAX_S, PARK_MIN_S, LaneState, SiteLimits, SiteWindow
+from reliamsg.core.window import (
+    DROPS,
+    PARK_MAX_S,
+    PARK_MIN_S,
+    UNANSWERED,
+    Lane,
+    LaneState,
+    SiteLimits,
+    SiteWindow,
+)
 from tests.core.sending_tools import LIMITS, FakeRow, FakeSite, site
 
 
@@ -139,22 +148,149 @@ class TestTimeOuts:
         waits = []
         now = 0.0
         for _ in range(6):
-            found.pull(now=now)
+            now = sent(found, now)
             due = found.window.deadline()
             assert due is not None
             waits.append(due - now)
-            found.window.give_up(due)
-            found.window.disconnect(due, asked=True)
-            found.window.connect(None)
+            late(found, due)
             now = due
         assert waits == [30.0, 60.0, 120.0, 240.0, 240.0, 240.0]
-        found.pull(now=now)
+        now = sent(found, now)
         found.confirm(1, now=now + 200.0)
-        assert found.window.deadline() == now + 440.0
+        assert found.pull(now=now + 200.0) == [2]
+        assert found.window.deadline() == now + 230.0
         found.confirm(2, now=now + 201.0)
         found.rows += [FakeRow(3)]
         found.pull(now=now + 300.0)
         assert found.window.deadline() == now + 330.0
+
+
+def late(found: FakeSite, now: float) -> list[Lane]:
+    """The oldest row is overdue, and the connection is made anew; returns the lanes that are parked by it."""
+    assert found.window.overdue(now)
+    parked = found.window.give_up(now)
+    found.window.disconnect(now, asked=True)
+    found.window.connect(None)
+    return parked
+
+
+def sent(found: FakeSite, now: float) -> float:
+    """When something is sent next."""
+    while not found.pull(now=now):
+        due = found.window.deadline()
+        assert due is not None
+        assert due > now
+        now = due
+    return now
+
+
+class TestUnanswered:
+    """P18: what a broker never answers holds up no other stream."""
+
+    def test_a_row_that_later_ones_overtook_parks_its_stream_at_once(self) -> None:
+        found = site(1, 2, 1)
+        found.pull(now=0.0)
+        found.rows.append(FakeRow(4, 2))
+        found.pull(now=1.0)
+        found.confirm(2, 4, now=2.0)
+        [lane] = late(found, 30.0)
+        assert (lane.stream_id, lane.state, lane.reason) == (1, LaneState.PARKED, UNANSWERED)
+        found.rows.append(FakeRow(5, 2))
+        assert found.pull(now=30.1) == [5]
+
+    def test_where_nothing_was_answered_it_takes_two_connections(self) -> None:
+        found = site(1, 2)
+        found.pull(now=0.0)
+        assert late(found, 30.0) == []
+        assert found.pull(now=30.0) == [1, 2]
+        assert [lane.stream_id for lane in late(found, 90.0)] == [1]
+
+    @pytest.mark.parametrize("limits", [SiteLimits(1, 1_000, 30.0), SiteLimits(8, 1, 30.0)])
+    def test_what_is_tried_again_takes_no_room(self, limits: SiteLimits) -> None:
+        found = site(1, 2, 2, 2, limits=limits)
+        found.pull(now=0.0)
+        late(found, 30.0)
+        assert found.pull(now=30.0) == [1]
+        late(found, 90.0)
+        assert found.pull(now=91.0) == [1, 2]
+        found.confirm(2, now=92.0)
+        assert found.pull(now=92.0) == [3]
+        assert found.window.bytes == 20
+
+    def test_once_the_site_answers_again_what_was_parked_in_its_silence_is_tried_at_once(self) -> None:
+        found = site(1, 2)
+        found.pull(now=0.0)
+        late(found, 30.0)
+        found.pull(now=30.0)
+        late(found, 90.0)
+        assert found.pull(now=90.0) == [2], "1 waits"
+        found.confirm(2, now=90.1)
+        assert found.pull(now=90.1) == [1]
+
+    def test_one_that_is_late_again_while_others_are_answered_waits_longer_each_time(self) -> None:
+        found = site(1, 2)
+        found.pull(now=0.0)
+        pauses = []
+        now = 0.0
+        for _ in range(5):
+            found.rows.append(FakeRow(len(found.rows) + 1, 2))
+            found.pull(now=now + 1.0)
+            found.confirm(
+                *(n for n, flight in found.window.flights.items() if flight.row.stream_id == 2), now=now + 2.0
+            )
+            due = now + 1_000.0
+            [lane] = late(found, due)
+            pauses.append(lane.retry_at - due)
+            now = lane.retry_at
+            found.pull(now=now)
+        assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0]
+
+    def test_one_that_is_late_again_waits_longer_although_nothing_later_was_answered(self) -> None:
+        found = site(1, 2)
+        found.pull(now=0.0)
+        late(found, 30.0)
+        found.pull(now=30.0)
+        late(found, 90.0)
+        for retry_at, number in ((90.5, 2), (331.5, 3), (573.5, 4)):
+            assert found.pull(now=retry_at) == [1, number]
+            found.confirm(number, now=retry_at + 0.1)
+            found.rows.append(FakeRow(number + 1, 2))
+            late(found, retry_at + 240.0)
+
+    def test_what_is_removed_does_not_show_that_a_site_answers(self) -> None:
+        found = site(1, 2)
+        found.pull(now=0.0)
+        found.window.give_up(30.0)
+        found.window.skip(2, 31.0)
+        assert not found.window.up
+
+    @pytest.mark.parametrize("attempt", range(20))
+    def test_whatever_the_limits_all_others_get_there(self, attempt: int, seeded: random.Random) -> None:
+        rng = seeded
+        limits = SiteLimits(rng.choice([1, 2, 8]), rng.choice([1, 25, 1_000]), rng.choice([0.5, 30.0]))
+        dead = set(rng.sample(range(6), rng.randrange(1, 4)))
+        found = site(*(rng.randrange(6) for _ in range(60)), limits=limits)
+        most = rng.choice([None, 1, 3])
+        found.window.disconnect(0.0, asked=True)
+        found.window.connect(most)
+        now = 0.0
+        for _ in range(3_000):
+            found.pull(now)
+            answered = [n for n, flight in found.window.flights.items() if flight.row.stream_id not in dead]
+            if answered:
+                now += rng.random() * limits.confirm_timeout / 100
+                found.confirm(rng.choice(answered), now=now)
+                continue
+            due = found.window.deadline()
+            if due is None:
+                break
+            now = max(now, due)
+            if found.window.overdue(now):
+                found.window.give_up(now)
+                found.window.disconnect(now, asked=True)
+                found.window.connect(most)
+        alive = {row.id for row in found.rows if row.stream_id not in dead}
+        assert {n for first, last in found.window.confirmed for n in range(first, last + 1)} == alive
 
 
 class TestParking:

@@ -95,7 +95,8 @@ class WindowModel(RuleBasedStateMachine):
         if due is not None and due > self.now:
             self.now = due
         if self.window.overdue(self.now):
-            self.window.give_up(self.now)
+            parked = self.window.give_up(self.now)
+            assert all(lane.state is LaneState.PARKED for lane in parked)
             assert not self.window.up
             self.disconnect(True)
 

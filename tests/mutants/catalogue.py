@@ -150,12 +150,23 @@ MUTANTS = (
     Mutant(
         "overdue-counts-as-confirmed",
         "core/producer.py",
-        "                window.give_up(now)\n",
+        "                found[name] = window.give_up(now)\n",
         "                rows = list(window.flights)\n"
-        "                self.confirmed(name, rows, now)\n"
-        "                window.give_up(now)\n",
+        "                found[name] = window.give_up(now)\n"
+        "                self.confirmed(name, rows, now)\n",
         "P2: a confirm that timed out counts as success",
         BySimulator("published_unconfirmed"),
+    ),
+    Mutant(
+        "unanswered-never-parks",
+        "core/window.py",
+        "        late = [flight for due, flight in self._oldest() if due <= now]\n",
+        "        late: list[Flight] = []\n",
+        "P2: a batch that a site never answers holds up all others there (P18)",
+        ByTest(
+            "core/test_window.py::TestUnanswered::test_where_nothing_was_answered_it_takes_two_connections",
+            "assert [lane.stream_id for lane in late(found, 90.0)] == [1]",
+        ),
     ),
     Mutant(
         "resend-forgotten",
@@ -292,8 +303,7 @@ MUTANTS = (
     Mutant(
         "doubted-confirms-count",
         "core/window.py",
-        "        (self.confirmed if flight.lane.unproven is None else "
-        "flight.lane.unproven).add(row_id, row_id)",
+        "        (self.confirmed if lane.unproven is None else lane.unproven).add(row_id, row_id)",
         "        self.confirmed.add(row_id, row_id)",
         "P2: what was confirmed before its group existed counts as confirmed",
         ByTest(

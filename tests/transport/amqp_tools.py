@@ -33,6 +33,9 @@ def sending(
     with running(AmqpSender(site, "p", bindings, events)) as sender:
         if connect:
             wait_for(lambda: events.up, f"the sender is connected; failed: {events.failed}")
+            # A busy broker may take longer over a queue than a sender waits for it. That one goes on without; the tests
+            # want their queues.
+            wait_for(lambda: not sender.stuck, "all queues are declared")
         yield sender, events
     assert {window for _, window in events.up} <= {None}, "AMQP sets no window"
 

@@ -99,14 +99,14 @@ class ProducerCore:
 
     # -- time ---------------------------------------------------------------------------------------------
 
-    def overdue(self, now: float) -> tuple[list[str], list[int]]:
-        """Sites whose connection must be dropped since a confirm is overdue, and rows published by that."""
-        found = []
+    def overdue(self, now: float) -> tuple[dict[str, list[Lane]], list[int]]:
+        """Sites whose connection must be dropped since a confirm is overdue, each with the lanes that are parked for
+        it; and rows published by that."""
+        found: dict[str, list[Lane]] = {}
         for name, window in self.sites.items():
             if window.connected and name not in self._asked and window.overdue(now):
-                window.give_up(now)
+                found[name] = window.give_up(now)
                 self._asked.add(name)
-                found.append(name)
         return found, self.confirms.reconsider() if found else []
 
     def due(self, now: float) -> list[str]:

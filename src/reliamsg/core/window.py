@@ -8,9 +8,10 @@ always sent in order, and a stream that is refused holds up no other.
 States of a lane::
 
     flowing ── refused / dropped ──▶ parked ── retry_at reached ──▶ probing ── confirmed ──▶ flowing
-                                       ▲                              │
-                                       └────── refused / dropped ─────┘
+                / unanswered           ▲                              │
+                                       └─ refused/dropped/unanswered ─┘
 
+What is tried again takes no room from other streams: a broker may never answer it.
 A parked stream whose rows were all removed meanwhile has nothing to probe with, and joins the main lane at once.
 
 A stream whose confirms say nothing at the site, since a named group was not proven there (rules P15 to P17), has a lane
@@ -23,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from typing import Protocol
 
 from reliamsg.core.ranges import RangeSet
@@ -37,6 +39,8 @@ PARK_MAX_S = 30.0
 """A parked stream is tried again after these, doubling."""
 MAX_PATIENCE = 8
 """Where a new connection did not help, confirms are waited for longer: at most so many times the time-out."""
+UNANSWERED = "no confirm in time"
+"""The reason of a lane whose first row was not confirmed in time."""
 DROPS = 3
 """A connection dropped so often over the same first row: the row is sent alone. Once more: its stream
 parks."""
@@ -124,6 +128,8 @@ class Flight:
     row: RowLike
     lane: Lane
     at: float
+    trial: bool = False
+    """A parked stream is tried again with it: it takes no room in the window."""
 
 
 class SiteWindow:
@@ -137,6 +143,11 @@ class SiteWindow:
         self.flights: dict[int, Flight] = {}
         """Everything in flight, oldest first."""
         self.bytes = 0
+        self._usual: dict[int, Flight] = {}
+        """What of that takes room in the window, oldest first."""
+        self._trials: dict[int, Flight] = {}
+        """What does not: parked streams are tried again with these."""
+        self._usual_bytes = 0
         self.confirmed = RangeSet()
         """Rows that the site has confirmed, as far as that counts."""
         self.rewound: list[Lane] = []
@@ -150,9 +161,17 @@ class SiteWindow:
         self._batches = limits.batches
         self._patience = 1
         self._oldest_at = 0.0
-        """Since when the oldest row in flight is the oldest, if a confirm made it that."""
+        """Since when the oldest usual row in flight is the oldest, if a confirm made it that."""
         self._suspect = 0
         self._drops = 0
+        self._overdue: set[int] = set()
+        """Rows that were overdue once, and whose streams were not parked for it."""
+        self._answered = float("-inf")
+        """When the latest of all rows was sent that the site has confirmed or refused."""
+        self._answered_at = float("-inf")
+        """When it last did that."""
+        self._silenced: set[int] = set()
+        """Streams that were parked while the site answered nothing: perhaps it was not they."""
 
     @property
     def up(self) -> bool:
@@ -185,7 +204,9 @@ class SiteWindow:
             lane.flights.clear()
             self._settle(lane)
         self.flights.clear()
-        self.bytes = 0
+        self._usual.clear()
+        self._trials.clear()
+        self.bytes = self._usual_bytes = 0
         if not was_connected or asked:
             for lane in probing:
                 lane.state = LaneState.PARKED
@@ -212,6 +233,8 @@ class SiteWindow:
         """The broker asked to stop, or (None) to go on. Confirms are not overdue while it reads nothing."""
         if self.blocked is not None and reason is None:
             self._oldest_at = now
+            for flight in self._trials.values():
+                flight.at = now
         self.blocked = reason
 
     def probe(self, now: float) -> bool:
@@ -243,9 +266,9 @@ class SiteWindow:
             return not lane.flights
         if self.alone and self._is_usual(lane):
             return self._first_usual() is None
-        if not self.flights:
+        if not self._usual:
             return True  # a row larger than the window goes alone
-        return len(self.flights) < self._batches and self.bytes + size <= self.limits.bytes
+        return len(self._usual) < self._batches and self._usual_bytes + size <= self.limits.bytes
 
     def takes(self, lane: Lane, row: RowLike) -> bool:
         """Whether `row` still has to be sent on `lane`: not another lane's, not confirmed, not in flight."""
@@ -260,9 +283,10 @@ class SiteWindow:
 
     def sent(self, lane: Lane, row: RowLike, now: float) -> None:
         """`row` is handed to the transport."""
-        flight = Flight(row, lane, now)
+        flight = Flight(row, lane, now, trial=lane.state is LaneState.PROBING)
         self.flights[row.id] = lane.flights[row.id] = flight
-        self.bytes += row.size
+        (self._trials if flight.trial else self._usual)[row.id] = flight
+        self._weigh(flight, 1)
         lane.next = row.id + 1
 
     def confirm(self, row_id: int, now: float) -> Flight | None:
@@ -270,22 +294,16 @@ class SiteWindow:
         flight = self._land(row_id, now)
         if flight is None:
             return None
-        (self.confirmed if flight.lane.unproven is None else flight.lane.unproven).add(row_id, row_id)
         self.overdue_since = None
-        if not self.flights:
-            self._patience = 1
-        if row_id == self._suspect:
-            self._drops = 0
-        lane = flight.lane
-        if lane.state is LaneState.PROBING and not lane.flights:  # else it was in flight before the try
-            lane.state = LaneState.FLOWING
-            lane.attempts = 0
-        self._settle(lane)
+        self._answers(flight, now)
+        self._arrived(flight)
         return flight
 
     def skip(self, row_id: int, now: float) -> None:
         """The row exists no longer, so the site need not confirm it."""
-        self.confirm(row_id, now)
+        flight = self._land(row_id, now)
+        if flight is not None:
+            self._arrived(flight)
         self.confirmed.add(row_id, row_id)
         for lane in self.lanes.values():
             if lane.unproven is not None:
@@ -295,14 +313,16 @@ class SiteWindow:
         """The row is another one now, under the same id: what is in flight counts as that."""
         flight = self.flights.get(row.id)
         if flight is not None:
-            self.bytes += row.size - flight.row.size
+            self._weigh(flight, -1)
             flight.row = row
+            self._weigh(flight, 1)
 
     def refuse(self, row_id: int, reason: str, now: float) -> Flight | None:
         """The site does not have the row: its stream is parked. None where nothing of it is in flight."""
         flight = self._land(row_id, now)
         if flight is None:
             return None
+        self._answers(flight, now)
         lane = flight.lane
         if lane is self.main:
             self._park(flight.row.stream_id, row_id, reason, now)
@@ -386,17 +406,44 @@ class SiteWindow:
         due = self._due_at()
         return due is not None and due <= now
 
-    def give_up(self, now: float) -> None:
+    def give_up(self, now: float) -> list[Lane]:
         """A confirm is overdue, and the connection is about to be dropped for it. The next one has more time: what
-        takes longer than the time-out would else be sent again and again."""
+        takes longer than the time-out would else be sent again and again. Returns lanes that are parked by it (P18).
+        """
+        late = [flight for due, flight in self._oldest() if due <= now]
         self.overdue_since = now
         self._patience = min(2 * self._patience, MAX_PATIENCE)
+        return [lane for flight in late if (lane := self._park_late(flight, now)) is not None]
+
+    def _park_late(self, flight: Flight, now: float) -> Lane | None:
+        """Have a stream wait whose row is overdue, if it is the row rather than the site."""
+        row, lane = flight.row, flight.lane
+        answering = self._answered > flight.at
+        if not answering and not flight.trial and row.id not in self._overdue:
+            self._overdue.add(row.id)
+            return None
+        self._overdue.discard(row.id)
+        if self._answered_at <= flight.at:
+            self._silenced.add(row.stream_id)
+        if lane is self.main:
+            return self._park(row.stream_id, row.id, UNANSWERED, now)
+        if lane.state is LaneState.PARKED:
+            return None
+        lane.park(row.id, UNANSWERED, now)
+        return lane
+
+    def _oldest(self) -> Iterator[tuple[float, Flight]]:
+        """The oldest usual row and the oldest that is tried again, each with when its confirm is overdue."""
+        wait = self.limits.confirm_timeout * self._patience
+        for flight in islice(self._usual.values(), 1):
+            yield max(flight.at, self._oldest_at) + wait, flight
+        for flight in islice(self._trials.values(), 1):
+            yield flight.at + wait, flight
 
     def _due_at(self) -> float | None:
-        oldest = next(iter(self.flights.values()), None)
-        if oldest is None or self.blocked is not None:
+        if self.blocked is not None:
             return None
-        return max(oldest.at, self._oldest_at) + self.limits.confirm_timeout * self._patience
+        return min((due for due, _ in self._oldest()), default=None)
 
     def deadline(self) -> float | None:
         """When this site needs to be looked at, if nothing else happens."""
@@ -430,11 +477,40 @@ class SiteWindow:
                 flight.lane = lane
         return lane
 
+    def _answers(self, flight: Flight, now: float) -> None:
+        """The site said something about a row: it is not silent, so what was parked for its silence is tried again."""
+        self._answered, self._answered_at = max(self._answered, flight.at), now
+        for stream_id in self._silenced:
+            lane = self.lanes.get(stream_id)
+            if lane is not None and lane.state is LaneState.PARKED:
+                lane.retry_at = min(lane.retry_at, now)
+        self._silenced.clear()
+
+    def _arrived(self, flight: Flight) -> None:
+        """Nobody waits for the row any more."""
+        row_id, lane = flight.row.id, flight.lane
+        (self.confirmed if lane.unproven is None else lane.unproven).add(row_id, row_id)
+        if not self.flights:
+            self._patience = 1
+        if row_id == self._suspect:
+            self._drops = 0
+        if lane.state is LaneState.PROBING and not lane.flights:  # else it was in flight before the try
+            lane.state = LaneState.FLOWING
+            lane.attempts = 0
+        self._settle(lane)
+
     def _land(self, row_id: int, now: float) -> Flight | None:
-        if row_id == next(iter(self.flights), None):
+        if row_id == next(iter(self._usual), None):
             self._oldest_at = now
         flight = self.flights.pop(row_id, None)
         if flight is not None:
             del flight.lane.flights[row_id]
-            self.bytes -= flight.row.size
+            del (self._trials if flight.trial else self._usual)[row_id]
+            self._weigh(flight, -1)
+            self._overdue.discard(row_id)
         return flight
+
+    def _weigh(self, flight: Flight, sign: int) -> None:
+        self.bytes += sign * flight.row.size
+        if not flight.trial:
+            self._usual_bytes += sign * flight.row.size

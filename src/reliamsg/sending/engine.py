@@ -270,6 +270,8 @@ class Engine:
             return None
         with self.lock:
             overdue, published = self.core.overdue(now)
+            for name, parked in overdue.items():
+                self.links[name].unanswered(parked)
             self.outcomes.published(published, recount=True)
             due = self.core.due(now)
         for name in overdue:

@@ -124,6 +124,11 @@ class SiteLink:
             self._note_parked(lane, reason)
         engine.wake()
 
+    def unanswered(self, parked: Iterable[Lane]) -> None:
+        """A confirm is overdue, and these are parked for it. Called with the engine's lock held."""
+        for lane in parked:
+            self._note_parked(lane, lane.reason)
+
     def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
         engine = self._engine
         with engine.lock:
