@@ -32,15 +32,6 @@ def test_no_seed_breaks_a_promise(part: int, size: Callable[[int, int], int]) ->
     assert not failed
 
 
-ONCE_FAILED = [2, 3, 6, 10, 15, 30, 34, 43, 61, 132, 194, 216, 246, 283]
-"""Since settings are drawn: before that the same numbers were other runs."""
-
-
-@pytest.mark.parametrize("seed", ONCE_FAILED)
-def test_seeds_that_once_failed(seed: int) -> None:
-    assert not run(draw(seed)).violations
-
-
 def test_without_faults_all_is_well_and_soon_over() -> None:
     for seed in range(5):
         outcome = run(draw(seed, 60, ()))
@@ -102,7 +93,7 @@ def struck_by(faults: tuple[str, ...], seeds: Iterable[int]) -> dict[str, int]:
     return struck
 
 
-@pytest.mark.parametrize("seed", [2, 6, 8, 20, 26])
+@pytest.mark.parametrize("seed", [1, 10, 12, 15, 20])
 def test_faults_that_did_not_happen_change_nothing_when_they_are_left_out(seed: int) -> None:
     """So a shorter list of faults makes the same run, as long as it names those that happened."""
     whole = run(draw(seed, 60), keep=True)

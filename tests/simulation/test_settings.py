@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
+
+import pytest
 
 from reliamsg import Consumer, Producer, Site
+from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.runner import Summary
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.settings import NOT_DRAWN, VALUES
@@ -55,15 +58,32 @@ def test_clients_of_a_run_differ_in_what_they_are_set_to() -> None:
 
 
 def test_faults_that_are_given_change_nothing_else() -> None:
-    for seed in range(40):
+    for seed in range(60):
         drawn = draw(seed, 60)
         assert draw(seed, 60, drawn.faults) == drawn
-        fewer = draw(seed, 60, drawn.faults[1:])
-        assert (fewer.producers, fewer.groups, fewer.topics) == (
-            drawn.producers,
-            drawn.groups,
-            drawn.topics,
-        ) or ("forged" in drawn.faults[:1])
+        for left_out in drawn.faults:
+            fewer = tuple(fault for fault in drawn.faults if fault != left_out)
+            assert draw(seed, 60, fewer) == replace(drawn, faults=fewer), left_out
+
+
+@pytest.mark.parametrize("name", ["Site.prefetch", "Producer.max_bytes", "Consumer.nak_delay"])
+def test_one_setting_more_changes_none_of_the_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [draw(seed) for seed in range(40)]
+    monkeypatch.setitem(VALUES, name, (7,))
+    for one in before:
+        again = draw(one.seed)
+        assert again.faults == one.faults
+        others = [[(key, value) for key, value in each.drawn() if key != name] for each in (one, again)]
+        assert others[0] == others[1]
+        assert set(one.drawn()) != set(again.drawn())
+
+
+def test_one_fault_more_changes_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [draw(seed) for seed in range(40)]
+    monkeypatch.delitem(FAULTS, "delay")
+    for one in before:
+        assert draw(one.seed).faults == tuple(fault for fault in one.faults if fault != "delay")
+    assert any("delay" in one.faults for one in before)
 
 
 def test_the_table_shows_how_often_each_value_was_drawn() -> None:

@@ -10,7 +10,7 @@ from reliamsg.simulation.world import World
 
 
 def test_a_connection_that_is_lost_while_its_process_is_stopped_is_made_again(tmp_path: Path) -> None:
-    world = World(draw(1, 10, ()), tmp_path)
+    world = World(draw(4, 10, ()), tmp_path)
     consumer, scheduler = world.consumers[0], world.scheduler
     paths = [world.path(consumer.name, site.name) for site in world.sites]
     with quiet():

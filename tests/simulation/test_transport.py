@@ -75,7 +75,7 @@ def test_an_attempt_that_is_over_does_not_time_out() -> None:
     scheduler = Scheduler(0.0)
     process, events = Process(scheduler), Events()
     history = History(scheduler, Oracle(scheduler, ["g"], 5.0, 1), False)
-    broker = Broker("dc1", "amqp", scheduler, Faults(0, ()), history, random.Random(1))
+    broker = Broker("dc1", "amqp", scheduler, Faults(0, ()).at("dc1"), history, random.Random(1))
     site = Site("dc1", "amqp://simulated")
     transport = SimulatedReceiver(process, site, broker, "g", [Binding("t", 0, "g")], events)  # type: ignore[arg-type]
     transport.start()

@@ -42,18 +42,15 @@ class Attacker:
 
     def look(self) -> None:
         """Do some harm, from time to time."""
-        faults = self.world.faults
+        harm = {
+            "forged": self._forge, "replayed": self._replay, "far_epoch": self._far, "flood": self._flood,
+        }  # fmt: skip
         for broker in self.world.brokers.values():
-            if not broker.up:
-                continue
-            if faults.bites("forged"):
-                self._forge(broker)
-            if faults.bites("replayed"):
-                self._replay(broker)
-            if faults.bites("far_epoch"):
-                self._far(broker)
-            if faults.bites("flood"):
-                self._flood(broker)
+            faults = self.world.faults.at(broker.name)
+            for name, do in harm.items():
+                # Asked also where it can't be done: so it is asked as often whatever else happens.
+                if faults.bites(name) and broker.up:
+                    do(broker)
 
     def _struck(self, name: str, broker: Broker, what: str, whom: str = "") -> None:
         self.world.faults.strikes(name, whom)
@@ -61,7 +58,7 @@ class Attacker:
 
     def _forge(self, broker: Broker) -> None:
         """Messages, and lies about how far somebody is, in another's name."""
-        scenario, chance = self.world.scenario, self.world.faults.random("forged")
+        scenario, chance = self.world.scenario, self.world.faults.at(broker.name).random("forged")
         self._number += 1
         stream = Stream(chance.choice(list(scenario.producers)), chance.choice(scenario.topics), 0)
         epoch = chance.choice([1, self.world.wall_us() // 1000, FAR])
@@ -90,7 +87,7 @@ class Attacker:
 
     def _far(self, broker: Broker) -> None:
         """One blind packet that would end a stream for good, if it were believed. Who has the key is not told by it."""
-        scenario, chance = self.world.scenario, self.world.faults.random("far_epoch")
+        scenario, chance = self.world.scenario, self.world.faults.at(broker.name).random("far_epoch")
         stream = Stream(chance.choice(list(scenario.producers)), chance.choice(scenario.topics), 0)
         ahead = self.world.wall_us() // 1000 + 5 * DAY_MS
         epoch = chance.choice([ahead, FAR, MAX_EPOCH - 1, MAX_EPOCH, MAX_SEQ])
@@ -144,7 +141,7 @@ class Attacker:
 
     def _replay(self, broker: Broker) -> None:
         """What was captured, again."""
-        history, chance = self.world.history, self.world.faults.random("replayed")
+        history, chance = self.world.history, self.world.faults.at(broker.name).random("replayed")
         if history.frames and (chance.random() < 0.5 or not history.control):
             topic, frame = chance.choice(history.frames)
             broker.inject(topic, frame, CONTENT_TYPE)
@@ -156,7 +153,7 @@ class Attacker:
 
     def _flood(self, broker: Broker) -> None:
         """Junk, and producers that nobody knows."""
-        scenario, chance = self.world.scenario, self.world.faults.random("flood")
+        scenario, chance = self.world.scenario, self.world.faults.at(broker.name).random("flood")
         topic = chance.choice(scenario.topics)
         for _ in range(FLOOD):
             junk = chance.randbytes(chance.randrange(1, 200))

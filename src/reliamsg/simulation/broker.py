@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from reliamsg.simulation.clock import Scheduler
-from reliamsg.simulation.faults import Faults
+from reliamsg.simulation.faults import Chances
 from reliamsg.simulation.history import History
 from reliamsg.simulation.network import Connection
 from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing
@@ -88,7 +88,7 @@ class Broker:
         name: str,
         protocol: Literal["amqp", "mqtt"],
         scheduler: Scheduler,
-        faults: Faults,
+        faults: Chances,
         history: History,
         chance: random.Random,
         tells: Tells = "always",

@@ -53,6 +53,7 @@ class ConsumerProcess(Process):
         self._handling_s: float = settings["handling_s"]
         """A handler takes up to so long."""
         self._application = random.Random(f"{world.scenario.seed}/application/{name}")
+        self._operator = random.Random(f"{world.scenario.seed}/operator/{name}")
         self._chunk: Chunk | None = None
         self._busy = False
         """The application handles something, or is about to."""
@@ -98,7 +99,7 @@ class ConsumerProcess(Process):
     def _open(self) -> None:
         world = self.world
         try:
-            self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.random.randbytes)
+            self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
             self.engine = ReceivingEngine(
                 self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
                 probe=self.probe, clock=lambda: self.scheduler.now, wall_us=self.wall_us,
@@ -128,7 +129,7 @@ class ConsumerProcess(Process):
             gap_timeout=s["gap_timeout"], max_streams=s["max_streams"],
             max_known_streams=s["max_known_streams"], skip_gaps=s["on_gap"] == "skip",
             hold_gaps=s["on_gap"] == "hold", signed=self.world.keys is not None,
-            nak_delay=s["nak_delay"], repair_timeout=s["repair_timeout"], seed=self.random.getrandbits(32),
+            nak_delay=s["nak_delay"], repair_timeout=s["repair_timeout"], seed=self.identities.getrandbits(32),
         )  # fmt: skip
 
     def _cannot_go_on(self, error: ReliamsgError) -> None:
@@ -250,7 +251,7 @@ class ConsumerProcess(Process):
             self._ask_durable(engine)
         if not self._busy and (engine.shared.may_hand_out or self._chunk is not None):
             self._busy = True
-            self.after(self.random.uniform(0.0, self._handling_s), self._handle)
+            self.after(self.uniform(0.0, self._handling_s), self._handle)
 
     def _ask_durable(self, engine: ReceivingEngine) -> None:
         if self._waits is None:
@@ -403,7 +404,7 @@ class ConsumerProcess(Process):
         self.after(self._operators_pause(), lambda: self._held(stream))
 
     def _operators_pause(self) -> float:
-        return self.random.uniform(OPERATOR_S, self.settings["operator_s"])
+        return self._operator.uniform(OPERATOR_S, self.settings["operator_s"])
 
     def _in_vain(self, gap: Gap) -> bool:
         """Whether waiting helps no more: the producer took it back or does not hold it for this group, a disk took what

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-__all__ = ["FAULTS", "ON_THEIR_OWN", "Faults"]
+__all__ = ["FAULTS", "SHARES", "Chances", "Faults"]
 
 GROWTH = 5.0
-"""A fault whose first chance is p becomes likelier by the factor 1 + GROWTH * p with every opportunity it misses."""
+"""A fault whose first chance is p becomes likelier by the factor 1 + GROWTH * p with every opportunity it misses at
+the same place."""
 MOST = 0.5
 """No chance is higher."""
 
@@ -45,16 +46,16 @@ FAULTS: dict[str, tuple[float, str]] = {
     "control_twice": (0.05, "a control frame comes twice"),
     "control_late": (0.05, "a control frame comes after later ones"),
     # Processes and disks
-    "crash": (0.0005, "a process ends between two steps"),
-    "crash_inside": (0.0005, "a process ends in the middle of a step"),
-    "crash_before_commit": (0.002, "a process ends before a commit"),
-    "torn_write": (0.002, "a process ends while a commit is being written"),
-    "torn_checkpoint": (0.002, "a process ends while its WAL file is being copied into the database"),
-    "crash_after_commit": (0.002, "a process ends after a commit, before it knows"),
-    "pause": (0.0005, "a process is stopped for a while, and goes on"),
-    "restart": (0.0005, "a process is closed cleanly and opened again"),
-    "disk_full": (0.002, "a disk is full for a while"),
-    "fsync_error": (0.001, "an fsync fails"),
+    "crash": (0.001, "a process ends between two steps"),
+    "crash_inside": (0.001, "a process ends in the middle of a step"),
+    "crash_before_commit": (0.004, "a process ends before a commit"),
+    "torn_write": (0.004, "a process ends while a commit is being written"),
+    "torn_checkpoint": (0.004, "a process ends while its WAL file is being copied into the database"),
+    "crash_after_commit": (0.004, "a process ends after a commit, before it knows"),
+    "pause": (0.001, "a process is stopped for a while, and goes on"),
+    "restart": (0.001, "a process is closed cleanly and opened again"),
+    "disk_full": (0.003, "a disk is full for a while"),
+    "fsync_error": (0.002, "an fsync fails"),
     "restored": (0.0005, "an outbox is replaced by an older copy of it"),
     "restored_inbox": (0.002, "an inbox is replaced by an older copy of it"),
     "wal_lost": (0.003, "the WAL file of an outbox or inbox is gone, with all since the last checkpoint"),
@@ -74,7 +75,7 @@ FAULTS: dict[str, tuple[float, str]] = {
 }  # fmt: skip
 """Name → the chance at the first opportunity, and what happens."""
 
-ON_THEIR_OWN: dict[str, float] = {
+SHARES: dict[str, float] = {
     "torn_checkpoint": 0.1,
     "restored_inbox": 0.06,
     "wal_lost": 0.06,
@@ -82,23 +83,47 @@ ON_THEIR_OWN: dict[str, float] = {
     "clock_off": 0.15,
     "streams_forgotten": 0.15,
 }
-"""Faults that a seed draws each by dice of its own, with this chance: so they came without changing the others'."""
+"""Faults that a seed draws with this chance, however many others it has."""
 
 
 class _Dice:
-    """One fault's."""
+    """One fault's, at one place."""
 
-    __slots__ = ("first", "random", "rate", "roll")
+    __slots__ = ("bites", "details", "first", "rate", "roll")
 
     def __init__(self, first: float, chance: random.Random) -> None:
         self.first = self.rate = first
         """Its chance at the first opportunity, and at the next."""
-        self.random = chance
         self.roll = chance.random
+        self.bites = 0
+        """How often it happened."""
+        self.details: random.Random | None = None
+        """What it is like this time."""
+
+
+class _DiceByName(dict[str, _Dice | None]):
+    """The dice of one place, made when they are first used; None for faults that there are not."""
+
+    def __init__(self, seed: int, place: str, names: frozenset[str]) -> None:
+        super().__init__()
+        self.place = place
+        self._seed, self._names = seed, names
+
+    def __missing__(self, name: str) -> _Dice | None:
+        made = _Dice(FAULTS[name][0], self.stream(name)) if name in self._names else None
+        self[name] = made
+        return made
+
+    def stream(self, name: str, *more: object) -> random.Random:
+        return random.Random("/".join(map(str, (self._seed, "fault", name, self.place, *more))))
 
 
 class Faults:
-    """Which faults there are in one run, and their dice: each has its own, so that leaving one out changes no other's.
+    """Which faults there are in one run, and what came of them.
+
+    Each has dice of its own at each place (a broker, a process, a path between them), and others for the details of
+    each time it happens. So what one fault does follows from the seed, and from how often it could have happened there:
+    leaving another one out changes nothing about it but its opportunities.
 
     ``struck`` counts what a fault changed, not what it tried.
     """
@@ -111,28 +136,15 @@ class Faults:
         """Those that happened at all, whether or not that changed anything. Without the others the run is the same."""
         self.over = False
         """From now on nothing fails any more."""
-        self._dice = {name: _Dice(FAULTS[name][0], random.Random(f"{seed}/{name}")) for name in self.enabled}
+        self._seed = seed
+        self._places: dict[str, Chances] = {}
 
-    def bites(self, name: str, times: float = 1.0) -> bool:
-        """Whether a fault happens at this opportunity, which counts as much as `times` ones."""
-        dice = self._dice.get(name)
-        if dice is None or self.over:
-            return False
-        rate = dice.rate
-        chance = rate * times
-        if dice.roll() < (
-            chance if chance < MOST else MOST
-        ):  # nothing is asked more often: min() takes longer
-            dice.rate = dice.first
-            self.bit.add(name)
-            return True
-        if rate < MOST:
-            dice.rate = min(MOST, rate * (1 + GROWTH * times * dice.first))
-        return False
-
-    def random(self, name: str) -> random.Random:
-        """The fault's own dice, for its details."""
-        return self._dice[name].random
+    def at(self, place: str) -> Chances:
+        """The dice of a place."""
+        found = self._places.get(place)
+        if found is None:
+            found = self._places[place] = Chances(self, _DiceByName(self._seed, place, self.enabled))
+        return found
 
     def strikes(self, name: str, whom: str = "") -> None:
         """It changed something. `whom`: the client that it is about, where stalls are excused by it."""
@@ -143,3 +155,46 @@ class Faults:
     def struck_at(self, name: str, whom: str) -> bool:
         """Whether a fault changed something about this client."""
         return (name, whom) in self._struck_at
+
+
+class Chances:
+    """What faults do at one place: see :class:`Faults`."""
+
+    def __init__(self, faults: Faults, dice: _DiceByName) -> None:
+        self.place = dice.place
+        self.enabled = faults.enabled
+        self.strikes = faults.strikes
+        self._faults = faults
+        self._dice = dice
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing fails any more."""
+        return self._faults.over
+
+    def bites(self, name: str, times: float = 1.0) -> bool:
+        """Whether a fault happens at this opportunity, which counts as much as `times` ones."""
+        dice = self._dice[name]
+        if dice is None or self._faults.over:
+            return False
+        rate = dice.rate
+        chance = rate * times
+        if dice.roll() < (
+            chance if chance < MOST else MOST
+        ):  # nothing is asked more often: min() takes longer
+            dice.rate = dice.first
+            dice.bites += 1
+            dice.details = None
+            self._faults.bit.add(name)
+            return True
+        if rate < MOST:
+            dice.rate = min(MOST, rate * (1 + GROWTH * times * dice.first))
+        return False
+
+    def random(self, name: str) -> random.Random:
+        """For the details of what happened last: the same whatever became of the times before."""
+        dice = self._dice[name]
+        assert dice is not None  # it happened
+        if dice.details is None:
+            dice.details = self._dice.stream(name, dice.bites)
+        return dice.details

@@ -41,10 +41,16 @@ class Process:
     def __init__(self, world: World, name: str, drive: Drive) -> None:
         self.world = world
         self.scheduler = world.scheduler
-        self.faults = world.faults
+        self.faults = world.faults.at(name)
         self.name = name
         self.drive = drive
-        self.random = random.Random(f"{world.scenario.seed}/process/{name}")
+        seed = world.scenario.seed
+        self._pace = random.Random(f"{seed}/process/{name}/pace")
+        """How long threads take to run."""
+        self._supervisor = random.Random(f"{seed}/process/{name}/supervisor")
+        """How long nobody opens it again."""
+        self.identities = random.Random(f"{seed}/process/{name}/identities")
+        """What makes one life of it another than the one before."""
         self.alive = False
         self.life = 0
         """How often it was opened."""
@@ -94,7 +100,7 @@ class Process:
 
     def uniform(self, low: float, high: float) -> float:
         """See :class:`~reliamsg.simulation.transport.Host`."""
-        return self.random.uniform(low, high)
+        return self._pace.uniform(low, high)
 
     def overhear(self, address: str, body: bytes) -> None:
         """See :class:`~reliamsg.simulation.transport.Host`."""
@@ -190,7 +196,7 @@ class Process:
         self.note("is closed")
         self.faults.strikes("restart")
         self.close()
-        self.scheduler.after(self.random.uniform(*RESTART_S), self.open, self.life)
+        self.scheduler.after(self._supervisor.uniform(*RESTART_S), self.open, self.life)
 
     def crash(self, where: str) -> None:
         """End as by SIGKILL."""
@@ -201,7 +207,7 @@ class Process:
         self.end()
         self.drive.crash(self.abandon)
         self.ended()
-        self.scheduler.after(self.random.uniform(*RESTART_S), self.open, self.life)
+        self.scheduler.after(self._supervisor.uniform(*RESTART_S), self.open, self.life)
 
     def end(self) -> None:
         """Nothing of it runs any more."""
@@ -262,8 +268,8 @@ class Process:
 
     def wake(self) -> None:
         """The engine wants to be called soon. Sometimes its thread has to wait, and others go on meanwhile."""
-        waits = SLOW_THREAD_S if self.random.random() < 0.05 else THREAD_S
-        self.step_at(self.scheduler.now + self.random.uniform(0.0, waits))
+        waits = SLOW_THREAD_S if self._pace.random() < 0.05 else THREAD_S
+        self.step_at(self.scheduler.now + self._pace.uniform(0.0, waits))
 
     def step_at(self, at: float) -> None:
         """Have the engine called at a time, if not before."""

@@ -48,7 +48,10 @@ class ProducerProcess(Process):
         self._outbox: Outbox | None = None
         self.left = messages
         self._every = world.scenario.publish_s / max(1, messages)
-        self._application = random.Random(f"{world.scenario.seed}/application/{name}")
+        seed = world.scenario.seed
+        self._application = random.Random(f"{seed}/application/{name}")
+        self._removing = random.Random(f"{seed}/application/{name}/remove")
+        self._naming = random.Random(f"{seed}/application/{name}/add_group")
         self._published = 0
         self.named = world.scenario.named_by(name)
         """By topic, the groups that the application names."""
@@ -81,7 +84,7 @@ class ProducerProcess(Process):
         try:
             self._outbox = Outbox(
                 self.drive.path, self.name, self.wall_us(), int(self.scheduler.now * 1e6),
-                self.random.randbytes(8).hex(), self.drive.connect, self.random.randbytes,
+                self.identities.randbytes(8).hex(), self.drive.connect, self.identities.randbytes,
             )  # fmt: skip
             self.engine = Engine(
                 self._outbox, self.settings.sites, self.named, self._checked_settings(), self.transports,
@@ -156,9 +159,9 @@ class ProducerProcess(Process):
             if not self._publish_one():
                 self.after(LATER_S, self._publish)
                 return
-            if self.engine is not None and chance.random() < self.settings["remove"]:
+            if self.engine is not None and self._removing.random() < self.settings["remove"]:
                 self._remove_some(self.engine)
-            if self.engine is not None and chance.random() < self.settings["add_group"]:
+            if self.engine is not None and self._naming.random() < self.settings["add_group"]:
                 self._change_groups(self.engine)
             if self.engine is None:
                 return
@@ -196,7 +199,7 @@ class ProducerProcess(Process):
         """Take a few of the latest messages back."""
         if not self._durable:
             return
-        at = self._application.randrange(len(self._durable))
+        at = self._removing.randrange(len(self._durable))
         first = self._durable[at][1].id
         assert first is not None  # it is durable
         taken = [
@@ -217,7 +220,7 @@ class ProducerProcess(Process):
 
     def _change_groups(self, engine: Engine) -> None:
         """Name a group, or no longer name it."""
-        chance, scenario = self._application, self.world.scenario
+        chance, scenario = self._naming, self.world.scenario
         topic = chance.choice(scenario.read_topics)
         groups = [group for group in scenario.groups if topic in scenario.topics_of(group)]
         if not groups:

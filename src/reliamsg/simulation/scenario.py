@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.config import Quorum, Site
-from reliamsg.simulation.faults import FAULTS, ON_THEIR_OWN
-from reliamsg.simulation.settings import VALUES, ClientSettings, draw_client, site_settings
+from reliamsg.simulation.faults import FAULTS, SHARES
+from reliamsg.simulation.settings import VALUES, ClientSettings, choose, draw_client, site_settings
 
 __all__ = ["Scenario", "draw"]
 
@@ -96,29 +96,38 @@ class Scenario:
         return lines
 
 
+SITES = (1, 2, 2, 2, 2, 3)
+TOPICS = (("orders",), ("orders",), ("orders",), ("orders", "bills"))
+PRODUCERS = (("p1",), ("p1",), ("p1",), ("p1", "p2"))
+GROUPS = (("g1",), ("g1",), ("g1",), ("g1", "g2"))
+CREATED = (True,) * 7 + (False,) * 3
+SHARES_OF_FAULTS = (
+    0.0, 0.04, 0.06, 0.06, 0.08, 0.08, 0.1, 0.1, 0.12, 0.12, 0.14, 0.16, 0.16, 0.18, 0.2, 0.24, 0.28, 0.32, 0.36, 0.4,
+)  # fmt: skip
+"""A run has about so much of all faults; one of twenty has none."""
+
+
 def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) -> Scenario:
-    """The scenario of a seed. `faults` replaces those that it would have, and changes nothing else."""
-    chance = random.Random(f"{seed}/scenario")
-    count = chance.choice([1, 2, 2, 2, 2, 3])
+    """The scenario of a seed. `faults` replaces those that it would have, and changes nothing else, but that without
+    keys nothing can be forged."""
+
+    def own(what: str, values: Sequence[Any]) -> Any:
+        return choose(seed, what, values)
+
     sites = tuple(
-        Site(f"dc{number}", f"{chance.choice(VALUES['Site.url'])}://simulated")
-        for number in range(1, count + 1)
+        Site(f"dc{number}", f"{own(f'dc{number}/url', VALUES['Site.url'])}://simulated")
+        for number in range(1, own("sites", SITES) + 1)
     )
-    topics = ("orders", "bills")[: chance.choice([1, 1, 1, 2])]
-    producers = ("p1", "p2")[: chance.choice([1, 1, 1, 2])]
-    groups = ("g1", "g2")[: chance.choice([1, 1, 1, 2])]
-    created = chance.random() < 0.7
-    standbys = chance.choice(VALUES["Consumer.standby"])
-    drawn_keys = chance.choice(VALUES["Producer.keys"])
+    topics, producers = own("topics", TOPICS), own("producers", PRODUCERS)
+    groups = own("groups", GROUPS)
+    standbys = own("standby", VALUES["Consumer.standby"])
+    drawn_keys = own("keys", VALUES["Producer.keys"])
     chosen = _faults(seed, drawn_keys) if faults is None else tuple(faults)
     keys = drawn_keys or "forged" in chosen
 
-    def own(client: str) -> random.Random:
-        return random.Random(f"{seed}/settings/{client}")
-
     sending = {
         name: draw_client(
-            own(name), "Producer", sites, {"keys": keys} | ({"release": "consumed"} if standbys else {}), 0
+            seed, name, "Producer", sites, {"keys": keys} | ({"release": "consumed"} if standbys else {}), 0
         )
         for name in producers
     }
@@ -126,39 +135,30 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     frame = max(site.max_frame_bytes for client in sending.values() for site in client.sites)
     # To wait for a gap makes sense where every producer holds what is missing.
     waits = all(client["release"] == "consumed" for client in sending.values())
+    gaps = [value for value in VALUES["Consumer.on_gap"] if waits or value != "wait"]
 
-    def reading(name: str, **fixed: Any) -> ClientSettings:
-        fixed |= {"standby": name.endswith("-2"), "reads_plain": plain}
-        fixed["operator_s"] = own(f"{name}/operator").choice(VALUES["Consumer.operator_s"])
-        return draw_client(own(name), "Consumer", sites, fixed, frame)
+    def reading(name: str, group: str) -> ClientSettings:
+        fixed = {
+            "standby": name != f"{group}-1", "reads_plain": plain, "on_gap": own(f"{group}/on_gap", gaps),
+            "topics": own(f"{group}/topics", VALUES["Consumer.topics"]),
+        }  # fmt: skip
+        return draw_client(seed, name, "Consumer", sites, fixed, frame)
 
-    first = {
-        group: reading(
-            f"{group}-1",
-            on_gap=own(group).choice(
-                [value for value in VALUES["Consumer.on_gap"] if waits or value != "wait"]
-            ),
-        )
-        for group in groups
-    }
-    second = {
-        group: reading(f"{group}-2", on_gap=first[group]["on_gap"], topics=first[group]["topics"])
-        for group in groups
-        if standbys
-    }
-    return Scenario(seed, messages, chosen, sites, sending, first, second, topics, created, keys)
+    first = {group: reading(f"{group}-1", group) for group in groups}
+    second = {group: reading(f"{group}-2", group) for group in groups if standbys}
+    return Scenario(
+        seed, messages, chosen, sites, sending, first, second, topics, own("created", CREATED), keys
+    )
 
 
 def _faults(seed: int, keys: bool) -> tuple[str, ...]:
-    """Some of all; in one run of twenty none."""
-    chance = random.Random(f"{seed}/faults")
-    possible = [name for name in FAULTS if (keys or name != "forged") and name not in ON_THEIR_OWN]
-    count = chance.choice([0, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 8, 9, 10, 12, 14, 16, 18, 20])
-    chosen = set(chance.sample(possible, min(count, len(possible))))
-    if keys:
-        chosen.add("forged")
-    if count:
-        chosen |= {
-            name for name, share in ON_THEIR_OWN.items() if random.Random(f"{seed}/{name}").random() < share
-        }
-    return tuple(name for name in FAULTS if name in chosen)
+    """Some of all, each by dice of its own."""
+    share = choose(seed, "faults", SHARES_OF_FAULTS)
+
+    def drawn(name: str) -> bool:
+        if name == "forged" and keys:
+            return True
+        found = random.Random(f"{seed}/faults/{name}").random() < SHARES.get(name, share)
+        return found and share > 0 and name != "forged"
+
+    return tuple(name for name in FAULTS if drawn(name))

@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.config import Quorum, Site
 
-__all__ = ["NOT_DRAWN", "VALUES", "ClientSettings", "draw_client", "site_settings"]
+__all__ = ["NOT_DRAWN", "VALUES", "ClientSettings", "choose", "draw_client", "site_settings"]
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -65,10 +65,8 @@ VALUES: dict[str, tuple[Any, ...]] = {
 }
 """By class and parameter. Beyond those: how often a message is taken out (``remove``) and a group is named or no longer
 named (``add_group``) with each publish, how a handler is called (``batch``), how long it takes at most, and how many
-seconds pass at most before somebody looks (again) at a stream that a gap holds (``operator_s``)."""
-
-APART = frozenset({"Consumer.operator_s"})
-"""Drawn by themselves, by whoever draws a client: they change nothing else that a seed draws."""
+seconds pass at most before somebody looks (again) at a stream that a gap holds (``operator_s``). Each is drawn by dice
+of its own: one more changes none of the others."""
 
 NOT_DRAWN: dict[str, str] = {
     "Site.name": "says which site it is",
@@ -134,31 +132,38 @@ def site_settings(site: Site) -> dict[str, Any]:
     return found | ({"mqtt_version": site.mqtt_version} if site.protocol == "mqtt" else {})
 
 
+def choose(seed: int, what: str, values: Sequence[Any]) -> Any:
+    """One of some values, by dice that are used for nothing else."""
+    return random.Random(f"{seed}/{what}").choice(values)
+
+
 def draw_client(
-    chance: random.Random, role: str, sites: tuple[Site, ...], fixed: Mapping[str, Any], least_frame: int
+    seed: int, name: str, role: str, sites: tuple[Site, ...], fixed: Mapping[str, Any], least_frame: int
 ) -> ClientSettings:
     """The settings of one client. `fixed`: what is not its own to choose. `least_frame`: frames of so many bytes come
     to it at any site; 0 where it sends them."""
     values = {
-        name: chance.choice(VALUES[key])
+        parameter: choose(seed, f"{name}/{parameter}", VALUES[key])
         for key in VALUES
-        for of, name in [key.split(".")]
-        if of == role and key not in APART
+        for of, parameter in [key.split(".")]
+        if of == role and parameter not in fixed
     } | dict(fixed)  # fmt: skip
     if values.get("confirm") == "quorum":
         values["confirm"] = Quorum(min(2, len(sites)))
     plain = values.get("wire") == "plain" or bool(values.pop("reads_plain", False))
-    return ClientSettings(role, values, tuple(_site(chance, site, plain, least_frame) for site in sites))
+    return ClientSettings(role, values, tuple(_site(seed, name, site, plain, least_frame) for site in sites))
 
 
-def _site(chance: random.Random, site: Site, plain: bool, least_frame: int) -> Site:
-    drawn = {name: chance.choice(VALUES[f"Site.{name}"]) for name in PER_SITE}
+def _site(seed: int, client: str, site: Site, plain: bool, least_frame: int) -> Site:
+    def own(parameter: str) -> Any:
+        return choose(seed, f"{client}/{site.name}/{parameter}", VALUES[f"Site.{parameter}"])
+
+    drawn = {name: own(name) for name in PER_SITE}
     drawn["backoff_max"] = max(drawn["backoff_max"], drawn["backoff_min"])
-    frame = max(chance.choice(VALUES["Site.max_frame_bytes"]), least_frame)
-    version = chance.choice(VALUES["Site.mqtt_version"])
+    version = own("mqtt_version")
     if plain and version == "3.1.1":  # which has no headers
         version = "5"
     return Site(
-        site.name, f"{site.scheme}://simulated", max_frame_bytes=frame,
+        site.name, f"{site.scheme}://simulated", max_frame_bytes=max(own("max_frame_bytes"), least_frame),
         mqtt_version=version if site.protocol == "mqtt" else "auto", **drawn,
     )  # fmt: skip

@@ -42,8 +42,7 @@ class Weather:
         self._ends.clear()
 
     def _look(self) -> None:
-        faults = self.world.faults
-        if faults.over:
+        if self.world.faults.over:
             return
         for broker in self.world.brokers.values():
             self._brokers(broker)
@@ -69,7 +68,7 @@ class Weather:
     # -- sites ----------------------------------------------------------------------------------------------
 
     def _brokers(self, broker: Broker) -> None:
-        faults = self.world.faults
+        faults = self.world.faults.at(broker.name)
         if self.random.random() < 0.1 and broker.up:
             broker.remember()
         for name in ("broker_down", "broker_empty", "broker_stale", "broker_tail"):
@@ -90,7 +89,7 @@ class Weather:
             self._refuse(broker)
 
     def _down(self, broker: Broker, name: str) -> None:
-        faults = self.world.faults
+        faults = self.world.faults.at(broker.name)
         seconds = faults.random(name).uniform(*AWAY_S)
         self._note(broker.name, f"is away for {seconds:.2f} s ({name})")
         broker.go_down("connection lost")
@@ -106,7 +105,7 @@ class Weather:
         self._for_a_while(("down", broker.name), seconds, over)
 
     def _refuse(self, broker: Broker) -> None:
-        faults = self.world.faults
+        faults = self.world.faults.at(broker.name)
         self._note(broker.name, "refuses logins")
         faults.strikes("login_refused")
         broker.login_refused = True
@@ -122,7 +121,7 @@ class Weather:
     # -- networks -------------------------------------------------------------------------------------------
 
     def _networks(self, process: str, site: str) -> None:
-        faults, path = self.world.faults, self.world.path(process, site)
+        faults, path = self.world.faults.at(f"{process}/{site}"), self.world.path(process, site)
         for name, directions in (("cut", ("up", "down")), ("cut_up", ("up",)), ("cut_down", ("down",))):
             if not faults.bites(name) or any(path.cut.values()):
                 continue
@@ -155,7 +154,7 @@ class Weather:
     # -- clocks ---------------------------------------------------------------------------------------------
 
     def _clocks(self) -> None:
-        faults = self.world.faults
+        faults = self.world.faults.at("world")
         if faults.bites("clock_jump"):
             jump = faults.random("clock_jump").randrange(-DAY_US, DAY_US)
             self._note("", f"the wall clock jumps by {jump / 1e6:.1f} s")

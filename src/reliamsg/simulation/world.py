@@ -76,7 +76,7 @@ class World:
         self._paths: dict[tuple[str, str], Path] = {}
         self.brokers = {
             site.name: Broker(
-                site.name, site.protocol, self.scheduler, self.faults, self.history,
+                site.name, site.protocol, self.scheduler, self.faults.at(site.name), self.history,
                 random.Random(f"{scenario.seed}/broker/{site.name}"),
                 random.Random(f"{scenario.seed}/tells/{site.name}").choice(TELLS),
             )
