@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES
 
@@ -17,7 +18,8 @@ class Backlog:
     Closed at first: nothing is taken, and nothing kept from one connection to the next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._waiting: deque[tuple[float, str, bytes]] = deque()
         self._bytes = 0
@@ -44,7 +46,7 @@ class Backlog:
         with self._lock:
             if self._bytes >= CONTROL_BACKLOG_BYTES or len(body) > self._largest or not self._largest:
                 return False
-            self._waiting.append((time.monotonic(), address, body))
+            self._waiting.append((self._clock(), address, body))
             self._bytes += len(address) + len(body)
             return True
 
@@ -55,6 +57,6 @@ class Backlog:
             while self._waiting:
                 at, address, body = self._waiting.popleft()
                 self._bytes -= len(address) + len(body)
-                if time.monotonic() - at <= max_age:
+                if self._clock() - at <= max_age:
                     return address, body
             return None

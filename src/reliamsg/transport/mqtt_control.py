@@ -9,13 +9,11 @@ one is left out for a while.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Protocol
 
-from reliamsg.config import Site
-from reliamsg.transport.mqtt_link import Link
 from reliamsg.transport.mqtt_packets import Publish
 from reliamsg.transport.mqtt_suspects import Suspects
-from reliamsg.transport.network import Waker
 
 __all__ = ["MqttControl"]
 
@@ -23,19 +21,43 @@ LOOK_AGAIN_SECONDS = 1.0
 """How often it is looked whether an address may be tried again."""
 
 
+class Line(Protocol):
+    """A connection, as far as it is needed."""
+
+    listening_refused: dict[str, str]
+
+    @property
+    def listening_unanswered(self) -> Collection[str]:
+        """Addresses to which the broker has yet to answer a subscription."""
+
+    @property
+    def reason(self) -> str:
+        """Why the connection is gone."""
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        """Subscribe to these, and to no others any more."""
+
+
 class MqttControl:
     """What is listened at, over all connections of a transport. I/O thread only, but for :meth:`listen` and
     :attr:`refused`."""
 
-    def __init__(self, site: Site, waker: Waker, heard: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self,
+        site: str,
+        wake: Callable[[], None],
+        heard: Callable[[str, bytes], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """`heard` is :meth:`~reliamsg.transport.base.ControlEvents.heard`."""
-        self._waker = waker
+        self._wake = wake
         self._heard = heard
+        self._clock = clock
         self._addresses: tuple[str, ...] = ()
         self._wanted: frozenset[str] = frozenset()
         """Addresses as the I/O thread last saw them."""
         self._changed = False
-        self._suspects = Suspects(site.name, "heard at")
+        self._suspects = Suspects(site, "heard at")
         self._trial: str | None = None
         """The suspect that is subscribed to now, with nothing else unanswered."""
         self._listening: set[str] = set()
@@ -50,15 +72,15 @@ class MqttControl:
         """See :class:`~reliamsg.transport.base.ControlTransport`. Any thread."""
         self._addresses = tuple(dict.fromkeys(addresses))
         self._changed = True
-        self._waker.wake()
+        self._wake()
 
-    def begin(self, link: Link) -> None:
+    def begin(self, link: Line) -> None:
         """A connection stands: listen."""
         self._trial, self._listening = None, set()
         self._look_at = 0.0
         self._listen(link)
 
-    def work(self, link: Link) -> None:
+    def work(self, link: Line) -> None:
         """Listen where that changed, and try what may be refused, one at a time."""
         if self._changed:
             self._listen(link)
@@ -66,7 +88,7 @@ class MqttControl:
             refused, link.listening_refused = link.listening_refused, {}
             for address, reason in refused.items():
                 self._suspects.quarantine(
-                    address, f"the broker refuses the subscription ({reason})", time.monotonic()
+                    address, f"the broker refuses the subscription ({reason})", self._clock()
                 )
                 self._listening.discard(address)
         if link.listening_unanswered:
@@ -75,10 +97,10 @@ class MqttControl:
             if self._trial in self._listening:
                 self._suspects.cleared(self._trial)
             self._trial, self._look_at = None, 0.0
-        if time.monotonic() >= self._look_at:
+        if self._clock() >= self._look_at:
             self._try_next(link)
 
-    def _listen(self, link: Link) -> None:
+    def _listen(self, link: Line) -> None:
         """Subscribe to what is wanted and not under suspicion."""
         self._changed = False
         self._wanted = frozenset(self._addresses)
@@ -87,8 +109,8 @@ class MqttControl:
         self._listening = kept | {address for address in self._wanted if address not in self._suspects}
         self._tell(link)
 
-    def _try_next(self, link: Link) -> None:
-        now = time.monotonic()
+    def _try_next(self, link: Line) -> None:
+        now = self._clock()
         for address in sorted(self._wanted - self._listening):
             if address not in self._suspects or self._suspects.may_try(address, now):
                 self._trial = address
@@ -97,7 +119,7 @@ class MqttControl:
                 return
         self._look_at = now + LOOK_AGAIN_SECONDS
 
-    def _tell(self, link: Link) -> None:
+    def _tell(self, link: Line) -> None:
         link.listen(sorted(self._listening))
 
     def hear(self, publish: Publish) -> None:
@@ -105,12 +127,12 @@ class MqttControl:
         if publish.topic in self._wanted and not publish.retain and publish.damaged is None:
             self._heard(publish.topic, publish.body)
 
-    def leave(self, link: Link) -> None:
+    def leave(self, link: Line) -> None:
         """The connection is about to be ended in good order: a session that stays must not collect for us."""
         link.listen(())
 
-    def end(self, link: Link, broken: bool) -> None:
+    def end(self, link: Line, broken: bool) -> None:
         """The connection is over; `broken` unless we ended it."""
         unanswered = link.listening_unanswered
         if broken and unanswered:
-            self._suspects.ended(unanswered, link.reason, time.monotonic())
+            self._suspects.ended(unanswered, link.reason, self._clock())

@@ -24,17 +24,18 @@ HELD_BYTES = 32 * 1024 * 1024
 class Inflow:
     """Decides which messages of one connection are taken. Not thread-safe."""
 
-    def __init__(self, window: int, ledger: AckLedger) -> None:
+    def __init__(self, window: int, ledger: AckLedger, held_bytes: int = HELD_BYTES) -> None:
         """`window`: so many messages are taken whatever their size. `ledger`: those that are held."""
         self.dropped = 0
         """Messages that were dropped; they come again on the next connection."""
         self._window = window
+        self._held_bytes = held_bytes
         self._ledger = ledger
 
     def admits(self, size: int) -> bool:
         """Whether a message that arrived is taken; otherwise it counts as dropped."""
         held = self._ledger
-        if self.dropped or (len(held) >= self._window and held.bytes + size > HELD_BYTES):
+        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):
             self.dropped += 1
         return not self.dropped
 

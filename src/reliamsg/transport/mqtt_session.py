@@ -27,7 +27,7 @@ class MqttSession(SiteSession[E]):
         super().__init__(site, events, thread)  # type: ignore[arg-type]
         self._waker = Waker()
         self._connector = Connector(site, name, self._waker, self.stopping.is_set, prefetch=prefetch)
-        self._control = MqttControl(site, self._waker, self._heard)
+        self._control = MqttControl(site.name, self._waker.wake, self._heard)
         self._teller = Teller(site, self._connector, control_name, f"{thread}-control")
         self._telling = False
         """Control frames are sent since the broker has answered what is listened at."""

@@ -13,14 +13,12 @@ import threading
 import time
 
 from reliamsg.config import Endpoint, Site
-from reliamsg.transport.control import Backlog
 from reliamsg.transport.mqtt_connect import Connector
 from reliamsg.transport.mqtt_link import Link
 from reliamsg.transport.mqtt_packets import forbidden
-from reliamsg.transport.mqtt_suspects import Suspects
+from reliamsg.transport.mqtt_telling import Sending, Telling
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import Backoff, Ended
-from reliamsg.wire.limits import MAX_CONTROL_BYTES
 
 __all__ = ["Teller"]
 
@@ -28,77 +26,6 @@ log = logging.getLogger(__name__)
 
 _PACKET_OVERHEAD = 512
 """More than header, address and properties add to a body."""
-
-_MOST_UNANSWERED = 64
-"""Addresses that may be unanswered at a time: if the connection ends, so many become suspects at most."""
-
-_MAX_AGE = 5.0
-"""A frame that waited longer for a connection, in seconds, has been overtaken by others."""
-
-_MOST_IN_TURN = 256
-"""Frames that are sent before suspects have their turn."""
-
-_MOST_SET_ASIDE = 100
-"""Suspects for which a frame is kept until they are tried."""
-
-_MAX_PROVEN = 10_000
-"""Addresses that are remembered as having been taken on a connection."""
-
-
-class _Sending:
-    """What was sent on one connection and may still end it."""
-
-    def __init__(self, link: Link) -> None:
-        self.link = link
-        self.trial: str | None = None
-        """The suspect that is being tried; nothing else is unanswered then."""
-        self.suspects_turn = False
-        """Others have had their turn since a suspect was tried."""
-        self.proven: set[str] = set()
-        self._unasked: dict[str, None] = {}
-        self._asked: list[tuple[int, list[str]]] = []
-        """By the number of the ping that followed them."""
-
-    @property
-    def unanswered(self) -> list[str]:
-        """Addresses of frames that may not have been looked at by the broker, those on trial included."""
-        found = {address: None for _, part in self._asked for address in part}
-        return list(found | self._unasked)
-
-    @property
-    def idle(self) -> bool:
-        return not (self._asked or self._unasked)
-
-    @property
-    def full(self) -> bool:
-        return len(self._unasked) + sum(len(part) for _, part in self._asked) >= _MOST_UNANSWERED
-
-    def tell(self, address: str, body: bytes) -> None:
-        self.link.tell(address, body)
-        self._unasked[address] = None
-
-    def ask(self) -> None:
-        if self._unasked:
-            self._asked.append((self.link.ping(), list(self._unasked)))
-            self._unasked.clear()
-
-    def answered(self) -> list[str]:
-        """Addresses that have turned out well since the last call."""
-        found: list[str] = []
-        while self._asked and self._asked[0][0] <= self.link.pongs:
-            found += self._asked.pop(0)[1]
-        if len(self.proven) > _MAX_PROVEN:
-            self.proven.clear()
-        self.proven.update(found)
-        if self.trial in found:
-            self.trial = None
-        return found
-
-    @property
-    def blamed(self) -> list[str]:
-        """Who may have ended the connection: of what is unanswered, what was never taken on it."""
-        found = self.unanswered
-        return [address for address in found if address not in self.proven] or found
 
 
 class Teller:
@@ -115,10 +42,8 @@ class Teller:
         self._stopping = threading.Event()
         self._waker = Waker()
         self._connector = main.beside(name, self._waker, self._stopping.is_set)
-        self._backlog = Backlog()
-        self._suspects = Suspects(site.name, "sent to")
-        self._set_aside: dict[str, bytes] = {}
-        """The latest frame for each suspect."""
+        self._telling = Telling(site.name)
+        self._backlog = self._telling.backlog
         self._endpoint: Endpoint | None = None
         """Where the other connection is, while it stands."""
         self._stop_by = 0.0
@@ -130,7 +55,7 @@ class Teller:
     @property
     def refused(self) -> tuple[str, ...]:
         """Addresses that the site does not let us send to, sorted."""
-        return self._suspects.refused
+        return self._telling.refused
 
     def tell(self, address: str, body: bytes) -> bool:
         """See :class:`~reliamsg.transport.base.ControlTransport`."""
@@ -204,16 +129,17 @@ class Teller:
             self._not_connected(link.reason)
             return link
         self._said = ""
-        sending = _Sending(link)
+        sending = Sending(link)
         try:
             while self._endpoint == endpoint or self._stopping.is_set():
                 if self._stopping.is_set():
-                    self._leave(sending, backoff)
+                    self._leave(sending, link)
                     return Ended("closed")
-                self._send(sending)
+                self._telling.send(sending)
                 if not link.turn(1.0):
-                    return self._broken(sending, backoff)
-                self._settle(sending, backoff)
+                    return self._broken(sending, link.reason, backoff)
+                if self._telling.settle(sending):
+                    backoff.reset()
             link.disconnect(time.monotonic() + 0.5)
             return Ended("no longer needed")
         finally:
@@ -226,71 +152,20 @@ class Teller:
         self._said = reason
         log.warning("site %s: control frames can't be sent: %s", self._site.name, reason)
 
-    def _send(self, sending: _Sending) -> None:
-        """Write what the connection takes, and then ask whether it still stands."""
-        if sending.trial is not None:
-            return
-        suspect = self._next_suspect()
-        if suspect is None:
-            self._send_others(sending)
-        elif sending.idle:
-            # Suspects and others in turn, each once all before them were answered.
-            if not (sending.suspects_turn or self._send_others(sending)):
-                sending.suspects_turn = True
-            if sending.suspects_turn and sending.link.can_write:
-                sending.suspects_turn, sending.trial = False, suspect
-                sending.tell(suspect, self._set_aside.pop(suspect))
-            else:
-                sending.suspects_turn = True
-        sending.ask()
-
-    def _send_others(self, sending: _Sending) -> bool:
-        """Send frames for whom nothing is held against; returns whether there were any."""
-        any_sent = False
-        for _ in range(_MOST_IN_TURN):
-            frame = self._backlog.take(_MAX_AGE) if sending.link.can_write and not sending.full else None
-            if frame is None:
-                break
-            address, body = frame
-            if address not in self._suspects:
-                sending.tell(address, body)
-                any_sent = True
-            elif len(body) <= MAX_CONTROL_BYTES and len(self._set_aside) < _MOST_SET_ASIDE:
-                self._set_aside[address] = body
-        return any_sent
-
-    def _next_suspect(self) -> str | None:
-        """One that may be tried now, and for which there is a frame."""
-        now = time.monotonic()
-        for address in list(self._set_aside):
-            if address in self._suspects and self._suspects.may_try(address, now):
-                return address
-            if address in self._suspects:
-                del self._set_aside[address]
-        return None
-
-    def _settle(self, sending: _Sending, backoff: Backoff) -> None:
-        for address in sending.answered():
-            self._suspects.cleared(address)
-            self._set_aside.pop(address, None)
-            backoff.reset()
-
-    def _broken(self, sending: _Sending, backoff: Backoff) -> Ended:
+    def _broken(self, sending: Sending, reason: str, backoff: Backoff) -> Ended:
         """The connection ended, perhaps over what was sent."""
-        reason = sending.link.reason
-        blamed = sending.blamed
-        if self._suspects.ended(blamed, reason, time.monotonic()):
+        if self._telling.broken(sending, reason):
             backoff.reset()
         log.info("site %s: the connection for control frames ended: %s", self._site.name, reason)
         return Ended(reason)
 
-    def _leave(self, sending: _Sending, backoff: Backoff) -> None:
+    def _leave(self, sending: Sending, link: Link) -> None:
         """Write what was told last, and see it looked at, before the connection ends."""
         alive = True
         while alive and time.monotonic() < self._stop_by:
-            self._send(sending)
+            self._telling.send(sending)
             if sending.idle and not len(self._backlog):  # suspects have missed it
                 break
-            alive = sending.link.turn(max(0.0, min(0.2, self._stop_by - time.monotonic())))
-            self._settle(sending, backoff)
-        sending.link.disconnect(self._stop_by)
+            alive = link.turn(max(0.0, min(0.2, self._stop_by - time.monotonic())))
+            self._telling.settle(sending)
+        link.disconnect(self._stop_by)
