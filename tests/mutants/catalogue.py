@@ -892,7 +892,7 @@ MUTANTS = (
     Mutant(
         "full-window-drops-control-frames",
         "transport/mqtt_inflow.py",
-        "        if self.dropped or (len(held) >= self._window and held.bytes + size > HELD_BYTES):",
+        "        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):",
         "        if self.dropped or len(held) >= self._window:",
         "P5: beyond its window an MQTT site takes nothing, though there is room in memory, and "
         "what a stream waits for may be among that",
