@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 
-from reliamsg.core.fence import HELLO_EVERY_S, MAX_CONFLICTS, Fence, Verdict
+from reliamsg.core.fence import HELLO_EVERY_S, MAX_CONFLICTS, ROOM, Fence, Verdict
 from reliamsg.core.horizon import FAR_MS
 from reliamsg.message import Stream
 from reliamsg.wire.limits import MAX_EPOCH
@@ -275,13 +275,24 @@ def test_a_far_epoch_that_a_group_says_again_is_moved_above() -> None:
     assert gate.above == FAR
 
 
-def test_a_group_that_entered_what_no_producer_can_exceed_fences() -> None:
+@pytest.mark.parametrize(
+    ("epoch", "verdict"),
+    [
+        (MAX_EPOCH - ROOM - 1, Verdict.RENUMBER),
+        (MAX_EPOCH - ROOM, Verdict.FENCED),
+        (MAX_EPOCH - 1, Verdict.FENCED),
+        (MAX_EPOCH, Verdict.FENCED),
+    ],
+)
+def test_a_group_that_entered_what_no_producer_can_exceed_fences(epoch: int, verdict: Verdict) -> None:
     gate = fence(["billing"])
     gate.connected(0.0)
     for at in (0.0, 0.3):
-        gate.heard("billing", ORDERS, (MAX_EPOCH, 5), CHAIN, at, WALL_MS)
-    assert gate.verdict(1.0) is Verdict.FENCED
-    assert gate.shut_out == "billing"
+        gate.heard("billing", ORDERS, (epoch, 5), CHAIN, at, WALL_MS)
+    gate.answered("billing")
+    assert gate.verdict(1.0) in (Verdict.FENCED, Verdict.WAIT)
+    assert gate.verdict(2.0) is verdict
+    assert gate.shut_out == ("billing" if verdict is Verdict.FENCED else "")
 
 
 def test_what_is_signed_is_believed_at_once() -> None:

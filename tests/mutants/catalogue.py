@@ -109,6 +109,18 @@ MUTANTS = (
             "Failed",
         ),
     ),
+    Mutant(
+        "memory-inbox-accepted",
+        "arguments.py",
+        '    if path == ":memory:" or path.startswith("file:"):\n',
+        '    if name == "outbox" and (path == ":memory:" or path.startswith("file:")):\n',
+        "P1: an inbox in memory is accepted, and what it holds ends with its process",
+        ByTest(
+            "badinput/test_zoo.py::test_files_that_are_none[:memory:]",
+            'with pytest.raises(ConfigError, match=r"outbox|inbox"):',
+            "Failed",
+        ),
+    ),
     # -- P2: published means published ----------------------------------------------------------------------
     Mutant(
         "one-site-counts-as-all",
@@ -259,6 +271,19 @@ MUTANTS = (
         ByTest(
             "sending/test_receipts_random.py::test_receipts_say_what_is_so[0]",
             'assert state == ("removed" if unsent.intersection(bodies) else "confirmed")',
+        ),
+    ),
+    Mutant(
+        "flush-forgets-what-moved",
+        "sending/outcomes.py",
+        "                return confirms.cursor > target and all(\n"
+        "                    row in published for row in self._remains.moved(target)\n"
+        "                )\n",
+        "                return confirms.cursor > target and published is not None\n",
+        "P2: flush() returns before what remove() gave a row of its own meanwhile is confirmed",
+        ByTest(
+            "sending/test_receipts_random.py::test_a_flush_waits_for_what_is_moved_behind_it_meanwhile",
+            "assert seen == [False, True]",
         ),
     ),
     Mutant(
@@ -508,6 +533,29 @@ MUTANTS = (
             "assert gate.verdict(5.1) is Verdict.SEND",
         ),
     ),
+    Mutant(
+        "fenced-by-no-limit",
+        "core/fence.py",
+        "        if epoch < MAX_EPOCH - ROOM:\n",
+        "        if epoch < MAX_EPOCH:\n",
+        "P3: a producer moves above an epoch that leaves no room above it, instead of stopping",
+        ByTest(
+            "core/test_fence.py::test_a_group_that_entered_what_no_producer_can_exceed_fences",
+            "assert gate.verdict(2.0) is verdict",
+        ),
+    ),
+    Mutant(
+        "epoch-without-a-limit",
+        "wire/data.py",
+        "        and 1 <= envelope.epoch < MAX_EPOCH\n",
+        "        and 1 <= envelope.epoch <= MAX_SEQ\n",
+        "P3: a frame of an epoch that no producer can exceed is taken in",
+        ByTest(
+            "wire/test_data.py::TestLimits::test_a_field_out_of_range",
+            "with pytest.raises",
+            "Failed",
+        ),
+    ),
     # -- P4: once -------------------------------------------------------------------------------------------
     Mutant(
         "repeat-not-flagged",
@@ -581,6 +629,18 @@ MUTANTS = (
         BySimulator("redelivered_after_ack"),
     ),
     Mutant(
+        "durable-with-the-commit-before",
+        "receiving/commits.py",
+        "            self.synced = max(self.synced, plan.sync)\n",
+        "            self.synced = max(self.synced, shared.sync_wanted)\n",
+        "P4: what is to be durable counts as that with a commit that began before",
+        ByTest(
+            "receiving/test_failed_commits.py::test_what_is_to_be_durable_while_a_commit_is_written_is_so"
+            "_with_the_next",
+            "assert durable[:2] == [[False], [True, False]]",
+        ),
+    ),
+    Mutant(
         "lease-not-checked",
         "receiving/state.py",
         "        return not self.standing_by and self.clock() < self.lease.until",
@@ -651,6 +711,43 @@ MUTANTS = (
         ByTest(
             "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-silent-backlog]",
             "assert set(given) <= group.flagged",
+        ),
+    ),
+    Mutant(
+        "old-answer-proves",
+        "receiving/control.py",
+        "        self._began = self._number\n"
+        "        self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)\n"
+        "        self._challenges.clear()\n",
+        "        self._began = self._number\n",
+        "P4: an answer to what was asked before a takeover vouches for what is new since",
+        ByTest(
+            "receiving/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a "
+            "takeover]",
+            "assert (bench.take(), kept(bench)) == ([], [(FAR, 1, 5)])",
+        ),
+    ),
+    Mutant(
+        "any-answer-proves",
+        "receiving/control.py",
+        "        if any(nonce == self._nonce or nonce in self._challenges for nonce in status.nonces):\n",
+        "        if status.nonces:\n",
+        "P4: an answer to whatever anybody asked vouches for what is new to this group",
+        ByTest(
+            "receiving/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a restart]",
+            "assert (bench.take(), kept(bench)) == ([], [(FAR, 1, 5)])",
+        ),
+    ),
+    Mutant(
+        "not-challenged",
+        "core/passage.py",
+        "                core.challenges.want(state.stream, now)\n",
+        "                pass\n",
+        "P4: a group without a position does not ask what is new to it",
+        ByTest(
+            "core/test_unproven.py::test_the_very_first_message_comes_as_soon_as_the_producer_answers[Tru"
+            "e-earliest]",
+            "assert group.core.challenges.due(group.now) == [STREAM]",
         ),
     ),
     Mutant(
@@ -1007,6 +1104,19 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "removed-gap-holds",
+        "core/passage.py",
+        '        if reason == "removed":\n'
+        "            declare(core, state, gap, now)\n"
+        "        elif state.hold.by is None:\n",
+        "        if state.hold.by is None:\n",
+        "P5: what its producer removed holds a stream as if it could still come",
+        ByTest(
+            "receiving/test_holds.py::test_what_its_producer_removed_holds_nobody_and_is_declared_at_once",
+            "assert seqs(bench.take()) == [5, 6]",
+        ),
+    ),
+    Mutant(
         "acceptance-not-stored",
         "receiving/commits.py",
         "            [(state.current.epoch, *span) for span in state.accepted] if state.current is "
@@ -1260,6 +1370,40 @@ MUTANTS = (
         ByTest(
             "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
             'assert not suspects.ended(["newcomer"], "reset", 0.0)',
+        ),
+    ),
+    Mutant(
+        "suspects-not-tried-alone",
+        "transport/mqtt_teller.py",
+        "            if address not in self._suspects:\n",
+        "            if address:\n",
+        "P6: after a refusal the suspected control addresses are sent to with all others, so none is "
+        "ever found",
+        ByTest(
+            "transport/test_mqtt_teller.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "assert broker.unseen == [address]",
+        ),
+    ),
+    Mutant(
+        "suspect-tried-beside-others",
+        "transport/mqtt_teller.py",
+        "        elif sending.idle:\n",
+        "        else:\n",
+        "P6: a suspected control address is tried while others are unanswered",
+        ByTest(
+            "transport/test_mqtt_teller.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "assert broker.unseen == [address]",
+        ),
+    ),
+    Mutant(
+        "suspect-not-waited-for",
+        "transport/mqtt_teller.py",
+        "        if sending.trial is not None:\n            return\n",
+        "",
+        "P6: others are sent to before the broker has answered about a suspected control address",
+        ByTest(
+            "transport/test_mqtt_teller.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "assert broker.unseen[0] not in teller._suspects",
         ),
     ),
     Mutant(

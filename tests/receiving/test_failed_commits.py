@@ -52,6 +52,28 @@ def test_what_a_failed_commit_should_have_held_stays_at_its_broker(bench: Bench)
     assert seqs(bench.take()) == [6]
 
 
+def test_what_is_to_be_durable_while_a_commit_is_written_is_so_with_the_next(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 2)
+    bench.settle()
+    first, second = bench.take(ack=False)
+    write, wanted, durable = bench.inbox.commit, [], []
+
+    def commit(*arguments: object) -> object:
+        durable.append([bench.engine.is_durable(number) for number in wanted])
+        left = write(*arguments)  # type: ignore[arg-type]
+        if len(wanted) == 1:
+            second.ack()
+            wanted.append(bench.engine.want_durable())
+        return left
+
+    bench.inbox.commit = commit  # type: ignore[assignment, method-assign]
+    first.ack()
+    wanted.append(bench.engine.want_durable())
+    bench.settle()
+    assert durable[:2] == [[False], [True, False]]
+    assert [bench.engine.is_durable(number) for number in wanted] == [True, True]
+
+
 def test_a_dead_letter_that_a_failed_commit_should_have_held_is_in_the_next(bench: Bench) -> None:
     send(bench.network["dc1"], 1, 3)
     bench.settle()

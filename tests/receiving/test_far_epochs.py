@@ -112,13 +112,14 @@ def test_a_challenge_goes_on_after_a_restart(bench: Bench) -> None:
     assert seqs(bench.take()) == [1, 2, 3, 4, 5]
 
 
-def test_an_answer_to_an_earlier_life_of_the_inbox_proves_nothing(bench: Bench) -> None:
+@pytest.mark.parametrize("takes_over", [False, True], ids=["a restart", "a takeover"])
+def test_an_answer_to_what_was_asked_before_proves_nothing(bench: Bench, takes_over: bool) -> None:
     producer = FakeProducer(bench, epoch=FAR)
     send(bench.network["dc1"], 1, 5, epoch=FAR)
     bench.settle()
     nonces = [state.nonce for state in producer.states()]
-    bench.reopen()
-    producer.status((1, 5), to=group_address(GROUP), nonces=nonces[-1:])
+    bench.engine.control.took_over() if takes_over else bench.reopen()
+    producer.status((1, 5), to=group_address(GROUP), nonces=nonces)
     bench.settle(2.0)
     assert (bench.take(), kept(bench)) == ([], [(FAR, 1, 5)])
     assert bench.engine.control.producers == {}

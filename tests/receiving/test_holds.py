@@ -9,6 +9,7 @@ import pytest
 from reliamsg.errors import GapHeld, TooManyStreams
 from reliamsg.message import Gap, Stream
 from reliamsg.receiving.status import status_of
+from tests.receiving.control_tools import FakeProducer
 from tests.receiving.test_journals import rows
 from tests.receiving.tools import TOPIC, Bench, send, seqs
 
@@ -56,6 +57,29 @@ def test_it_goes_on_by_itself_when_the_messages_arrive(bench: Bench) -> None:
     send(bench.network["dc2"], 3, 4, producer="held")
     bench.settle()
     assert seqs(bench.take()) == [3, 4, 5, 6]
+    assert not is_held(bench)
+
+
+def test_what_its_producer_removed_holds_nobody_and_is_declared_at_once(bench: Bench) -> None:
+    producer = FakeProducer(bench)
+    send(bench.network["dc1"], 1, 2)
+    send(bench.network["dc1"], 5, 6)
+    bench.settle()
+    assert seqs(bench.take()) == [1, 2]
+    producer.status((5, 6), removed=[(10, 3, 4)])
+    bench.settle(1.0)
+    assert seqs(bench.take()) == [5, 6]
+    assert bench.engine.take_errors() == []
+    assert [(row.first, row.last, row.reason) for row in rows(bench.path, "declared")] == [(3, 4, "removed")]
+    assert rows(bench.path, "gap_held") == []
+
+
+def test_of_a_gap_that_holds_its_stream_what_its_producer_removes_then_is_declared(bench: Bench) -> None:
+    producer = FakeProducer(bench, "held")
+    gapped(bench)
+    producer.status((5, 6), removed=[(10, 3, 4)])
+    bench.settle(1.0)
+    assert seqs(bench.take()) == [5, 6]
     assert not is_held(bench)
 
 
