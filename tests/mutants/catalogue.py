@@ -766,8 +766,8 @@ MUTANTS = (
     Mutant(
         "consumer-cursor-too-far",
         "core/snapshots.py",
-        "        epochs.append(EpochChange(known, known.position, high,",
-        "        epochs.append(EpochChange(known, known.cursor, high,",
+        "            EpochChange(known, known.position, high,",
+        "            EpochChange(known, known.cursor, high,",
         "P5: what was handed out counts as acknowledged after a crash",
         BySimulator("redelivered_after_ack", "lost", "let_go_unsafe", "skipped"),
     ),
@@ -1374,36 +1374,36 @@ MUTANTS = (
     ),
     Mutant(
         "suspects-not-tried-alone",
-        "transport/mqtt_teller.py",
+        "transport/mqtt_telling.py",
         "            if address not in self._suspects:\n",
         "            if address:\n",
         "P6: after a refusal the suspected control addresses are sent to with all others, so none is "
         "ever found",
         ByTest(
-            "transport/test_mqtt_teller.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
-            "assert broker.unseen == [address]",
+            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "assert broker.unanswered == [address]",
         ),
     ),
     Mutant(
         "suspect-tried-beside-others",
-        "transport/mqtt_teller.py",
+        "transport/mqtt_telling.py",
         "        elif sending.idle:\n",
         "        else:\n",
         "P6: a suspected control address is tried while others are unanswered",
         ByTest(
-            "transport/test_mqtt_teller.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
-            "assert broker.unseen == [address]",
+            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "assert broker.unanswered == [address]",
         ),
     ),
     Mutant(
         "suspect-not-waited-for",
-        "transport/mqtt_teller.py",
+        "transport/mqtt_telling.py",
         "        if sending.trial is not None:\n            return\n",
         "",
         "P6: others are sent to before the broker has answered about a suspected control address",
         ByTest(
-            "transport/test_mqtt_teller.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
-            "assert broker.unseen[0] not in teller._suspects",
+            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "assert broker.unanswered[0] not in suspected",
         ),
     ),
     Mutant(

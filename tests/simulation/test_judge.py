@@ -30,6 +30,10 @@ class Nobody:
 NOBODY: Settler = Nobody()
 
 
+def message(seq: int, redelivered: bool = False, epoch: int = 1) -> Message:
+    return Message(*STREAM, epoch, seq, b"%d" % seq, None, {}, redelivered, False, NOBODY)
+
+
 class Judged:
     """A group with one consumer, and a producer whose messages one site has confirmed."""
 
@@ -54,8 +58,7 @@ class Judged:
         return identity
 
     def deliver(self, seq: int, redelivered: bool = False, *, epoch: int = 1, consumer: str = "g1-1") -> None:
-        message = Message(*STREAM, epoch, seq, b"%d" % seq, None, {}, redelivered, False, NOBODY)
-        self.oracle.delivered("g1", consumer, message)
+        self.oracle.delivered("g1", consumer, message(seq, redelivered, epoch))
 
     def acknowledge(self, identity: MessageId) -> None:
         self.oracle.acknowledged("g1", "g1-1", identity)
@@ -363,9 +366,9 @@ class Standby:
         self._judged = judged
         self.words = Words(judged.oracle, "g1", "g1-2", None, LEASE)
 
-    def says(self, role: Literal["active", "standby", "call"]) -> None:
+    def says(self, role: Literal["active", "standby", "call"], number: int = 1) -> None:
         to = call_address("orders", 0) if role == "call" else group_address("g1")
-        state = State(VERSION, "g1", "two", 1, 0, to, "", role, b"n" * 8, [])
+        state = State(VERSION, "g1", "two", number, 0, to, "", role, b"n" * 8, [])
         for frame in encode_state(state, None):
             self.words.tells(to, frame, self._judged.scheduler.now)
 
@@ -447,3 +450,33 @@ def test_attempts_that_were_counted_and_not_made_are_as_many_as_each_stream_coun
     assert judged.kinds == []
     judged.oracle.spent("g1", other, 1, 2, tries=1, together=1)
     assert judged.kinds == ["lost"]
+
+
+@pytest.mark.parametrize(("after", "kinds"), [(LEASE / 2, []), (LEASE, ["two_readers"])])
+def test_a_beacon_that_came_back_proves_for_the_time_of_a_lease_that_nobody_else_read(
+    judged: Judged, after: float, kinds: list[str]
+) -> None:
+    standby = Standby(judged)
+    standby.says("active")
+    standby.words.came_back(1)
+    judged.later(after)
+    standby.words.handed_out(message(1), judged.scheduler.now)
+    assert judged.kinds == kinds
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_beacon_of_an_earlier_life_proves_nothing(judged: Judged, again: bool) -> None:
+    standby = Standby(judged)
+    standby.says("active", 1)
+    standby.words.ended()
+    judged.later(2 * LEASE)
+    if again:
+        standby.says("active", 2)
+        standby.words.came_back(2)
+    standby.words.came_back(1)  # it was under way while the process ended
+    judged.later(LEASE / 2)
+    standby.words.handed_out(message(1), judged.scheduler.now)
+    assert judged.kinds == []
+    judged.later(LEASE / 2)
+    standby.words.handed_out(message(1), judged.scheduler.now)
+    assert judged.kinds == (["two_readers"] if again else [])
