@@ -290,6 +290,18 @@ def test_a_gap_is_named_and_told_of_once_for_each_episode(
         assert look(bench).stalled == ()
 
 
+def test_an_inbox_that_was_full_for_a_moment_keeps_its_thread_busy_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = open_bench(tmp_path, "amqp", 1, monkeypatch, **TINY)
+    expected = one_stream(bench)
+    bench.settle(0.5)
+    taken = Taken(bench)
+    taken.take_all(expected, pause=0.001)
+    bench.settle(10.0)  # which looks at how often it is called
+    assert not [each for each in taken.errors if isinstance(each, InboxFull)]
+
+
 def test_no_gap_expires_while_the_application_keeps_the_inbox_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,10 @@ def until(condition: Callable[[], object], what: str, timeout: float = 20.0) -> 
     wait_for(condition, what, timeout)
 
 
+MOST_AT_ONCE = 1_000
+"""An engine that wants to be called again at once so often in a row does not do anything."""
+
+
 class Bench:
     """An engine between in-memory sites, without threads, under a clock of its own."""
 
@@ -91,11 +95,13 @@ class Bench:
 
     def settle(self, seconds: float = 0.02) -> None:
         """Let everything happen that happens within `seconds`."""
-        end = self.now + seconds
+        end, at_once = self.now + seconds, 0
         while True:
             self.network.run_pending()
             deadline = self.engine.step(self.now)
             self.network.run_pending()
+            at_once = at_once + 1 if deadline is not None and deadline <= self.now else 0
+            assert at_once < MOST_AT_ONCE, "it wants to be called at once, over and over"
             if deadline is not None and deadline <= self.now:
                 self.now = min(self.now + 1e-3, end) if self.now < end else self.now + 1e-6
                 if self.now > end:

@@ -245,7 +245,7 @@ class ReceivingEngine:
             shared.wakes_at = float("inf")
             timers = [
                 self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
-                self.succession.deadline(now), self.control.deadline(), self.fullness.deadline(),
+                self.succession.deadline(now), self.control.deadline(), self.fullness.deadline(now),
                 now + LOOK_AT_CLOCK_S if shared.core.far else None,
                 self._loader.deadline(now),
             ]  # fmt: skip

@@ -56,6 +56,8 @@ class Fullness:
         self._shared = shared
         self._limit = limit
         self._since: float | None = None
+        self._short = False
+        """Something can't be taken in now."""
         self._short_at = float("-inf")
         """When something could not be taken in last."""
         self._reported = False
@@ -64,6 +66,7 @@ class Fullness:
 
     def look(self, now: float, short: bool) -> None:
         """`short`: there is something that can't be taken in, for want of room."""
+        self._short = short
         if short:
             self._short_at = now
             if self._since is None:
@@ -75,11 +78,14 @@ class Fullness:
         if short and self._since is not None and not self._reported and now - self._since >= REPORT_AFTER_S:
             self._report(now)
 
-    def deadline(self) -> float | None:
+    def deadline(self, now: float) -> float | None:
         """When it is to be looked at again."""
         if self._since is None:
             return None
-        return self._short_at + OVER_AFTER_S if self._reported else self._since + REPORT_AFTER_S
+        if self._reported or not self._short:
+            return self._short_at + OVER_AFTER_S
+        at = self._since + REPORT_AFTER_S
+        return at if at > now else now + LOOK_EVERY_S  # it is full of nothing that could be named yet
 
     def waits_for_application(self, now: float) -> bool:
         """Whether the inbox is full, and there will be room when the application goes on: what is missing may be behind

@@ -27,6 +27,9 @@ THREAD_S = 0.0002
 """A thread that is woken takes up to so long to run ..."""
 SLOW_THREAD_S = 0.05
 """... and sometimes up to so long."""
+MOST_AT_ONCE = 1_000
+"""An engine that wants to be called again at once more often than that, one time after the other, does not do anything:
+no run holds so much that could be done."""
 
 
 class Process:
@@ -62,6 +65,8 @@ class Process:
         self._full_until = 0.0
         self._step_at = float("inf")
         self._steps = 0
+        self._at_once = 0
+        """How often in succession its engine wanted to be called again at once."""
         # Looked up once: most runs have few faults, and nothing is asked more often.
         self._mortal = not self.faults.enabled.isdisjoint(("crash", "restart", "pause"))
         self._fragile = not self.faults.enabled.isdisjoint(("disk_full", "fsync_error", *CRASHES))
@@ -214,7 +219,7 @@ class Process:
         self.alive = self.paused = False
         self.life += 1
         self._backlog.clear()
-        self._step_at = float("inf")
+        self._step_at, self._at_once = float("inf"), 0
         self.transports.kill()
 
     def give_up(self, error: ReliamsgError, again_in: float | None) -> None:
@@ -283,6 +288,9 @@ class Process:
             return
         self._step_at = float("inf")
         deadline = self.step()
+        self._at_once = self._at_once + 1 if deadline is not None and deadline <= self.scheduler.now else 0
+        if self._at_once == MOST_AT_ONCE:
+            self.world.oracle.violate("spins", f"{self.name} has been called {MOST_AT_ONCE:,} times in a row")
         if deadline is not None:
             self.step_at(max(deadline, self.scheduler.now + THREAD_S))
 

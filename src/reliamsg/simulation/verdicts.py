@@ -25,6 +25,7 @@ KINDS = {
     "two_readers": "handed out by a consumer that could not know that no other of its group reads",
     "false_alarm": "a producer is said to have two histories, and it has one",
     "stalled": "not done long after the last fault, for no cause that a client named and this run's faults confirm",
+    "spins": "wants to be called again at once, over and over, though nothing else happens",
     "stopped": "a client stopped that had no reason to",
     "internal_error": "the product raised what it never should",
     "checker": "the plain checker finds what must not be",
