@@ -14,7 +14,7 @@ from reliamsg.core.horizon import FAR_MS
 from reliamsg.errors import TooManyStreams
 from reliamsg.message import Message, Prev, Stream
 from reliamsg.receiving import loading
-from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
+from reliamsg.receiving.quarantine import FAR_EPOCH, TOO_MANY_STREAMS
 from reliamsg.store.quarantine import Selection
 from reliamsg.wire.address import group_address
 from reliamsg.wire.limits import CHALLENGE_BYTES
@@ -271,6 +271,49 @@ def test_what_is_too_far_ahead_leaves_the_quarantine_once_its_producer_has_answe
     bench.settle(3.0)
     assert seqs(bench.take()) == [1, 2, 3]
     assert bench.inbox.quarantine.select(Selection()) == []
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("clean", [None, False, True])
+def test_what_is_not_too_far_ahead_any_more_waits_for_room(
+    tmp_path: Path, clean: bool | None, known: bool
+) -> None:
+    """The clock was wrong; when it is set, other streams have all the room. `known`: the inbox knows the stream from
+    before. `clean`: how it is opened again then, if it is."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=1, gap_timeout=2.0, skip_gaps=True)
+    far = 10**6 + FAR_MS
+    prev = None
+    if known:
+        send(bench.network["dc1"], 1, 2)
+        bench.settle(1.0)
+        assert seqs(bench.take()) == [1, 2]
+        prev = Prev(10, 77, 2)
+    send(bench.network["dc1"], 1, 3, epoch=far, prev=prev)
+    send(bench.network["dc1"], 1, 1, producer="busy")
+    bench.settle(1.0)
+    messages: list[Message] = []
+    while not messages:  # the other stream leaves memory only while the application looks for more
+        messages = bench.take(ack=False)
+        bench.settle(0.1)
+    (busy,) = messages
+    assert STREAM not in bench.engine.shared.core.streams
+    assert len(bench.inbox.quarantine.select(Selection(reason=FAR_EPOCH))) == 1
+    bench.wall_offset_us = far * 1_000
+    if clean is not None:
+        bench.reopen(clean=clean)
+        (busy,) = bench.take(ack=False)
+    bench.settle(1.0)
+    (row,) = bench.inbox.quarantine.select(Selection())
+    assert (row.reason, row.replay) == (TOO_MANY_STREAMS, False)
+    producer = FakeProducer(bench, epoch=far)
+    leave(bench, busy)
+    for _ in range(10):  # what it says must not bring the stream into existence before that
+        producer.status(*([(10, 77, 1, 2)] if known else []), (far, 77, 1, 3))
+        bench.settle(1.0)
+    assert seqs(bench.take()) == [1, 2, 3]
+    assert bench.inbox.quarantine.select(Selection()) == []
+    assert bench.engine.shared.quarantine.total == 0
+    assert rows(bench.path, "declared") == []
 
 
 @pytest.mark.parametrize("held", [(1, 3), (4, 3)])

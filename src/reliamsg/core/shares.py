@@ -42,3 +42,9 @@ class Shares:
             self._held[source] = left
         else:
             del self._held[source]
+
+    def move(self, source: str, to: str, amount: int) -> None:
+        """What a source holds is another's from now on, whether or not that one may hold so much."""
+        self.give_back(source, amount)
+        self._held[to] = self._held.get(to, 0) + amount
+        self.total += amount

@@ -25,9 +25,9 @@ from reliamsg.errors import FarEpoch
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
 from reliamsg.receiving.lease import make_nonce, parse_nonce
-from reliamsg.receiving.quarantine import HELD, TOO_MANY_STREAMS
+from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import FAR_EPOCH, Shared, log
+from reliamsg.receiving.state import Shared, log
 from reliamsg.wire.address import (
     call_address,
     created_address,

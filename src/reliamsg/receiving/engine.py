@@ -41,12 +41,12 @@ from reliamsg.receiving.lane import Chunk, Holding, Lane
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.links import Links
 from reliamsg.receiving.loading import Loader
-from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
+from reliamsg.receiving.quarantine import FAR_EPOCH, TOO_MANY_STREAMS
 from reliamsg.receiving.replaying import Replayer
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.samples import Samples
 from reliamsg.receiving.sites import SiteReceiver
-from reliamsg.receiving.state import FAR_EPOCH, Shared, log
+from reliamsg.receiving.state import Shared, log
 from reliamsg.receiving.succession import Succession
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch

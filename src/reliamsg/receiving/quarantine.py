@@ -17,10 +17,13 @@ from reliamsg.store.inbox import Left
 from reliamsg.store.quarantine import QuarantinedDelivery, QuarantineRows, Selection
 from reliamsg.wire.data import Frame
 
-__all__ = ["HELD", "TOO_MANY_STREAMS", "Quarantine"]
+__all__ = ["FAR_EPOCH", "HELD", "TOO_MANY_STREAMS", "Quarantine"]
 
 TOO_MANY_STREAMS = "too-many-streams"
 """Why a delivery is there whose stream there was no room for."""
+
+FAR_EPOCH = "far-epoch"
+"""Why a delivery is there whose epoch is too far ahead to be believed."""
 
 HELD = "held"
 """Why a delivery is there that lies behind the gap that holds its stream, beyond what such streams may use."""
@@ -57,6 +60,8 @@ class Quarantine:
         whether they have come to it."""
         self.marks: deque[tuple[Selection, bool]] = deque([(Selection(ids=()), True)])
         """What is to be replayed, or (False) not any more. The first has the table looked at once."""
+        self.roomless: list[int] = []
+        """Ids of deliveries that could be taken in by now, but for want of room for their streams."""
 
     @property
     def is_short(self) -> bool:
@@ -92,12 +97,12 @@ class Quarantine:
         return stream not in self.put_off and self.holds(stream, TOO_MANY_STREAMS)
 
     def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
-        """Whether anything of a stream, up to this epoch and number, is there for want of room, and is not being taken
-        in. On the thread that owns the inbox."""
+        """Whether anything of a stream, up to this epoch and number, is there, and is not being taken in. On the thread
+        that owns the inbox."""
         return any(
             (stream, reason) in self._admitting
             or self._rows.reaches_below(stream, reason, position, self.replaying)
-            for reason in (TOO_MANY_STREAMS, HELD)
+            for reason in (TOO_MANY_STREAMS, HELD, FAR_EPOCH)  # an epoch that has a gap is not far any more
         )
 
     def committed(self, added: Iterable[QuarantinedDelivery], left: Left) -> None:
@@ -123,3 +128,15 @@ class Quarantine:
         """There is no room for these yet: they stay where they are."""
         self.replaying.difference_update(which.ids or ())
         self.marks.append((which, False))
+
+    def lacks_room(self, number: int) -> None:
+        """A delivery was kept for another reason, and now there is no room for its stream."""
+        self.replaying.discard(number)
+        self.roomless.append(number)
+
+    def requalified(self, before: Iterable[QuarantinedDelivery]) -> None:
+        """These, as they were, are there for want of room now."""
+        for one in before:
+            self._room.move(
+                f"{one.reason} {one.site}", f"{TOO_MANY_STREAMS} {one.site}", one.size + ROW_BYTES
+            )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from reliamsg.errors import FatalError, InboxWriteError
+from reliamsg.receiving.quarantine import TOO_MANY_STREAMS
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
@@ -32,9 +33,11 @@ class Replayer:
         with shared.lock:
             if shared.barred or shared.write_error is not None or shared.fatal is not None:
                 return False
-            marks = list(shared.quarantine.marks)
+            marks, roomless = list(shared.quarantine.marks), tuple(shared.quarantine.roomless)
         try:
             self._mark(marks)
+            if roomless:
+                self._requalify(roomless)
             return self._more and self._feed(now)
         except InboxWriteError as error:
             log.warning("%s: the quarantine is left for now: %s", shared.inbox.path, error)
@@ -52,6 +55,13 @@ class Replayer:
                 shared.quarantine.marks.popleft()
             if changed and replay:
                 log.info("%s: %d deliveries leave the quarantine", shared.inbox.path, changed)
+
+    def _requalify(self, roomless: tuple[int, ...]) -> None:
+        shared = self._shared
+        before = shared.inbox.quarantine.requalify(roomless, TOO_MANY_STREAMS)
+        with shared.lock:
+            shared.quarantine.requalified(before)
+            del shared.quarantine.roomless[: len(roomless)]
 
     def _feed(self, now: float) -> bool:
         shared = self._shared

@@ -14,8 +14,8 @@ from reliamsg.message import Stream
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
-from reliamsg.receiving.quarantine import HELD, TOO_MANY_STREAMS
-from reliamsg.receiving.state import FAR_EPOCH, Shared
+from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
+from reliamsg.receiving.state import Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
 from reliamsg.transport.base import Delivery, ReceiverTransport, is_refusal
@@ -403,7 +403,7 @@ class SiteReceiver:
         return False
 
     def replayed(self, row: QuarantinedDelivery, frame: Frame, now: float, wall: int) -> bool:
-        """Take in what was in quarantine, as if it arrived again; False if there is still no room for it."""
+        """Take in what was in quarantine, as if it arrived again; False if it has to stay as it is."""
         shared, envelope = self.shared, frame.envelope
         if shared.is_absent(row.stream):
             shared.absent.wait(row.stream, None, lambda room: self._replay_loaded(row, frame, room))
@@ -423,6 +423,10 @@ class SiteReceiver:
         if arrival.refused or arrival.deferred or arrival.far:
             if row.reason == TOO_MANY_STREAMS and not arrival.refused:
                 shared.quarantine.put_off[row.stream] = now + TRY_AGAIN_S
+            elif row.reason == FAR_EPOCH and arrival.refused:  # it is believed, and that is all that it lacks
+                self._report_no_room()
+                shared.quarantine.lacks_room(row.id)
+                return True
             return False
         if arrival.new:
             shared.lane(row.stream).take_in(Holding.of(frame, arrival.new, row.site, now, wall))
@@ -436,13 +440,20 @@ class SiteReceiver:
 
     def _replay_loaded(self, row: QuarantinedDelivery, frame: Frame, there_is_room: bool) -> None:
         shared = self.shared
-        if not (there_is_room and self.replayed(row, frame, shared.clock(), shared.wall_us())):
+        if not there_is_room and row.reason == FAR_EPOCH and not shared.core.horizon.is_far(row.epoch):
+            self._report_no_room()
+            shared.quarantine.lacks_room(row.id)
+        elif not (there_is_room and self.replayed(row, frame, shared.clock(), shared.wall_us())):
             shared.quarantine.leave(Selection(ids=(row.id,)))
 
     def _refuse(self, delivery: Delivery, frame: Frame, stream: Stream) -> None:
         """There is no room for another stream. Were it left with the broker it would hold up all others."""
+        self.shared.quarantine.put_off.pop(stream, None)
+        self._report_no_room()
+        self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)
+
+    def _report_no_room(self) -> None:
         shared = self.shared
-        shared.quarantine.put_off.pop(stream, None)
         if not shared.refusing:
             shared.refusing = True
             shared.errors.append(
@@ -452,7 +463,6 @@ class SiteReceiver:
                     " others wait in the quarantine"
                 )
             )
-        self.quarantine(delivery, frame, TOO_MANY_STREAMS, stream)
 
     def _late(self, stream: Stream, frame: Frame, spans: Sequence[Span], wall: int) -> None:
         """Keep what came late for the application to see; it is journalled in any case."""

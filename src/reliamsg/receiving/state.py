@@ -22,7 +22,7 @@ from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
 from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
-from reliamsg.receiving.quarantine import HELD, Quarantine
+from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.receiving.samples import Samples
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
@@ -39,8 +39,6 @@ T = TypeVar("T")
 
 MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
-FAR_EPOCH = "far-epoch"
-"""Why a delivery is in quarantine whose epoch is too far ahead to be believed."""
 _WAY_OUT = "See `reliamsg inbox quarantine list`, then replay or discard"
 _WAYS_OUT = {HELD: "See `reliamsg inbox gaps`, then accept what holds the stream"}
 MAX_ERRORS_WAITING = 1_000

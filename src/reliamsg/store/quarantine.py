@@ -225,6 +225,22 @@ class QuarantineRows:
                 (int(replay), int(not replay), *values),
             ).rowcount
 
+    def requalify(self, ids: Sequence[int], reason: str) -> list[QuarantinedDelivery]:
+        """These stay where they are for another reason than before, durably; returns them as they were.
+
+        Raises what :meth:`~reliamsg.store.inbox.Inbox.commit` raises.
+        """
+        where, values = Selection(ids=tuple(ids)).where
+        with self._database.transaction() as connection:
+            before = _select(connection, Selection(ids=tuple(ids)), -1)
+            connection.execute(
+                f"UPDATE quarantined_delivery SET reason = ?, replay = 0 WHERE {where}", (reason, *values)
+            )
+        for one in before:
+            self._count(one.stream, one.reason, -1)
+            self._count(one.stream, reason, 1)
+        return before
+
     def select(self, which: Selection) -> list[QuarantinedDelivery]:
         """Matching deliveries, without their frames."""
         with self._database.translated():
