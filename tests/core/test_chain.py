@@ -20,10 +20,10 @@ def known_up_to(last: int) -> Reorder:
     [
         (Prev(10, 77, 20), LinkKind.ENDS, 20),
         (Prev(10, 77, 25), LinkKind.ENDS, 25),
-        (Prev(10, 77, 19), LinkKind.FORK, 0),
-        (Prev(10, 78, 20), LinkKind.FORK, 0),
-        (Prev(9, 77, 20), LinkKind.FORK, 0),
-        (None, LinkKind.FORK, 0),
+        (Prev(10, 77, 19), LinkKind.FORK, 20),
+        (Prev(10, 78, 20), LinkKind.FORK, 20),
+        (Prev(9, 77, 20), LinkKind.FORK, 20),
+        (None, LinkKind.FORK, 20),
         (Prev(11, 1, 1), LinkKind.UNKNOWN, 0),
     ],
 )

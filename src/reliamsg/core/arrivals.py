@@ -116,7 +116,11 @@ def _place(
         if state.asking is not None:
             state.asking.arrived(known.epoch, new[0][0])
         follow(core, state, now)
-    return Arrival(new, late, release=not new and not late and known.is_safe(first, last))
+    release = not new and not late and known.is_safe(first, last)
+    if known.ends_before(last) and not (release and state.history_is_safe):
+        core.mark(state)  # a crash before the next commit would make it unknown what became of it
+        release = False
+    return Arrival(new, late, release=release)
 
 
 def _duplicates(

@@ -8,8 +8,8 @@ link       when                                                       then
 =========  =========================================================  ==================================
 ENDS       `prev` is the known epoch, and ends at or after all known  finish it (or pass its gap), enter
 UNKNOWN    `prev` is newer than the known epoch                       one gap of unknown extent, enter
-FORK       `prev` is missing, older, another incarnation, or ends     known data first, then enter and
-           before what is known                                       report a conflict
+FORK       `prev` is missing, older, another incarnation, or ends     what is known to exist first, then
+           before what is known                                       enter and report a conflict
 OPEN       no later epoch has arrived                                 go on
 =========  =========================================================  ==================================
 """
@@ -47,7 +47,7 @@ class Link:
 
     kind: LinkKind
     last: int = 0
-    """ENDS: the known epoch's last number."""
+    """ENDS: the known epoch's last number. FORK: its highest that is known to exist."""
     reason: str = ""
     """FORK: for people."""
 
@@ -57,20 +57,20 @@ def link(known: Reorder, later: Reorder | None) -> Link:
     if later is None:
         return Link(LinkKind.OPEN)
     prev = later.prev
-    if prev is None:
-        return Link(LinkKind.FORK, reason=f"epoch {later.epoch} knows of no earlier one")
-    if prev.epoch > known.epoch:
+    if prev is not None and prev.epoch > known.epoch:
         return Link(LinkKind.UNKNOWN)
-    if prev.epoch < known.epoch:
-        return Link(LinkKind.FORK, reason=f"epoch {later.epoch} follows {prev.epoch}, not {known.epoch}")
-    if prev.incarnation != known.incarnation:
-        return Link(LinkKind.FORK, reason=f"epoch {later.epoch} follows another incarnation of {known.epoch}")
-    if prev.last < known.highest:
-        return Link(
-            LinkKind.FORK,
-            reason=f"epoch {later.epoch} says that {known.epoch} ended at {prev.last}, {known.highest} is known",
-        )
-    return Link(LinkKind.ENDS, last=prev.last)
+    end = known.proven
+    if prev is None:
+        reason = f"epoch {later.epoch} knows of no earlier one"
+    elif prev.epoch < known.epoch:
+        reason = f"epoch {later.epoch} follows {prev.epoch}, not {known.epoch}"
+    elif prev.incarnation != known.incarnation:
+        reason = f"epoch {later.epoch} follows another incarnation of {known.epoch}"
+    elif prev.last < end:
+        reason = f"epoch {later.epoch} says that {known.epoch} ended at {prev.last}, {end} is known"
+    else:
+        return Link(LinkKind.ENDS, last=prev.last)
+    return Link(LinkKind.FORK, end, reason)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -196,7 +196,8 @@ class ConsumerCore:
         if not (arrival.release or arrival.deferred):
             held = known if not arrival.quarantine else None
             at, token = (REPAIRS, None) if repair else (QUARANTINE if replayed else site, token)
-            self._wait(state, held, at, token, first, last, now, bool(arrival.late or held is None), size)
+            after = bool(arrival.late or held is None or held.ends_before(last))
+            self._wait(state, held, at, token, first, last, now, after, size)
         return arrival
 
     def _wait(
@@ -451,13 +452,22 @@ class ConsumerCore:
             self._mark(state, urgent=True)
         return found
 
-    def take(self, state: StreamState, offered: Offer, last: int, now: float) -> None:
-        """The offer is accepted, up to `last`."""
+    def take(
+        self, state: StreamState, offered: Offer, last: int, now: float, *, giving: bool = False
+    ) -> None:
+        """The offer is accepted, up to `last`. `giving`: the application gets it bit by bit, until :meth:`given`."""
         mark_taken(state, offered, last)
+        state.giving = giving
         known = state.live[offered.epoch]
         if known.cursor + state.reserve // 2 > known.high_water:
             self._mark(state)
         if known.deliverable() is None:  # find out what the stream waits for
+            follow(self, state, now)
+
+    def given(self, state: StreamState, now: float) -> None:
+        """The application was given all that was taken of a stream, or what it was not given came back."""
+        state.giving = False
+        if state.next_epoch() is not None:
             follow(self, state, now)
 
     def untake(self, state: StreamState, offered: Offer, first: int, last: int, now: float) -> None:

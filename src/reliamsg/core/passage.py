@@ -46,7 +46,7 @@ def follow(core: ConsumerCore, state: StreamState, now: float) -> None:
         if target is not None and _may_pass(state, target):
             _pass(core, state, known, known.cursor, target[2] or 0)
             continue
-        if target is None and later is not None:
+        if target is None and later is not None and not state.giving:
             _enter(core, state, later, joint)
             continue
         break
@@ -76,7 +76,7 @@ def _whole_gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
         return known.epoch, head, last
     if joint.kind is LinkKind.UNKNOWN and known.announced < head:
         return known.epoch, head, None
-    last = joint.last if joint.kind is LinkKind.ENDS else known.highest
+    last = joint.last if joint.kind in (LinkKind.ENDS, LinkKind.FORK) else known.highest
     if last < head:
         return None
     settled = known.settled.next_at(head)

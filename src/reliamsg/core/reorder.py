@@ -162,6 +162,11 @@ class Reorder:
         return max(self.arrived, self.announced)
 
     @property
+    def proven(self) -> int:
+        """The same, also from before this process began: what was handed out and not settled comes again."""
+        return max(self.highest, self.journalled, self.last or 0)
+
+    @property
     def arrived(self) -> int:
         """The highest number that is known to exist from this epoch's own data."""
         return max(self.held.last or 0, self.settled.last or 0, self.cursor - 1)
@@ -175,6 +180,10 @@ class Reorder:
             return False
         return top < cursor or held.run_from(cursor) == top
 
+    def ends_before(self, last: int) -> bool:
+        """Whether the epoch was left, and ended before this number."""
+        return self.last is not None and self.last < last
+
     @property
     def more_to_come(self) -> bool:
         """Whether anything of the epoch may still have to be handed out for the first time."""
@@ -183,6 +192,9 @@ class Reorder:
     def is_safe(self, first: int, last: int) -> bool:
         """Whether `first` to `last` would survive a crash without any broker's help."""
         first = max(first, self.safe_position)
+        last = (
+            last if self.last is None else min(last, self.last)
+        )  # what is beyond is not this epoch's any more
         if first > last:
             return True
         return all(self.safe.covers(*span) for span in self.persisted.missing(first, last))

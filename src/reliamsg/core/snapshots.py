@@ -29,6 +29,7 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
         # Also of an epoch that was entered before this start, and not since: earlier messages came first again.
         # And no number beyond the highest can be handed out: nor could a mark that says so be told to others.
         high = min(max(high, known.redelivered_below), MAX_SEQ + 1)
+        entered |= state.had_entered(known.epoch)
         epochs.append(
             EpochChange(known, known.position, high, list(known.settled), known.last, entered, known.let_go)
         )

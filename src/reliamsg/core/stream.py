@@ -166,10 +166,10 @@ class StreamState:
 
     __slots__ = (
         "accepted", "accepted_as", "accepted_safe", "adopted", "armed", "arming", "asking", "attempts", "clock",
-        "closed", "committed", "current", "declared", "declaring", "doubt", "draining", "expired_after", "finishing",
-        "gap", "halted", "handed_out", "heard", "history", "history_changed", "hold", "joined", "live", "look_at",
-        "pace", "proof", "reported", "reserve", "reserved_at", "retry_at", "saving_history", "stream", "takeover",
-        "unheard", "used_at", "vouched", "waiting",
+        "closed", "committed", "current", "declared", "declaring", "doubt", "draining", "entered_to", "expired_after",
+        "finishing", "gap", "giving", "halted", "handed_out", "heard", "history", "history_changed", "hold", "joined",
+        "live", "look_at", "pace", "proof", "reported", "reserve", "reserved_at", "retry_at", "saving_history",
+        "stream", "takeover", "unheard", "used_at", "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -206,9 +206,11 @@ class StreamState:
         # Unheard: it was joined without a word from its producer, which may count the group from before that.
         # Vouched: the highest epoch that the producer or an operator vouched for though it was far ahead.
         # Saving history: a commit that is being written holds a change of it.
-        self.halted = self.unheard = self.history_changed = self.saving_history = False
-        # Takeover: the latest of the inbox's takeovers that the stream knows of.
-        self.reserve, self.reserved_at, self.vouched, self.takeover = 2_000, 0, 0, 0
+        # Giving: what was taken is on its way to the application, which may not have been given all of it yet.
+        self.halted = self.unheard = self.history_changed = self.saving_history = self.giving = False
+        # Takeover: the latest of the inbox's takeovers that the stream knows of. Entered to: the highest epoch that had
+        # been entered before this process began; what lies below and was not is behind the stream.
+        self.reserve, self.reserved_at, self.vouched, self.takeover, self.entered_to = 2_000, 0, 0, 0, 0
         self.reported: set[tuple[int, int]] = set()
         self.waiting: list[Waiting] = []
         self.heard: Heard | None = None
@@ -239,7 +241,7 @@ class StreamState:
 
     def is_ahead(self, epoch: int) -> bool:
         """Whether the epoch lies beyond the one that is being handed out."""
-        return self.current is None or epoch > self.current.epoch
+        return self.current is None or not (self.has_entered(epoch) or self.had_entered(epoch))
 
     def is_behind_other(self, epoch: int) -> bool:
         """Whether another inbox, from which this one takes over, has dealt with the epoch."""
@@ -313,6 +315,10 @@ class StreamState:
 
     def has_entered(self, epoch: int) -> bool:
         return self.current is not None and epoch <= self.current.epoch
+
+    def had_entered(self, epoch: int) -> bool:
+        """Whether that was so before this process began, also if it has come to be so again not yet."""
+        return epoch <= self.entered_to
 
     def has_room(self, epoch: int) -> bool:
         """Whether one more epoch may wait to be entered."""

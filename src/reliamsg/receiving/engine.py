@@ -395,7 +395,9 @@ class ReceivingEngine:
             if shared.journal_full or shared.barred or not shared.holds:
                 return None
             shared.report_chunk(chunk)
-            more = self._chunk(chunk.lane, unit, limit, shared.clock())
+            now = shared.clock()
+            shared.core.given(chunk.lane.state, now)
+            more = self._chunk(chunk.lane, unit, limit, now)
             if more is not None:
                 shared.chunks[id(chunk.lane)] = more
             return more
@@ -421,7 +423,7 @@ class ReceivingEngine:
                 self.aside.bury_spent(lane, holding, offer, now)
                 continue
             last = min(offer.last, holding.last, offer.first + limit - 1)
-            shared.core.take(state, offer, last, now)
+            shared.core.take(state, offer, last, now, giving=True)
             shared.due(now + 0.01)
             # What this has led to comes after what was handed out until now, and before what is handed out next.
             shared.report_chunks()
@@ -440,6 +442,7 @@ class ReceivingEngine:
             if unused is not None:
                 shared.core.untake(lane.state, chunk.offer, *unused, shared.clock())
                 chunk.last = unused[0] - 1
+            shared.core.given(lane.state, shared.clock())
             if shared.chunks.get(id(lane)) is chunk:
                 del shared.chunks[id(lane)]
             lane.busy = False

@@ -24,12 +24,13 @@ def restored(saved: SavedStream) -> StreamState:
     for row in saved.epochs:
         known = _epoch(row)
         state.live[row.epoch] = known
+        state.entered_to = max(state.entered_to, row.epoch if row.entered else 0)
         if row.entered and (state.current is None or _drained(state.current)):
             if state.current is not None:
                 state.draining.append(state.current)
             state.current = known
         # Otherwise an earlier epoch was left while messages of it were being handled. They come again, and have
-        # to come first: the later epoch is entered anew after them.
+        # to come first: the later epoch is entered anew after them, and none between the two.
     for epoch, first, last in saved.held:
         _hold(state, epoch, first, last)
     current = state.current
