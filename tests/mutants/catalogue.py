@@ -443,10 +443,44 @@ MUTANTS = (
     Mutant(
         "epoch-left-with-a-gap",
         "core/passage.py",
-        "        if target is None and later is not None:",
-        "        if later is not None and (target is None or joint.kind is LinkKind.ENDS):",
+        "        if target is None and later is not None and not state.giving:",
+        "        if later is not None and (target is None or joint.kind is LinkKind.ENDS) and not state.giving:",
         "P3, P5: the next epoch is entered though the tail of the one before is missing",
         BySimulator("let_go_unsafe", "skipped", "lost", "checker/lost", "checker/undeclared_gap"),
+    ),
+    Mutant(
+        "epoch-left-in-the-middle",
+        "core/passage.py",
+        "        if target is None and later is not None and not state.giving:",
+        "        if target is None and later is not None:",
+        "P9: what is too late for an epoch is declared before the application was given what comes before it",
+        ByTest(
+            "receiving/test_forks_random.py::test_an_epoch_is_not_left_in_the_middle_of_a_run_of_messages",
+            'assert rows(bench, "delivered", "declared") == [',
+        ),
+    ),
+    Mutant(
+        "given-before-a-crash-forgotten-at-a-fork",
+        "core/chain.py",
+        "    end = known.proven\n",
+        "    end = known.highest\n",
+        "P4: what was handed out, not acknowledged, and is only at a broker after a crash is not waited for",
+        ByTest(
+            "receiving/test_forks_random.py::"
+            "test_what_was_given_before_a_crash_comes_again_before_an_epoch_that_does_not_know_of_it",
+            "assert bench.take() == []",
+        ),
+    ),
+    Mutant(
+        "declared-epoch-entered",
+        "core/stream.py",
+        "not (self.has_entered(epoch) or self.had_entered(epoch))",
+        "not self.has_entered(epoch)",
+        "P3, P5: what was declared since its epoch was passed is handed out after a restart",
+        ByTest(
+            "receiving/test_forks_random.py::test_an_epoch_that_was_declared_is_not_entered_after_a_restart",
+            "assert [(message.epoch, message.seq) for message in bench.take()] == [",
+        ),
     ),
     Mutant(
         "failed-message-overtaken",
