@@ -72,6 +72,24 @@ def test_epochs_between_two_openings_are_unproven() -> None:
     assert found_in(h) == {("unproven", E1, 1, 30)}
 
 
+@pytest.mark.parametrize("published", [False, True])
+def test_the_copy_may_have_been_opened_before_without_publishing_to_the_stream(published: bool) -> None:
+    """Which of the openings was the first after the copy, nobody can tell. If one published to the stream in between,
+    a group that met it would have told."""
+    h = history()
+    restored_outbox(h)
+    between = [Entry("opened", epoch=E1 + 1, incarnation=0xB1)]
+    if published:
+        between += [
+            Entry("epoch", S, E1 + 1, 0xB1, detail={"prev": list(Prev(E1, INC[E1], 20))}),
+            Entry("enqueued", S, E1 + 1, 0xB1, 1, 1, digest=digest_of(S, E1 + 1, 1, 1)),
+        ]
+        change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1 + 1, 0xB1, 1))})(h)
+    h.producers["A"].insert(1, [*between, Entry("closed")])
+    kind = "phantom" if published else "unproven"
+    assert (kind, E1, 21, 30) in found_in(h)
+
+
 @pytest.mark.parametrize("began", [E1, E0])
 def test_gaps_and_removals_that_went_with_the_disk_are_unproven(began: int) -> None:
     """Also where the opening went on to the epoch in which it ended (`began`: with which)."""

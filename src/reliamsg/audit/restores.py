@@ -4,7 +4,8 @@ The copy went on from what it knew, and nothing in its own journal shows that th
 some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
 has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
 its journal was committed, which can be further than it is now. A ``surpassed`` row is the producer's own: a group told
-that it was further than the outbox ever was.
+that it was further than the outbox ever was. Both are about a stream, and the copy may have been opened before without
+publishing anything to it: so the part may be lacking anywhere behind the opening that published to it last.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ def cuts(rows: DataFrame) -> DataFrame:
         .groupBy(*_BOOT)
         .agg(
             F.max(F.when(begins, F.col("incarnation"))).alias("incarnation"),
+            F.max(F.when(begins, F.col("written_epoch"))).alias("began"),
             F.max(end).alias("end"),
             F.max(F.col("kind") == "closed").alias("closed"),
             F.max("lsn").alias("has"),
@@ -45,22 +47,13 @@ def cuts(rows: DataFrame) -> DataFrame:
     along = Window.partitionBy(*_CHAIN).orderBy("boot_lsn")
     before = along.rowsBetween(Window.unboundedPreceding, -1)
     after = boots.select(
-        F.col("client").alias("producer"),
+        *_BOOT,
         "incarnation",
+        "began",
         F.coalesce(F.max("end").over(before), F.lit(0)).alias("low"),
         F.coalesce(~F.lag("closed").over(along), F.lit(False)).alias("goes_on"),
     )
-    met = (
-        rows.where(F.col("kind") == F.when(F.col("role") == "group", "conflict").otherwise("surpassed"))
-        .where(F.col("incarnation") != _NOBODY)
-        .select("producer", "incarnation", F.col("epoch").alias("high"))
-        .distinct()
-    )
-    between = (
-        after.join(F.broadcast(met), ["producer", "incarnation"], how="inner")
-        .where(F.col("high") > F.col("low"))
-        .select("producer", "low", "goes_on", "high")
-    )
+    between = _between(rows, after)
     known = boots.groupBy("client", F.col("incarnation").alias("other")).agg(F.max("has").alias("has"))
     fenced = (
         rows.where((F.col("role") == "producer") & (F.col("kind") == "fenced"))
@@ -94,6 +87,46 @@ def cuts(rows: DataFrame) -> DataFrame:
         .unionByName(heard)
         .groupBy("producer")
         .agg(F.collect_set(F.struct("low", "goes_on", "high")).alias("cuts"))
+    )
+
+
+def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
+    """The cuts between openings of a chain: `producer` and what :func:`cuts` says of each. `openings`: with the epoch
+    that each `began` with, and what was before."""
+    met = (
+        rows.where(F.col("kind") == F.when(F.col("role") == "group", "conflict").otherwise("surpassed"))
+        .where(F.col("incarnation") != _NOBODY)
+        .select(
+            F.col("producer").alias("client"), "incarnation", "topic", "part", F.col("epoch").alias("met")
+        )
+        .distinct()
+    )
+    meeting = openings.join(F.broadcast(met), ["client", "incarnation"], how="inner").select(
+        *_CHAIN, F.col("boot_lsn").alias("at"), "topic", "part", "met"
+    )
+    published = rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued")).select(
+        *_BOOT, "topic", "part"
+    )
+    since = (
+        meeting.join(published, [*_CHAIN, "topic", "part"], how="left")
+        .groupBy(*_CHAIN, "at", "topic", "part", "met")
+        .agg(
+            F.coalesce(F.max(F.when(F.col("boot_lsn") < F.col("at"), F.col("boot_lsn"))), F.lit(0)).alias(
+                "since"
+            )
+        )
+    )
+    last = F.col("boot_lsn") == F.col("at")
+    return (
+        openings.join(F.broadcast(since), [*_CHAIN], how="inner")
+        .where((F.col("since") < F.col("boot_lsn")) & (F.col("boot_lsn") <= F.col("at")))
+        .where(~last | (F.col("met") > F.col("low")))
+        .select(
+            F.col("client").alias("producer"),
+            "low",
+            "goes_on",
+            F.when(last, F.col("met")).otherwise(F.col("began")).alias("high"),
+        )
     )
 
 

@@ -4,17 +4,20 @@ The copy went on from what it knew, and nothing in its own journal shows that th
 some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
 has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
 its journal was committed, which can be further than it is now. A ``surpassed`` row is the producer's own: a group told
-that it was further than the outbox ever was.
+that it was further than the outbox ever was. Both are about a stream, and the copy may have been opened before without
+publishing anything to it: so the part may be lacking anywhere behind the opening that published to it last.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Boot, Chain
+from reliamsg.verify.producers import stream_of
 
 __all__ = ["Cut", "find_cuts"]
 
@@ -41,12 +44,12 @@ class Cut:
 def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
     """Of each producer, the cuts that groups have met, or it has itself."""
     chains = list(chains)
-    met: dict[tuple[str, int], set[int]] = {}
+    met: dict[tuple[str, int], set[tuple[Stream, int]]] = {}
     for chain in chains:
         for row in chain.rows:
             witness = "conflict" if chain.role == "group" else "surpassed"
             if row.kind == witness and row.incarnation:
-                met.setdefault((row.producer, row.incarnation), set()).add(row.epoch)
+                met.setdefault((row.producer, row.incarnation), set()).add((stream_of(row), row.epoch))
     known: dict[tuple[str, int], int] = {}
     for chain in chains:
         for boot in chain.boots if chain.role == "producer" else ():
@@ -57,16 +60,31 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
         if chain.role != "producer":
             continue
         own = found.setdefault(chain.client, set())
-        low, goes_on = 0, False
-        for boot in chain.boots:
-            epochs = met.get((chain.client, boot.rows[0].incarnation), ())
-            own.update(Cut(low, goes_on, epoch) for epoch in epochs if epoch > low)
-            low, goes_on = max(low, _end(boot)), not boot.closed
+        own.update(_between(chain, met))
         for row in chain.rows:
             other = _fenced_by(row)
             if other is not None and (chain.client, other[1]) not in known:
                 own.add(Cut(row.epoch, False, other[0] + 1))
     return {producer: sorted(cuts) for producer, cuts in found.items()}
+
+
+def _between(chain: Chain, met: dict[tuple[str, int], set[tuple[Stream, int]]]) -> Iterator[Cut]:
+    """The cuts between openings of a chain. `met`: by opening, the streams of which it did not know everything, and in
+    which epoch."""
+    ends: list[tuple[int, bool, int]] = []
+    """Before each opening: the latest epoch, whether that may have gone on, and the epoch that it began with."""
+    published: dict[Stream, int] = {}
+    """By stream, which opening published to it last."""
+    low, goes_on = 0, False
+    for number, boot in enumerate(chain.boots):
+        ends.append((low, goes_on, boot.rows[0].epoch))
+        for stream, epoch in met.get((chain.client, boot.rows[0].incarnation), ()):
+            for before, may_go_on, began in ends[published.get(stream, -1) + 1 : number]:
+                yield Cut(before, may_go_on, began)
+            if epoch > low:
+                yield Cut(low, goes_on, epoch)
+        published.update((stream_of(row), number) for row in boot.rows if row.kind == "enqueued")
+        low, goes_on = max(low, _end(boot)), not boot.closed
 
 
 def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[str, set[Cut]]:
