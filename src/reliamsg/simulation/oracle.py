@@ -54,8 +54,8 @@ class _Given:
     """Highest (epoch, number)."""
     number: int = -1
     """Highest number of an operation."""
-    own: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Highest (epoch, number) that each consumer was given."""
+    own: dict[str, tuple[tuple[int, int], int]] = field(default_factory=dict)
+    """Highest (epoch, number), and number of an operation, that each consumer was given."""
     firsts: list[tuple[float, tuple[int, int], int]] = field(default_factory=list)
     """When these were the highest first, and what they were then."""
     moved_at: dict[str, float] = field(default_factory=dict)
@@ -109,10 +109,9 @@ class Oracle:
         """What was acknowledged."""
         self.doubted: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was acknowledged or given up by a consumer that ended before that was known to be durable."""
+        # Of what was done about these, journals tell; what was given up to the dead letters.
         self._sure: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """Of what was done about these, journals tell."""
         self.dead: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """What was given up to the dead letters."""
         self._buried: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Of that, what was not handed out again since: it must be among the dead letters."""
         self._tries: dict[str, Counter[MessageId]] = {group: Counter() for group in self.groups}
@@ -128,6 +127,10 @@ class Oracle:
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
         """(group, message, by which, when): what was passed without a word; journals may still have one."""
+
+        self._overtaken: list[tuple[str, str, MessageId, Violation]] = []
+        """(group, consumer, message, what that is unless another inbox had passed the message by then without handing
+        it out, as a gap or since it was removed): journals tell."""
 
     @property
     def streams(self) -> Iterable[Stream]:
@@ -271,7 +274,7 @@ class Oracle:
         self._tries[group][identity] += 1
         if identity in self.handed[group]:
             self._again(group, consumer, message, identity)
-        elif not (message.redelivered or message.replayed or self._untold(group, consumer, operation, given)):
+        elif not (message.redelivered or message.replayed):
             self._first(group, consumer, operation, identity, given)
         told = self._was_told(consumer, identity)
         if not message.replayed and self.passages[group].knows_declared(consumer, identity, told):
@@ -282,7 +285,8 @@ class Oracle:
         self._given_at[group][identity] = self._scheduler.now
         place = (identity.epoch, identity.seq)
         given.latest = max(given.latest, place)
-        given.own[consumer] = max(given.own.get(consumer, place), place)
+        own, number = given.own.get(consumer, (place, operation.number))
+        given.own[consumer] = max(own, place), max(number, operation.number)
         given.number = max(given.number, operation.number)
         given.firsts.append((self._scheduler.now, given.latest, given.number))
         self._moved(consumer, given)
@@ -292,16 +296,15 @@ class Oracle:
         at = self._told_positions.get((consumer, stream_of(identity)), (0, 0))
         return (identity.epoch, identity.seq) < at
 
-    def _untold(self, group: str, consumer: str, operation: Operation, given: _Given) -> bool:
-        """Whether another inbox of the group could pass a message without handing it out, as a gap or since it was
-        removed, and this one was not told so: it hands the message out in its own order, together with what the other
-        one had handed out beyond."""
-        identity, passages = operation.message, self.passages[group]
+    def _keeps_own_order(self, group: str, consumer: str, operation: Operation, given: _Given) -> bool:
+        """Whether a consumer goes on in its own order with a message of which it does not know that its group passed
+        it."""
+        identity = operation.message
         assert identity is not None  # it is handed out
         told = self._was_told(consumer, identity)
-        passed = operation.removed or passages.knows_declared(consumer, identity, True)
-        knows = told or passages.knows_declared(consumer, identity, False)
-        return passed and not knows and (identity.epoch, identity.seq) > given.own.get(consumer, (0, 0))
+        knows = told or self.passages[group].knows_declared(consumer, identity, False)
+        own, number = given.own.get(consumer, ((0, 0), -1))
+        return not knows and (identity.epoch, identity.seq) > own and operation.number > number
 
     def _moved(self, consumer: str, given: _Given) -> None:
         """The clock of the consumer's next gap begins now."""
@@ -354,7 +357,13 @@ class Oracle:
         # are those of a clock, are all that orders them.
         overtaken = operation.number <= given.number and not operation.gone
         if (identity.epoch, identity.seq) <= given.latest or overtaken:
-            self.violate("out_of_order", f"{identity} at {consumer}, after {given.latest}")
+            found = Violation(
+                "out_of_order", f"{identity} at {consumer}, after {given.latest}", self._scheduler.now
+            )
+            if self._keeps_own_order(group, consumer, operation, given):
+                self._overtaken.append((group, consumer, identity, found))
+            else:
+                self.violations.append(found)
             return
         published = self._streams[operation.stream]
         for at in range(bisect_right(published, given.number, key=_number), len(published)):
@@ -577,6 +586,11 @@ class Oracle:
                 and message not in self.dead[group]
             ):
                 self.violations.append(Violation("skipped", f"{message} at {group}, passed by {by}", at))
+        self.violations += [
+            found
+            for group, consumer, message, found in self._overtaken
+            if not self.passages[group].was_passed(message, consumer, found.at)
+        ]
         for operation in self.operations.values():
             done = len(operation.confirmed) >= self._needed[operation.stream.producer]
             ended = all((group, operation.stream) in self.excused for group in self.groups)

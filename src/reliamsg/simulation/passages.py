@@ -93,6 +93,12 @@ class Passages:
             for declared in self._declared
         )
 
+    def was_passed(self, message: MessageId, consumer: str, by: float) -> bool:
+        """Whether another consumer had declared a message as a gap by then."""
+        return any(
+            each.covers(message) and each.consumer != consumer and each.at <= by for each in self._declared
+        )
+
     def came_before(self, message: MessageId) -> bool:
         """Whether a message came before the group joined, as it says."""
         return self.all_came_before(stream_of(message), message.epoch, message.seq, message.seq)
