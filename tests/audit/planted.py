@@ -28,6 +28,7 @@ from tests.verify.test_mutants import (
     given,
     history,
     keeps,
+    second_inbox,
     swap_out,
 )
 
@@ -393,6 +394,7 @@ PLANTS: dict[str, Plant] = {
     ),
     "missing": _alone(_no_producer, ("missing", "", "", "", 0, ())),
     "broken": _alone(_headless, ("broken", "", "", "", 0, ())),
+    "duplicate_apart": _alone(second_inbox, _found("duplicate_apart", E2, (5, 6))),
     "unclosed": _alone(_unclosed, ("unclosed", "", "", "", 0, ())),
     # What people want to know
     "fork": _alone(

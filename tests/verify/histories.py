@@ -34,13 +34,18 @@ class History:
 
     producers: dict[str, list[list[Entry]]] = field(default_factory=dict)
     groups: dict[str, list[list[Entry]]] = field(default_factory=dict)
+    seconds: dict[str, list[list[Entry]]] = field(default_factory=dict)
+    """Of groups with two inboxes, the second one's."""
     logs: dict[str, list[AppRecord]] = field(default_factory=dict)
     torn: set[str] = field(default_factory=set)
     """Clients whose last boot was never closed."""
 
     def chains(self) -> list[Chain]:
         chains = [write(("producer", name), boots) for name, boots in self.producers.items()]
-        return chains + [write(("group", name), boots) for name, boots in self.groups.items()]
+        chains += [write(("group", name), boots) for name, boots in self.groups.items()]
+        return chains + [
+            write(("group", name), boots, first_boot=100) for name, boots in self.seconds.items()
+        ]
 
     def applogs(self) -> list[ApplicationLog]:
         return [ApplicationLog(name, records) for name, records in self.logs.items()]
@@ -58,7 +63,9 @@ class History:
         ]
 
 
-def write(client: tuple[str, str], boots: list[list[Entry]], step_us: int = 1000) -> Chain:
+def write(
+    client: tuple[str, str], boots: list[list[Entry]], step_us: int = 1000, first_boot: int = 1
+) -> Chain:
     """Write a client's entries with the real journal and read the rows back."""
     role, name = client
     connection = sqlite3.connect(":memory:", isolation_level=None)
@@ -66,7 +73,7 @@ def write(client: tuple[str, str], boots: list[list[Entry]], step_us: int = 1000
         for statement in statements(migrations("outbox" if role == "producer" else "inbox")[0]):
             connection.execute(statement)
         clock = 1_700_000_000_000_000
-        for number, boot in enumerate(boots, 1):
+        for number, boot in enumerate(boots, first_boot):
             journal = Journal(f"{number:016x}")
             for entry in boot:
                 clock += step_us

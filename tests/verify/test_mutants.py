@@ -176,6 +176,20 @@ def _forget(client: str) -> Callable[[History], None]:
     return mutate
 
 
+def second_inbox(h: History) -> None:
+    """It is given 3 to 8 as well, and flags 3 and 4 and 7 and 8."""
+    h.seconds["g"] = [
+        [
+            h.groups["g"][0][0],
+            given("redelivered", E2, 3, 4),
+            given("delivered", E2, 5, 6, digest=digest_of(S, E2, 5, 6)),
+            given("redelivered", E2, 7, 8),
+            given("acknowledged", E2, 3, 8),
+            Entry("closed"),
+        ]
+    ]
+
+
 def _name_group(h: History) -> None:
     for boot in h.producers["A"]:
         boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "groups": {"orders": ["g", "billing"]}})
@@ -341,6 +355,7 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
     "enqueued after a fence": (
         add_before("A", "enqueued", E2, 11, Entry("fenced", epoch=E2, incarnation=INC[E2])),
         {"enqueued_after_fence", "fork"}, "violated"),
+    "two inboxes that knew nothing of each other": (quiet(second_inbox), {"duplicate_apart"}, "unknown"),
     "two histories are met": (
         add_after("g", "delivered", E2, 1, given("conflict", E2, 0, 0, reason="it follows on another one")),
         {"fork"}, "complete"),

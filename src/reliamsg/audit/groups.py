@@ -77,24 +77,19 @@ def merge(instances: DataFrame) -> DataFrame:
 def count(instances: DataFrame) -> DataFrame:
     """:func:`counts` of :func:`instances`."""
     return instances.groupBy("grp").agg(
-        _messages("duplicate", "duplicates"), _messages("out_of_order", "out_of_order")
+        _messages("duplicates", "duplicate", "duplicate_apart"), _messages("out_of_order", "out_of_order")
     )
 
 
-def _messages(kind: str, name: str) -> Column:
-    return F.coalesce(F.sum(F.when(F.col("kind") == kind, size())), F.lit(0)).alias(name)
+def _messages(name: str, *kinds: str) -> Column:
+    return F.coalesce(F.sum(F.when(F.col("kind").isin(*kinds), size())), F.lit(0)).alias(name)
 
 
 def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame:
     found = [*_given(), *_told(), *_acknowledged()]
     each = F.explode(F.filter(F.array(*found), lambda one: one.isNotNull()))
-    took_over = rows.where((F.col("role") == "group") & (F.col("kind") == "took_over"))
-    successors = took_over.select("chain").distinct().withColumn("took_over", F.lit(True))
-    known = chains.join(F.broadcast(successors), ["chain"], how="left").select(
-        *chains.columns, F.coalesce("took_over", F.lit(False)).alias("succeeds")
-    )
     wrong = (
-        histories(order, known)
+        histories(order, chains)
         .where(F.coalesce(*found).isNotNull())  # so that an array is made for few rows only
         .select("grp", *EPOCH, each.alias("found"))
         .select("found.kind", "grp", *EPOCH, "found.first", "found.last")
@@ -157,11 +152,13 @@ def _before(label: str) -> Column:
 def _given() -> list[Column]:
     """What is wrong with what the application was given."""
     delivered = _is("delivered")
-    elsewhere = F.col("handed_rank") < F.col("rank")
+    # Which of two inboxes was first, and what it had told the other one by then, no journal says.
+    elsewhere = F.coalesce(F.col("unflagged_rank") < F.col("rank"), F.lit(False))
     durable = F.coalesce(F.col("acknowledged_boot") < F.col("boot_lsn"), F.lit(False))
     begun = F.coalesce(F.col("acknowledged_start_boot") == F.col("boot_lsn"), F.lit(False))
     return [
-        _found("duplicate", delivered & (_before("handed") | elsewhere)),
+        _found("duplicate", delivered & _before("handed")),
+        _found("duplicate_apart", delivered & ~_before("handed") & elsewhere),
         _found(
             "delivered_after_gap",
             _is(*HANDED)
@@ -223,11 +220,11 @@ def _given_up() -> Column:
 
 
 def _acknowledged() -> list[Column]:
-    """Acknowledged at most once, and only what was given."""
+    """Each inbox acknowledges at most once, and only what it gave."""
     acknowledged = _is(ACKNOWLEDGED)
     replayed = F.coalesce(F.col("replayed_boot") <= F.col("boot_lsn"), F.lit(False))
-    apart = F.coalesce(F.col("acknowledged_apart"), F.lit(False))
+    given = F.col("first_handed").isNotNull() | F.col("first_dead").isNotNull()
     return [
-        _found("acknowledged_twice", acknowledged & ((_before("acknowledged") & ~replayed) | apart)),
-        _found("acknowledged_undelivered", acknowledged & F.col("sound") & ~F.col("settled")),
+        _found("acknowledged_twice", acknowledged & _before("acknowledged") & ~replayed),
+        _found("acknowledged_undelivered", acknowledged & F.col("sound") & ~given),
     ]

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from reliamsg.audit.groups_order import ACKNOWLEDGED, DEAD, HANDED, REPLAYED, SKIPPED
-from reliamsg.audit.ranges import EPOCH, LAST
+from reliamsg.audit.ranges import EPOCH
 
 __all__ = ["histories"]
 
@@ -18,7 +18,7 @@ _HOLE = "hole"
 """The kind of what a row left out: a mark of its own beside the row's."""
 _KEY = ("grp", *EPOCH)
 _MARK = (
-    "chain", "rank", "broken", "succeeds", "sound", "boot_lsn", "lsn", "kind",
+    "chain", "rank", "broken", "sound", "boot_lsn", "lsn", "kind",
     "row_first", "start", "begin", "next_boot", "next_pass",
 )  # fmt: skip
 _WHOLE = (Window.unboundedPreceding, Window.unboundedFollowing)
@@ -37,9 +37,8 @@ def histories(rows: DataFrame, chains: DataFrame) -> DataFrame:
     `previous_next_boot` and `previous_next_pass`, those of the row before that handed it; `first_given_up`, the lsn of
     the first row that declares what earlier boots handed, this one owes, and nothing new passed over yet.
 
-    In all chains: `handed_rank`, the lowest rank of one that handed it; `told`: it was handed, skipped or
-    dead-lettered; `settled`: handed or dead-lettered; `acknowledged_apart`: acknowledged by more than one chain, and to
-    none that had taken over was it given first as something that may have been given before.
+    In all chains: `unflagged_rank`, the lowest rank of one that handed it first without a flag; `told`: it was handed,
+    skipped or dead-lettered.
     """
     return _with_others(_pairs(_marks(rows, chains)))
 
@@ -48,7 +47,7 @@ def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
     """Rows and holes alike, as `mark_first` to `mark_last`, with what is known of their chains."""
     group = Window.partitionBy("client").rowsBetween(*_WHOLE)
     of_groups = chains.where(F.col("role") == "group").select(
-        F.col("client").alias("grp"), "chain", "rank", "broken", "succeeds",
+        F.col("client").alias("grp"), "chain", "rank", "broken",
         (~F.max("broken").over(group)).alias("sound"),
     )  # fmt: skip
     own = F.struct("kind", "first", "last")
@@ -59,7 +58,7 @@ def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
     return (
         rows.join(F.broadcast(of_groups), ["grp", "chain"], how="inner")
         .select(
-            *_KEY, "chain", "rank", "broken", "succeeds", "sound", "boot_lsn", "lsn", F.explode(marks).alias("mark"),
+            *_KEY, "chain", "rank", "broken", "sound", "boot_lsn", "lsn", F.explode(marks).alias("mark"),
             F.col("first").alias("row_first"), "start", "begin", "next_boot", "next_pass",
         )
         .select(
@@ -112,10 +111,8 @@ def _with_others(pairs: DataFrame) -> DataFrame:
         "hole": kind == _HOLE,
     }
     handed, acknowledged = labels["handed"], labels["acknowledged"]
-    flagged = F.col("succeeds") & F.coalesce(
-        F.col("first_handed") < F.coalesce("first_delivered", F.lit(LAST)), F.lit(False)
-    )
-    settled = handed | labels["dead"]
+    unflagged = labels["delivered"] & (F.col("first_handed") == F.col("lsn"))
+    settled, dealt = handed | labels["dead"], acknowledged | labels["dead"]
     piece = (*_KEY, "cut")
     # The order of these three lets one sort serve them all.
     before = Window.partitionBy(*piece, "chain").orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
@@ -148,23 +145,17 @@ def _with_others(pairs: DataFrame) -> DataFrame:
         .withColumn("first_given_up", F.min(F.when(_gives_up(), F.col("lsn"))).over(in_chain))
         .select(
             "*",
-            F.min(F.when(handed, F.col("rank"))).over(anywhere).alias("handed_rank"),
+            F.min(F.when(unflagged, F.col("rank"))).over(anywhere).alias("unflagged_rank"),
             F.max(settled | labels["skipped"]).over(anywhere).alias("told"),
-            F.max(settled).over(anywhere).alias("settled"),
-            F.max(flagged).over(anywhere).alias("flagged"),
             *(
-                least_or_most(F.when(is_so, F.col("rank"))).over(anywhere).alias(f"{name}_{end}")
-                for name, is_so in (("acknowledged", acknowledged), ("dealt", acknowledged | labels["dead"]))
+                least_or_most(F.when(dealt, F.col("rank"))).over(anywhere).alias(f"dealt_{end}")
                 for end, least_or_most in (("low", F.min), ("high", F.max))
             ),
         )
-        .withColumns(
-            {
-                "acknowledged_apart": (F.col("acknowledged_low") < F.col("acknowledged_high")) & ~F.col("flagged"),
-                "dealt_elsewhere": (F.col("dealt_low") != F.col("rank")) | (F.col("dealt_high") != F.col("rank")),
-            }
+        .withColumn(
+            "dealt_elsewhere", (F.col("dealt_low") != F.col("rank")) | (F.col("dealt_high") != F.col("rank"))
         )
-        .drop("dealt_low", "dealt_high", "began", "previous_boot", "previous_pass", "previous_handed", "flagged")
+        .drop("dealt_low", "dealt_high", "began", "previous_boot", "previous_pass", "previous_handed")
     )  # fmt: skip
 
 

@@ -49,6 +49,8 @@ class GroupFacts:
     """Whether nothing can follow."""
     handed: SpanMap = field(default_factory=SpanMap)
     """What the application was given, flagged or not."""
+    unflagged: SpanMap = field(default_factory=SpanMap)
+    """What some inbox gave without a flag, and had not given before."""
     acknowledged: SpanMap = field(default_factory=SpanMap)
     declared: SpanMap = field(default_factory=SpanMap)
     before_join: SpanMap = field(default_factory=SpanMap)
@@ -200,14 +202,10 @@ class _Reader:
         """Acknowledged more than once in this chain."""
         self.passed = SpanMap()
         """Owed, and passed over."""
-        self.succeeds = any(row.kind == "took_over" for row in chain.rows)
-        """Whether it went on where another inbox had stopped."""
-        self.flagged = SpanMap()
-        """Where it did: first given here as something that may have been given before."""
         self.latest = True
         self.before = SpanMap()
-        """Handed out by chains read before this one."""
-        self.before.merge(facts.handed)
+        """Handed out unflagged by chains read before this one."""
+        self.before.merge(facts.unflagged)
 
     def read(self) -> None:
         for boot in self.chain.boots:
@@ -298,11 +296,15 @@ class _Reader:
 
     def _delivered(self, row: JournalRow, state: _StreamState) -> None:
         handed, skipped, holes = (_at(m, row.epoch) for m in (state.handed, state.skipped, state.holes))
-        for first, last in handed.within(row.first, row.last) | self.before[key_of(row)].within(
-            row.first, row.last
-        ):
-            self._find("duplicate", row, first, last)
-            self.facts.duplicates += last - first + 1
+        known = handed.within(row.first, row.last)
+        # Which of two inboxes was first, and what it had told the other one by then, no journal says.
+        elsewhere = self.before[key_of(row)].within(row.first, row.last) - known
+        for kind, again in (("duplicate", known), ("duplicate_apart", elsewhere)):
+            for first, last in again:
+                self._find(kind, row, first, last)
+                self.facts.duplicates += last - first + 1
+        for piece in handed.lacking(row.first, row.last):
+            self.facts.unflagged.put(key_of(row), *piece)
         for piece in skipped.within(row.first, row.last) - handed:
             self._find("delivered_after_gap", row, *piece)
         fresh = handed.lacking(row.first, row.last) - skipped
@@ -322,9 +324,6 @@ class _Reader:
         skipped = _at(state.skipped, row.epoch).within(row.first, row.last)
         for piece in skipped - (_at(state.handed, row.epoch) - _at(state.given_up, row.epoch)):
             self._find("delivered_after_gap", row, *piece)
-        if self.succeeds:
-            for piece in _at(state.handed, row.epoch).lacking(row.first, row.last):
-                self.flagged.put(key, *piece)
         self._hand(row, state, self._ahead(row, state))
 
     def _skipped(self, row: JournalRow, state: _StreamState) -> None:
@@ -357,6 +356,11 @@ class _Reader:
             self.facts.removed.put(key_of(row), row.first, last)
         if (start := self._ahead(row, state, last)) <= last:
             self._advance(row, state, start, last)
+
+    def given(self, stream: Stream, epoch: int) -> Spans:
+        """What it gave, or set aside."""
+        state = self.streams.get(stream)
+        return Spans() if state is None else _at(state.handed, epoch) | _at(state.dead, epoch)
 
     def dead(self, stream: Stream, epoch: int) -> Spans:
         """What it set aside."""
@@ -481,27 +485,19 @@ def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:
 
 
 def _check_acknowledged(facts: GroupFacts, findings: list[Finding], readers: list[_Reader]) -> None:
-    """Acknowledged at most once, and only what was given.
+    """Each inbox acknowledges at most once, and only what it gave.
 
-    What an inbox acknowledged just before another took over, that one can't know: it is flagged, and no fault.
+    What one acknowledged, and another one could not know of, that one gives and acknowledges again.
     """
-    everything = SpanMap()
-    twice = SpanMap()
-    flagged = SpanMap()
-    for reader in readers:
-        flagged.merge(reader.flagged)
+    facts.acknowledged = SpanMap()
+    twice, undelivered = SpanMap(), SpanMap()
     for reader in readers:
         twice.merge(reader.again)
         for key, spans in reader.acknowledged.items():
-            for first, last in (everything[key] & spans) - flagged[key]:
-                twice.put(key, first, last)
-        everything.merge(reader.acknowledged)
-    facts.acknowledged = everything
+            undelivered.merge({key: spans - reader.given(*key)})
+        facts.acknowledged.merge(reader.acknowledged)
     wrong: list[tuple[str, SpanMap]] = [("acknowledged_twice", twice)]
     if facts.sound:
-        undelivered = SpanMap(
-            {key: spans - facts.handed[key] - facts.dead[key] for key, spans in everything.items()}
-        )
         wrong.append(("acknowledged_undelivered", undelivered))
     for kind, found in wrong:
         for (stream, epoch), spans in found.items():
