@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -376,6 +376,13 @@ class Broker:
     def waiting(self) -> int:
         """How many messages are here, delivered ones included."""
         return sum(map(len, self.queues.values())) + sum(len(r.unacknowledged) for r in self.readers)
+
+    def stored(self) -> Iterator[tuple[str, Delivery]]:
+        """Groups and what waits for them here, delivered and not acknowledged included."""
+        for key, queue in self.queues.items():
+            yield from ((key[2], stored.delivery) for stored in queue)
+        for reader in self.readers:
+            yield from ((key[2], stored.delivery) for key, stored in reader.unacknowledged.values())
 
     def remember(self) -> None:
         """Keep a copy of what is stored now, to come back with later."""

@@ -146,15 +146,14 @@ class ConsumerProcess(Process):
 
     def ended(self) -> None:
         """See :class:`Process`."""
-        self.world.oracle.consumer_ended(self.group, self.name)
+        self.world.oracle.consumer_ended(self.group, self.name, crashed=not self.faults.over)
         self.world.oracle.doubt(self.group, self._acked + (self._waits[1] if self._waits is not None else []))
         self._chunk, self._busy, self._waits = None, False, None
         self._unacked.clear()
         self._acked.clear()
         self._watch.look(self.scheduler.now, False)
         self._words.ended()
-        goes = self.restored_by in self.faults.enabled or "wal_lost" in self.faults.enabled
-        if goes or self._accepted:
+        if self.may_lose_its_file or self._accepted:
             self.tell_journalled()  # as long as the journal is there
         for gap in self._accepted:  # that is durable with the next commit, and the process ended before
             self.world.oracle.passages[self.group].not_accepted(gap, self.name)

@@ -84,6 +84,11 @@ class History:
             self._known[key] = None if frame is None else (_identities(frame), frame)
         return self._known[key]
 
+    def messages(self, delivery: Delivery) -> list[MessageId]:
+        """The messages in a delivery, where it is sound."""
+        found = self._messages(delivery)
+        return [] if found is None else found[0]
+
     def captured(self, address: str, body: bytes) -> None:
         """A control frame passed."""
         if len(self.control) < CAPTURED:

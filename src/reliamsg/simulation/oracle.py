@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal
@@ -16,6 +16,7 @@ from typing import Literal
 from reliamsg.core.joining import JOINED_LATE
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.firsts import Firsts
 from reliamsg.simulation.passages import Passages, covers, names, stream_of
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.simulation.verdicts import Violation
@@ -79,13 +80,14 @@ class Oracle:
         calls published."""
         self.violations: list[Violation] = []
         self.operations: dict[bytes, Operation] = {}
-        self.groups, self.excused = tuple(groups), set[tuple[str, Stream]]()
-        """Excused: streams that groups are not given to their end, since a client ended for good, and said why."""
+        self.groups, self.ended = tuple(groups), set[tuple[str, Stream]]()
+        """Ended: streams that groups are not given to their end, since a client ended for good, and said why. What is
+        missing of these must be where it can still be sent, or given, from."""
         self._scheduler = scheduler
         self._gap_timeouts, self._needed = gap_timeouts, needed
         self._streams: dict[Stream, list[Operation]] = {}
-        self._replaced: set[str] = set()
-        """Producers whose outbox was replaced by an older copy of itself."""
+        # Producers whose outbox was replaced by an older copy of itself, and what was stored in no copy.
+        self._replaced, self._went = set[str](), set[MessageId]()
         self._bodies: dict[MessageId, bytes] = {}
         self._given: dict[tuple[str, Stream], _Given] = {}
         self.handed: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
@@ -121,7 +123,9 @@ class Oracle:
         self.letters: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Dead letters in the group's inboxes, in the end."""
         self.watches, self.passages = dict[str, Stopwatch](), defaultdict[str, Passages](Passages)
-        # By consumer; by group. Then by consumer: whether a number of an epoch of a stream is in its quarantine.
+        self.firsts, self.kept = defaultdict[str, Firsts](Firsts), defaultdict[str, set[MessageId]](set)
+        # By consumer; by group; and what is in a group's inboxes, or at a broker for it, in the end, "" for outboxes.
+        # Then by consumer: whether a number of an epoch of a stream is in its quarantine.
         self.quarantines: dict[str, Callable[[Stream, int, int], bool]] = {}
         self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
         self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
@@ -137,15 +141,14 @@ class Oracle:
         """Those to which anything was published, or was to be."""
         return self._streams
 
-    def violate(self, kind: str, text: str) -> None:
-        """Something must not be."""
-        self.violations.append(Violation(kind, text, self._scheduler.now))
+    def violate(self, kind: str, text: str, about: tuple[str, MessageId] | None = None) -> None:
+        """Something must not be. `about`: see :class:`Violation`."""
+        self.violations.append(Violation(kind, text, self._scheduler.now, about))
 
     def owes(self, group: str, operation: Operation) -> bool:
         """Whether a group is to be given a message, or told that it is not."""
         return (
             operation.outcome == "ok"
-            and (group, operation.stream) not in self.excused
             and not (operation.gone or operation.removed)
             and (operation.groups is None or group in operation.groups)
         )
@@ -174,13 +177,14 @@ class Oracle:
         """So much was taken that nothing had room for."""
         self.violate("unbounded", f"{who} took {count} bytes, the limit is {limit}")
 
-    def disk_replaced(self, producer: str, since: float) -> None:
-        """An outbox is what it was at `since` again."""
+    def disk_replaced(self, producer: str, since: float, went: Set[MessageId]) -> None:
+        """An outbox is what it was at `since` again. `went`: what was stored in it, and is not any more."""
         self._replaced.add(producer)
+        self._went |= went
         for operation in self.operations.values():
             # Of what was in hand when a process ended it is not known when it became durable, if ever.
             if operation.stream.producer == producer and not 0.0 < operation.durable_at <= since:
-                operation.gone = True
+                operation.gone = operation.message is None or operation.message in went
             if operation.stream.producer == producer and operation.outcome == "invoked":
                 operation.outcome = "indeterminate"
 
@@ -192,18 +196,9 @@ class Oracle:
             if operation.message is not None and covers(gap, operation.message)
         )
 
-    def went(self, stream: Stream, epoch: int, first: int, last: int) -> bool:
-        """Whether all messages with these numbers went with an outbox's disk. Of numbers that nobody ever saw there can
-        be no more than there were messages in hand that went with it."""
-        own = self._streams.get(stream, ())
-        known = [
-            (each.message.seq, each.gone)
-            for each in own
-            if each.message is not None and each.message.epoch == epoch and first <= each.message.seq <= last
-        ]
-        unseen = sum(each.gone and each.message is None and each.outcome != "failed" for each in own)
-        left = last - first + 1 - len({seq for seq, _ in known})
-        return all(gone for _, gone in known) and left <= unseen
+    def went(self, message: MessageId) -> bool:
+        """Whether a message went with an outbox's disk."""
+        return message in self._went
 
     def is_owed(self, group: str, gap: Gap) -> bool:
         """Whether anything in a gap is still to be given to a group, as far as is known."""
@@ -265,7 +260,7 @@ class Oracle:
         identity = message.id
         operation = self.operations.get(message.body)
         if operation is None:
-            self.violate("phantom", f"{identity} at {consumer}: {message.body[:40]!r}")
+            self.violate("phantom", f"{identity} at {consumer}: {message.body[:40]!r}", (group, identity))
             return
         if operation.outcome == "failed":
             self.violate("delivered_after_failed", f"{identity} at {consumer}")
@@ -281,6 +276,8 @@ class Oracle:
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
         self._check_failed(group, consumer, given, message, identity)
         self._buried[group].discard(identity)
+        if not message.replayed:
+            self.firsts[group].given(consumer, identity, self._scheduler.now, message.redelivered)
         self.handed[group][identity] = consumer
         self._given_at[group][identity] = self._scheduler.now
         place = (identity.epoch, identity.seq)
@@ -342,10 +339,14 @@ class Oracle:
         before = self.handed[group][identity]
         told = self._told.get((consumer, message.stream), (0, 0))
         since, until = self.apart.get(consumer, (float("inf"), float("inf")))
-        took_over = consumer in self.standbys and not since <= self._given_at[group][identity] < until
+        at = self._given_at[group][identity]
+        took_over = consumer in self.standbys and not since <= at < until
         knew = before == consumer or took_over or (message.epoch, message.seq) < told
         if knew and not message.redelivered:
-            self.violate("duplicate", f"{identity} at {consumer}, before at {before}")
+            # A crash may have come before the journal told of the first time.
+            ended = before != consumer or any(at <= end for end in self._ends[group])
+            about = None if ended else (group, identity)
+            self.violate("duplicate", f"{identity} at {consumer}, before at {before}", about)
         by, _ = self.settled[group].get(identity, ("", 0.0))
         if by == consumer:
             self.violate("redelivered_after_ack", f"{identity} at {consumer}")
@@ -357,9 +358,11 @@ class Oracle:
         # are those of a clock, are all that orders them.
         overtaken = operation.number <= given.number and not operation.gone
         if (identity.epoch, identity.seq) <= given.latest or overtaken:
-            found = Violation(
-                "out_of_order", f"{identity} at {consumer}, after {given.latest}", self._scheduler.now
-            )
+            own, _ = given.own.get(consumer, ((0, 0), -1))
+            shown = (identity.epoch, identity.seq) <= own and not self._ends[group]
+            text = f"{identity} at {consumer}, after {given.latest}"
+            about = (group, identity) if shown else None
+            found = Violation("out_of_order", text, self._scheduler.now, about)
             if self._keeps_own_order(group, consumer, operation, given):
                 self._overtaken.append((group, consumer, identity, found))
             else:
@@ -483,7 +486,8 @@ class Oracle:
             ended = any(given_at <= end <= at for end in self._ends[group])
             by, _ = self.settled[group].get(message, ("", 0.0))  # perhaps in an inbox that is gone
             if by == consumer or not ended:
-                self.violate("false_gap", f"{gap} at {group}: {message} was delivered")
+                about = None if ended else (group, message)
+                self.violate("false_gap", f"{gap} at {group}: {message} was delivered", about)
 
     def told_of(
         self, consumer: str, stream: Stream, position: tuple[int, int], high_water: tuple[int, int]
@@ -494,7 +498,7 @@ class Oracle:
         for told, value in ((self._told_positions, position), (self._told, max(position, high_water))):
             told[consumer, stream] = max(value, told.get((consumer, stream), (0, 0)))
 
-    def consumer_ended(self, group: str, consumer: str) -> None:
+    def consumer_ended(self, group: str, consumer: str, crashed: bool = True) -> None:
         """A consumer of the group is gone, and what it had not committed with it."""
         for told in (self._told, self._told_positions):
             for key in [key for key in told if key[0] == consumer]:
@@ -502,6 +506,8 @@ class Oracle:
         for given in self._given.values():
             given.failed.pop(consumer, None)
         self._ends[group].append(self._scheduler.now)
+        if crashed:
+            self.firsts[group].ended(consumer)
 
     def inbox_replaced(self, group: str, consumer: str, since: float) -> None:
         """A consumer's inbox is what it was at `since` again: of what it did after that it knows as little as another
@@ -515,6 +521,7 @@ class Oracle:
             if at > since and by == consumer:
                 self.settled[group][message] = gone, at
         self.passages[group].replaced(consumer, gone, since)
+        self.firsts[group].replaced(consumer, since)
         self._buried[group].clear()  # which of its dead letters the copy holds is not known
         for (its, _), given in self._given.items():
             if its == group:
@@ -545,6 +552,19 @@ class Oracle:
         )
 
     # -- the end --------------------------------------------------------------------------------------------
+
+    def not_given(self, group: str) -> list[MessageId]:
+        """What is durable, and was to be given to a group, and was not, whatever it was told about that."""
+        return [
+            operation.message
+            for operation in self.operations.values()
+            if operation.outcome == "ok"
+            and operation.message is not None
+            and not operation.gone
+            and (operation.groups is None or group in operation.groups)
+            and operation.message not in self.handed[group]
+            and operation.message not in self.dead[group]
+        ]
 
     def open_for(self, group: str) -> list[Operation]:
         """What the group has still to come."""
@@ -593,8 +613,10 @@ class Oracle:
         ]
         for operation in self.operations.values():
             done = len(operation.confirmed) >= self._needed[operation.stream.producer]
-            ended = all((group, operation.stream) in self.excused for group in self.groups)
-            if operation.outcome == "ok" and not (operation.gone or operation.removed or done or ended):
+            waits = operation.message in self.kept[""] and all(
+                (group, operation.stream) in self.ended for group in self.groups
+            )
+            if operation.outcome == "ok" and not (operation.gone or operation.removed or done or waits):
                 self.violate(
                     "published_unconfirmed",
                     f"{operation.message or operation.body!r}: nothing is pending any more",
@@ -618,10 +640,11 @@ class Oracle:
         declared = None if found is None else found.at
         let_go = self._let_go[group].get(message)
         if found is None and not self.passages[group].came_before(message):
-            if self.owes(group, operation) and not self.is_behind(group, operation):
-                self.violate("lost", f"{message} at {group}")
+            waits = (group, operation.stream) in self.ended and (message in self.kept[""] | self.kept[group])
+            if self.owes(group, operation) and not (self.is_behind(group, operation) or waits):
+                self.violate("lost", f"{message} at {group}", (group, message))
         elif found is not None and held and self.owes(group, operation) and not self._is_left(found.gap):
-            self.violate("lost_held", f"{message} at {group}")
+            self.violate("lost_held", f"{message} at {group}", (group, message))
         if (
             let_go is not None
             and declared is not None

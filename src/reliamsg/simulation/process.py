@@ -249,6 +249,11 @@ class Process:
         if life == self.life and self.alive:
             self._copy = self.scheduler.now, self.drive.image()
 
+    @property
+    def may_lose_its_file(self) -> bool:
+        """Whether its file may be replaced by an older one when it ends."""
+        return not self.faults.enabled.isdisjoint((self.restored_by, "wal_lost"))
+
     def ended(self) -> None:
         """The process is gone: what it had begun is indeterminate, and its file may not be the same when it is opened
         again."""

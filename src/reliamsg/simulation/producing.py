@@ -16,7 +16,9 @@ from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.oracle import Operation
 from reliamsg.simulation.process import Process
 from reliamsg.simulation.settings import ClientSettings
+from reliamsg.store.journal import read_journal
 from reliamsg.store.outbox import Outbox
+from reliamsg.verify.renumbered import Renumbering
 
 if TYPE_CHECKING:
     from reliamsg.simulation.world import World
@@ -65,6 +67,8 @@ class ProducerProcess(Process):
         """Not known to be durable."""
         self._unconfirmed: list[tuple[Operation, Receipt]] = []
         self._looks = 0
+        self._had: set[MessageId] = set()
+        """What was stored when it ended."""
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""
@@ -128,12 +132,25 @@ class ProducerProcess(Process):
         self._waiting.clear()
         self._unconfirmed.clear()
         self._durable.clear()
+        self._had = self._stored() if self.may_lose_its_file else set()
         super().ended()
 
     def file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
-        self.world.oracle.disk_replaced(self.name, since)
+        self.world.oracle.disk_replaced(self.name, since, self._had - self._stored())
         self.world.restored = True
+
+    def _stored(self) -> set[MessageId]:
+        """What was ever stored, as the journal has it, by all names that it had."""
+        with self.drive.reading() as connection:
+            rows = [row for row in read_journal(connection) if row.kind == "enqueued"]
+            now = Renumbering(read_journal(connection))
+        return {
+            MessageId(row.producer, row.epoch, row.topic, row.partition, seq)
+            for each in rows
+            for row in (each, now(each))
+            for seq in range(row.first, row.last + 1)
+        }
 
     def step(self) -> float | None:
         """See :class:`Process`."""

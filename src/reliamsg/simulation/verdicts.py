@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reliamsg.message import MessageId
+
 __all__ = ["KINDS", "Violation"]
 
 KINDS = {
@@ -41,6 +43,8 @@ class Violation:
     text: str
     at: float
     """Simulated seconds."""
+    about: tuple[str, MessageId] | None = None
+    """A group, and a message of which its journals must show it as well; None where they may know nothing."""
 
     def __str__(self) -> str:
         return f"{self.at:.3f}: {self.kind} ({KINDS[self.kind]}): {self.text}"

@@ -24,6 +24,7 @@ from reliamsg.simulation.consuming import ConsumerProcess
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.history import History
+from reliamsg.simulation.kept import tell_kept
 from reliamsg.simulation.network import Path
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.process import Process
@@ -180,7 +181,9 @@ class World:
         policies = {name: settings["on_gap"] for name, settings in self.scenario.groups.items()}
         waiting = {name for name, policy in policies.items() if policy in ("wait", "hold")}
         keeps = [name for name, each in self.scenario.producers.items() if each["release"] == "consumed"]
-        self.oracle.excused = excused_streams(self)
+        self.oracle.ended = excused_streams(self)
+        if self.oracle.ended:
+            tell_kept(self)
         self.oracle.judge(waiting - self.unheard, keeps)
 
     def _create_groups(self) -> None:

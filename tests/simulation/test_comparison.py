@@ -1,0 +1,82 @@
+"""The checker's verdict about a run, held against the judge's, in both directions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from reliamsg.message import MessageId, Stream
+from reliamsg.simulation import checking
+from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.verdicts import Violation
+from reliamsg.simulation.world import World
+from reliamsg.verify import Finding, Report
+
+APART = 233
+"""The seed of a run in which two inboxes read at once, and messages were taken back."""
+
+
+def finished(seed: int, path: Path) -> World:
+    world = World(draw(seed, 200), path)
+    world.run()
+    assert not world.oracle.violations
+    return world
+
+
+def texts(world: World) -> list[str]:
+    assert {violation.kind for violation in world.oracle.violations} <= {"checker"}
+    return [violation.text for violation in world.oracle.violations]
+
+
+@pytest.fixture
+def blind(monkeypatch: pytest.MonkeyPatch) -> Report:
+    """A checker that finds nothing but what is put here."""
+    report = Report()
+    monkeypatch.setattr(checking, "check_directory", lambda path, expect: report)
+    return report
+
+
+def test_both_see_the_same(tmp_path: Path) -> None:
+    world = finished(APART, tmp_path)
+    checking.compare(world, tmp_path)
+    assert texts(world) == []
+
+
+def test_a_checker_that_passes_over_what_the_judge_knows_is_wrong(tmp_path: Path, blind: Report) -> None:
+    world = finished(APART, tmp_path)
+    group = world.oracle.groups[0]
+    missing = world.oracle.not_given(group)
+    assert missing
+    twice = next(iter(world.oracle.handed[group]))
+    for consumer in ("one", "another"):
+        world.oracle.firsts[group].given(consumer, twice, 0.0, flagged=False)
+    checking.compare(world, tmp_path)
+    expected = {f"says nothing: not delivered: {message} at {group}" for message in missing}
+    assert expected | {f"says nothing: duplicate_apart: {twice} at {group}"} <= set(texts(world))
+
+
+@pytest.mark.parametrize("covered", [True, False])
+def test_a_broken_promise_is_to_be_found_by_both(tmp_path: Path, blind: Report, covered: bool) -> None:
+    world = finished(4, tmp_path)
+    message = MessageId("p1", 7, "orders", 0, 3)
+    world.oracle.violations.append(Violation("lost", "", 0.0, ("g1", message)))
+    last = 3 if covered else 2
+    blind.findings.append(
+        Finding("undelivered", "", Stream("p1", "orders"), "g1", epoch=7, first=1, last=last)
+    )
+    checking.compare(world, tmp_path)
+    said = [violation.text for violation in world.oracle.violations if str(message) in violation.text]
+    assert said == ([] if covered else [f"says nothing: lost: {message} at g1"])
+
+
+@pytest.mark.parametrize("kind", checking.UNKNOWN)
+def test_what_is_unknown_is_what_the_judge_saw_go(tmp_path: Path, blind: Report, kind: str) -> None:
+    world = finished(4, tmp_path)
+    group, message = world.oracle.groups[0], next(iter(world.oracle.handed[world.oracle.groups[0]]))
+    stream = Stream(message.producer, message.topic, message.partition)
+    blind.findings.append(
+        Finding(kind, "", stream, group, epoch=message.epoch, first=message.seq, last=message.seq)
+    )
+    checking.compare(world, tmp_path)
+    assert [text.partition(":")[0] for text in texts(world) if "says nothing" not in text] == [kind]
