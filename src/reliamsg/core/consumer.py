@@ -638,17 +638,20 @@ class ConsumerCore:
         for stream in list(islice(self.streams, most)):
             state = self.streams.pop(stream)
             self.streams[stream] = state
-            if stream not in self.retiring and now - state.used_at >= spared and self._may_leave(state):
-                self.retiring[stream] = state
-                self._mark(state)
+            if now - state.used_at >= spared:
+                self._retire(state)
 
     def retire_these(self, streams: Iterable[Stream]) -> None:
         """The same of certain streams, as far as they are in memory and idle."""
         for stream in streams:
             state = self.streams.get(stream)
-            if state is not None and stream not in self.retiring and is_idle(state):
-                self.retiring[stream] = state
-                self._mark(state)
+            if state is not None:
+                self._retire(state)
+
+    def _retire(self, state: StreamState) -> None:
+        if state.stream not in self.retiring and self._may_leave(state):
+            self.retiring[state.stream] = state
+            self._mark(state)
 
     def forget(self, state: StreamState, stored: bool) -> bool:
         """Forget a stream that was retired, if its commit is on disk and it is still idle; False where not yet.

@@ -392,7 +392,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             state.unheard,
             None if state.doubt is None else (state.doubt.after, state.doubt.end),
             state.vouched,
-            [(state.current.epoch, *span) for span in state.accepted] if state.current is not None else [],
+            list(change.accepted),
             state.takeover,
         )
         batch.streams.append(StreamRow(stream, state.joined, history))

@@ -11,7 +11,7 @@ import secrets
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 import msgspec
 
@@ -421,13 +421,11 @@ class Inbox:
         """Those of these streams that were forgotten, as far as they are remembered."""
         if not self.tombstone_count:
             return []
-        names = msgspec.json.encode(streams).decode()
         with self._database.translated():
             rows = self._database.connection.execute(
                 "SELECT producer, topic, part, epoch, incarnation, position, high_water, journalled, joined_epoch,"
-                " joined_first, history FROM json_each(?) AS wanted JOIN tombstone ON producer = wanted.value ->> 0"
-                " AND topic = wanted.value ->> 1 AND part = wanted.value ->> 2",
-                (names,),
+                f" joined_first, history FROM {_wanted('tombstone')}",
+                (_names(streams),),
             ).fetchall()
         found: list[SavedStream] = []
         for *name, epoch, incarnation, position, high_water, journalled, joined, first, history in rows:
@@ -443,25 +441,19 @@ class Inbox:
 
     def leave_something(self, streams: Sequence[Stream]) -> set[Stream]:
         """Those of these streams of which there are dead letters, or messages that were late and not seen yet."""
-        names = msgspec.json.encode(streams).decode()
         with self._database.translated():
             rows = self._database.connection.execute(
-                "SELECT producer, topic, part FROM json_each(?) AS wanted JOIN stream ON producer = wanted.value ->> 0"
-                " AND topic = wanted.value ->> 1 AND part = wanted.value ->> 2"
+                f"SELECT producer, topic, part FROM {_wanted('stream')}"
                 " WHERE stream.id IN (SELECT stream_id FROM dead_letter UNION SELECT stream_id FROM late)",
-                (names,),
+                (_names(streams),),
             ).fetchall()
         return {Stream(*row) for row in rows}
 
     def load_some(self, streams: Sequence[Stream]) -> list[SavedStream]:
         """Those of these streams that are known."""
-        names = msgspec.json.encode(streams).decode()
-        where = (
-            "id IN (SELECT stream.id FROM json_each(?) AS wanted JOIN stream ON producer = wanted.value ->> 0"
-            " AND topic = wanted.value ->> 1 AND part = wanted.value ->> 2)"
-        )
+        where = f"id IN (SELECT stream.id FROM {_wanted('stream')})"
         with self._database.translated():
-            return list(self._load(self._database.connection, where, (names,)))
+            return list(self._load(self._database.connection, where, (_names(streams),)))
 
     def held_bytes_of(self, stream: Stream) -> int:
         """What of `held_bytes` is a stream's that is in memory."""
@@ -573,3 +565,15 @@ def _epochs(connection: sqlite3.Connection, stream: Stream, stream_id: int) -> l
             journalled, used_us, let_go,
         ) in rows
     ]  # fmt: skip
+
+
+def _wanted(table: Literal["stream", "tombstone"]) -> str:
+    """SQL: the rows of a table for the streams that are bound as :func:`_names`."""
+    return (
+        f"json_each(?) AS wanted JOIN {table} ON producer = wanted.value ->> 0"
+        " AND topic = wanted.value ->> 1 AND part = wanted.value ->> 2"
+    )
+
+
+def _names(streams: Sequence[Stream]) -> str:
+    return msgspec.json.encode(streams).decode()
