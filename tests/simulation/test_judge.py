@@ -492,3 +492,19 @@ def test_what_two_inboxes_gave_without_a_flag(judged: Judged, flagged: tuple[boo
     firsts, apart = judged.oracle.firsts["g1"], [] if any(flagged) else [message]
     assert list(firsts.apart(sure=True)) == ([] if event else apart)
     assert list(firsts.apart(sure=False)) == ([] if event == "copy" else apart)
+
+
+@pytest.mark.parametrize(
+    ("where", "wrong"),
+    [("", []), ("g1", ["published_unconfirmed"]), (None, ["published_unconfirmed", "lost"])],
+)
+def test_what_a_client_that_ended_still_holds_is_not_lost(
+    judged: Judged, where: str | None, wrong: list[str]
+) -> None:
+    """In an outbox, in the group's inbox, or nowhere."""
+    message = judged.publish(1, confirmed=False)
+    judged.oracle.ended = {("g1", STREAM)}
+    if where is not None:
+        judged.oracle.kept[where].add(message)
+    judged.oracle.judge()
+    assert judged.kinds == wrong
