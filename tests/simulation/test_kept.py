@@ -11,11 +11,14 @@ from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.world import BEGIN_S, World
 
 
+@pytest.mark.parametrize("handles", [True, False])
 @pytest.mark.parametrize("seed", range(6))
-def test_what_is_durable_was_handed_out_or_is_somewhere(tmp_path: Path, seed: int) -> None:
-    """At any time, where nothing fails: in an outbox, at a broker or in an inbox."""
+def test_what_is_durable_was_handed_out_or_is_somewhere(tmp_path: Path, seed: int, handles: bool) -> None:
+    """At any time, where nothing fails: in an outbox, at a broker or, if applications do not handle it, in an inbox."""
     world = World(draw(seed, 60, ()), tmp_path)
     world._create_groups()
+    for consumer in world.consumers:
+        consumer._busy = not handles
     for process in world.processes:
         process.open()
     oracle, found = world.oracle, 0
