@@ -184,7 +184,7 @@ class Oracle:
         for operation in self.operations.values():
             # Of what was in hand when a process ended it is not known when it became durable, if ever.
             if operation.stream.producer == producer and not 0.0 < operation.durable_at <= since:
-                operation.gone = operation.message is None or operation.message in went
+                operation.gone |= operation.message is None or operation.message in went
             if operation.stream.producer == producer and operation.outcome == "invoked":
                 operation.outcome = "indeterminate"
 
