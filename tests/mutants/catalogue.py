@@ -1021,6 +1021,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "full-window-stops-reading",
+        "simulation/transport.py",
+        'repairs that what is held may wait for."""\n        return True\n',
+        'repairs that what is held may wait for."""\n        return len(self._held) < most_held(self.site)\n',
+        "P5: a receiver whose window is full stops reading its connection, and so no longer hears its own heartbeats: "
+        "the simulator has to see that it stalls",
+        ByTest(
+            "simulation/test_mqtt.py::test_a_full_window_stalls_nobody",
+            'assert "stalled" not in outcome.kinds',
+        ),
+    ),
+    Mutant(
         "full-window-drops-control-frames",
         "transport/mqtt_inflow.py",
         "        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):",

@@ -37,9 +37,10 @@ def message(seq: int, redelivered: bool = False, epoch: int = 1) -> Message:
 class Judged:
     """A group with one consumer, and a producer whose messages one site has confirmed."""
 
-    def __init__(self) -> None:
+    def __init__(self, latest: bool = False) -> None:
         self.scheduler = Scheduler(1_000.0)
-        self.oracle = Oracle(self.scheduler, ["g1"], {f"g1-{n}": GAP_TIMEOUT for n in (1, 2)}, {"p1": 1})
+        timeouts = {f"g1-{n}": GAP_TIMEOUT for n in (1, 2)}
+        self.oracle = Oracle(self.scheduler, ["g1"], timeouts, {"p1": 1}, ["g1"] if latest else [])
         self.watch = self.oracle.watches["g1-1"] = Stopwatch(self.scheduler.now)
         self.watch.look(self.scheduler.now, True)
 
@@ -509,3 +510,42 @@ def test_what_a_client_that_ended_still_holds_is_not_lost(
         judged.oracle.kept[where].add(message)
     judged.oracle.judge()
     assert judged.kinds == wrong
+
+
+def test_a_group_that_begins_with_the_latest_is_owed_what_follows_what_came_first() -> None:
+    judged = Judged(latest=True)
+    for seq in range(1, 5):
+        judged.publish(seq)
+    assert not judged.oracle.open_for("g1"), "nothing of the stream came yet"
+    judged.deliver(2)
+    owed = [operation.message for operation in judged.oracle.open_for("g1")]
+    assert [message.seq for message in owed if message is not None] == [2, 3, 4]
+    judged.deliver(4)
+    judged.oracle.judge()
+    assert judged.kinds == ["skipped", "lost"]
+    assert all("/3 at g1" in violation.text for violation in judged.oracle.violations)
+
+
+def test_what_a_group_took_in_first_is_where_it_begins() -> None:
+    judged = Judged(latest=True)
+    first = judged.publish(1)
+    judged.publish(2)
+    judged.oracle.let_go_at("dc1", "g1", first)
+    judged.deliver(2)
+    judged.oracle.judge()
+    assert judged.kinds == ["skipped", "lost"]
+
+
+@pytest.mark.parametrize(("inboxes", "kinds"), [(1, ["skipped"]), (2, [])])
+def test_nothing_came_before_that_follows_what_a_group_was_given(
+    judged: Judged, inboxes: int, kinds: list[str]
+) -> None:
+    judged.oracle.inboxes["g1"] |= {str(number) for number in range(inboxes)}
+    for seq in range(1, 4):
+        judged.publish(seq)
+    judged.deliver(1)
+    judged.later(1.0)
+    judged.oracle.joined("g1", STREAM, 1, 1, 1, judged.scheduler.now)
+    assert judged.kinds == []
+    judged.oracle.joined("g1", STREAM, 1, 1, 2, judged.scheduler.now)
+    assert judged.kinds == kinds

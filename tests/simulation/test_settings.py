@@ -16,9 +16,9 @@ from tests.cli.commands import reliamsg_here
 
 BEYOND = {
     "Producer.remove", "Producer.add_group", "Consumer.batch", "Consumer.handling_s",
-    "Consumer.operator_s",
+    "Consumer.operator_s", "Consumer.held_bytes", "Broker.tells", "Broker.inflight", "Broker.refuses",
 }  # fmt: skip
-"""What applications do."""
+"""What applications do, and what brokers are like."""
 
 
 def public() -> set[str]:

@@ -14,19 +14,27 @@ from reliamsg.simulation.network import Path
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.transport import SimulatedReceiver
 from reliamsg.transport.base import Binding, Delivery
+from reliamsg.transport.mqtt_inflow import HELD_BYTES
 
 
 class Process:
     """Runs everything at once, and waits as short as it may."""
 
     name = "p"
+    held_bytes = HELD_BYTES
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.way = Path(scheduler, random.Random(1))
 
-    def path(self, site: str) -> Path:
+    def path(self, site: str, which: str = "") -> Path:
         return self.way
+
+    def now(self) -> float:
+        return self.scheduler.now
+
+    def left_out(self) -> None:
+        pass
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         function(*arguments)

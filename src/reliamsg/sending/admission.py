@@ -40,7 +40,8 @@ class _Claim:
 class Admission:
     """One producer's budget."""
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int, room: Waiters | None = None) -> None:
+        """`room`: where threads wait that find none."""
         self.max_bytes = max_bytes
         self._lock = (
             threading.RLock()
@@ -48,7 +49,7 @@ class Admission:
         self._claims: dict[_Claim, int] = {}
         self._stored = 0
         self._held = False
-        self._room = Waiters()
+        self._room = Waiters() if room is None else room
 
     # -- what publishing threads call -----------------------------------------------------------------------
 

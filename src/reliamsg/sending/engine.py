@@ -44,6 +44,7 @@ from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
 from reliamsg.transport.base import Binding, Transports
+from reliamsg.wakeup import Waiters
 
 __all__ = ["CLOSING_EXPORT_S", "Engine"]
 
@@ -72,6 +73,7 @@ class Engine:
         on_wake: Callable[[], None],
         journal: JournalExport | None = None,
         give_way: Callable[[], None] = _give_way,
+        room: Waiters | None = None,
     ) -> None:
         self.exporter = None if journal is None else Exporter(
             journal, "producer", outbox.producer, outbox.path, outbox.exported,
@@ -98,7 +100,7 @@ class Engine:
         self.stopped = False
         """Nothing is sent any more."""
         self.fatal: FatalError | None = None
-        self.admission = Admission(settings.max_bytes)
+        self.admission = Admission(settings.max_bytes, room)
         self.intake = Intake(self, self.admission, settings, wall_us, on_wake)
         self.callbacks = Callbacks(self)
         self.outcomes = Outcomes(self)

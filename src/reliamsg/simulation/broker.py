@@ -17,13 +17,16 @@ from reliamsg.simulation.network import Connection
 from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing
 from reliamsg.wire.address import created_address, is_created, topic_address
 
-__all__ = ["TELLS", "Broker", "Reader", "Session", "Tells"]
+__all__ = ["UNLIMITED", "Broker", "Reader", "Session"]
 
 Key = tuple[str, int, str]
 """Topic, partition and group of a queue."""
+UNLIMITED = 1 << 30
+Refuses = Literal["closing", "answering"]
+"""What an MQTT broker does about a subscription that it refuses. Where a client sends, it can only end the
+connection."""
 Tells = Literal["always", "wrongly", "never"]
 """Whether an MQTT broker says so where nobody subscribes; ``wrongly``: also, now and then, where somebody does."""
-TELLS: tuple[Tells, ...] = ("always", "always", "wrongly", "never", "never")
 WRONG = 0.2
 REORDER_WITHIN = 6
 LATE_STORE_S = (0.2, 3.0)
@@ -92,9 +95,25 @@ class Broker:
         history: History,
         chance: random.Random,
         tells: Tells = "always",
+        inflight: int | None = None,
+        refuses: Refuses = "closing",
     ) -> None:
+        """MQTT: `inflight`: most that it sends ahead of acknowledgements, whatever clients allow. `refuses`: how it
+        refuses control addresses."""
         self.name = name
         self.tells = tells
+        self._leads = True
+        """Whether anybody leads its queues: else nothing is stored, confirmed or delivered, and connections stand."""
+        self._unled: list[tuple[Session, Outgoing, Callable[..., object]]] = []
+        """What was published meanwhile."""
+        self.over_sends = False
+        """MQTT: it sends as much ahead as there is."""
+        self.refused: set[str] = set()
+        """MQTT: control addresses that it lets nobody use."""
+        self.addresses: dict[str, None] = {}
+        """Control addresses that were used."""
+        self._inflight = UNLIMITED if inflight is None or protocol == "amqp" else inflight
+        self._refuses = refuses
         self.marks: dict[str, bytes] = {}
         """What groups left, by address."""
         self.protocol = protocol
@@ -193,6 +212,9 @@ class Broker:
     def publish(self, session: Session, message: Outgoing, confirm: Callable[..., object]) -> None:
         """A message arrived. `confirm(token, refusal)` is called at the client, unless it goes wrong."""
         if session not in self.sessions:
+            return
+        if not self._leads:
+            self._unled.append((session, message, confirm))
             return
         self._history.sent(self.name, message)
         parts, said = session.partial.pop(message.token, ([], None))
@@ -297,11 +319,12 @@ class Broker:
 
     def feed(self) -> None:
         """Deliver what readers have room for."""
-        for reader in list(self.readers):
+        for reader in list(self.readers) if self._leads else ():
             found: list[Delivery] = []
+            most = UNLIMITED if self.over_sends else min(reader.prefetch, self._inflight)
             for key in reader.keys:
                 queue = self.queues.get(key)
-                while queue and len(reader.unacknowledged) < reader.prefetch:
+                while queue and len(reader.unacknowledged) < most:
                     found.append(self._next(reader, key, queue))
             if found:
                 reader.told_empty = False
@@ -319,6 +342,8 @@ class Broker:
             at = self._faults.random("reorder").randrange(1, min(len(queue), REORDER_WITHIN))
         stored = queue[at]
         del queue[at]
+        if len(reader.unacknowledged) >= reader.prefetch:
+            self._faults.strikes("over_send")
         reader.tokens += 1
         reader.unacknowledged[reader.tokens] = key, stored
         return msgspec.structs.replace(stored.delivery, token=(reader, reader.tokens))
@@ -343,6 +368,41 @@ class Broker:
         self.feed()
 
     # -- control frames -------------------------------------------------------------------------------------
+
+    def subscribe(self, session: Session, addresses: Sequence[str], answer: Callable[..., object]) -> None:
+        """MQTT: a client wants to listen at more addresses. `answer` gets those that are refused."""
+        if session not in self.sessions:
+            return
+        self.addresses.update(dict.fromkeys(addresses))
+        refused = [address for address in addresses if address in self.refused]
+        for address in refused:
+            self._refuse(session, address, "listen at")
+        if refused and self._refuses == "closing":
+            session.connection.site.close("not authorized")
+            self.close(session)
+            return
+        session.addresses |= set(addresses) - set(refused)
+        answer(refused)
+
+    def unsubscribe(self, session: Session, addresses: Iterable[str]) -> None:
+        """MQTT: a client does not want to listen there any more."""
+        session.addresses -= set(addresses)
+
+    def told(self, session: Session, address: str, body: bytes) -> None:
+        """MQTT: a control frame came over a client's second connection."""
+        if session not in self.sessions:
+            return
+        self.addresses[address] = None
+        if address not in self.refused:
+            self.tell(address, body)
+            return
+        self._refuse(session, address, "tell")
+        session.connection.site.close("not authorized")
+        self.close(session)
+
+    def _refuse(self, session: Session, address: str, what: str) -> None:
+        self._faults.strikes("address_refused")
+        self._history.note("broker", self.name, f"does not let {session.client} {what} {address}")
 
     def tell(self, address: str, body: bytes) -> None:
         """Hand a control frame to whoever listens."""
@@ -395,6 +455,7 @@ class Broker:
     def go_down(self, reason: str) -> None:
         """Drop every connection, and take no new one."""
         self.up = False
+        self._unled.clear()
         self._life += 1
         for session in list(self.sessions):
             self.close(session)
@@ -426,6 +487,14 @@ class Broker:
             self.close(reader.session)
             reader.session.connection.site.close("the queue was deleted")
         return len(self.queues.pop(key, ())) + 1
+
+    def lead(self, leads: bool) -> None:
+        """Have somebody lead its queues again, or nobody."""
+        self._leads = leads
+        unled, self._unled = self._unled, []
+        for session, message, confirm in unled:
+            self.publish(session, message, confirm)
+        self.feed()
 
     def block(self, reason: str | None) -> None:
         """Ask senders to stop, or (None) to go on."""

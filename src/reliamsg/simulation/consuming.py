@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.consumer import Rules
 from reliamsg.core.delivery import COUNTED_TOGETHER
-from reliamsg.errors import GapError, GapHeld, GroupBusy, InboxWriteError, QuarantineFull, ReliamsgError
+from reliamsg.errors import (
+    DeadLetterHalt,
+    GapError,
+    GapHeld,
+    GroupBusy,
+    InboxWriteError,
+    QuarantineFull,
+    ReliamsgError,
+)
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
@@ -36,6 +44,8 @@ OPERATOR_S = 0.1
 """An operator looks at a held stream after so long at least, and again."""
 SLOW_S = (0.05, 1.0)
 """Some take so long."""
+HALTED_S = 1.0
+"""Somebody looks after so long at what halted a client."""
 
 
 class ConsumerProcess(Process):
@@ -50,6 +60,8 @@ class ConsumerProcess(Process):
         self._inbox: Inbox | None = None
         self.settings = settings
         self._standby: bool = settings["standby"]
+        self._halts: bool = settings["on_dead_letter"] == "halt"
+        self.held_bytes: int = settings["held_bytes"]
         self._handling_s: float = settings["handling_s"]
         """A handler takes up to so long."""
         self._application = random.Random(f"{world.scenario.seed}/application/{name}")
@@ -128,12 +140,17 @@ class ConsumerProcess(Process):
             max_unacknowledged=s["max_unacknowledged"], max_deliveries=s["max_deliveries"],
             gap_timeout=s["gap_timeout"], max_streams=s["max_streams"],
             max_known_streams=s["max_known_streams"], skip_gaps=s["on_gap"] == "skip",
-            hold_gaps=s["on_gap"] == "hold", signed=self.world.keys is not None,
+            hold_gaps=s["on_gap"] == "hold", begin=s["begin"], halt=self._halts, signed=self.world.keys is not None,
             nak_delay=s["nak_delay"], repair_timeout=s["repair_timeout"], seed=self.identities.getrandbits(32),
         )  # fmt: skip
 
     def _cannot_go_on(self, error: ReliamsgError) -> None:
-        if isinstance(error, QuarantineFull):  # which only an operator can help
+        if isinstance(error, DeadLetterHalt):  # what failed is mended, and the client opened again
+            self.note(f"halts: {error}")
+            self.world.expected(self, error)
+            self.close()
+            self.scheduler.after(HALTED_S, self.open, self.life)
+        elif isinstance(error, QuarantineFull):  # which only an operator can help
             self.give_up(error, None)
         else:
             self.give_up(error, 5.0 if isinstance(error, GroupBusy) else 1.0)
@@ -329,7 +346,7 @@ class ConsumerProcess(Process):
             self.faults.strikes("handler_failed")
             for message in run:
                 fail(message, RuntimeError("as simulated"))
-                oracle.failed(self.group, self.name, message.id, self.settings["max_deliveries"])
+                oracle.failed(self.group, self.name, message.id, self._tries)
         elif run:
             chunk.lane.acknowledge_run(run[0], run[-1])
             for message in run:
@@ -346,7 +363,7 @@ class ConsumerProcess(Process):
         if self.faults.bites("handler_failed"):
             self.faults.strikes("handler_failed")
             fail(message, RuntimeError("as simulated"))
-            oracle.failed(self.group, self.name, message.id, self.settings["max_deliveries"])
+            oracle.failed(self.group, self.name, message.id, self._tries)
             return
         if self.faults.bites("rejected"):
             self.faults.strikes("rejected")
@@ -440,16 +457,13 @@ class ConsumerProcess(Process):
             elif row.kind == "before_join":
                 blind = not self._has_heard(stream, row.mono_us / 1e6)
                 passages.joined(stream, row.epoch, row.first, row.last, blind)
+                span = row.epoch, row.first, row.last
+                self.world.oracle.joined(self.group, stream, *span, row.mono_us / 1e6)
             elif row.kind == "dead_lettered":
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
                 for seq in range(row.first, row.last + 1):
                     self.world.oracle.spent(
-                        self.group,
-                        stream,
-                        row.epoch,
-                        seq,
-                        self.settings["max_deliveries"],
-                        self._counted_together,
+                        self.group, stream, row.epoch, seq, self._tries, self._counted_together
                     )
             elif row.kind == "declared":
                 gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
@@ -460,6 +474,11 @@ class ConsumerProcess(Process):
                     self.world.oracle.skipped(self.group, self.name, gap, row.mono_us / 1e6, until)
                 begins = gap.stream, gap.epoch, gap.first
                 self._accepted = [g for g in self._accepted if (g.stream, g.epoch, g.first) != begins]
+
+    @property
+    def _tries(self) -> float:
+        """After so many attempts a message goes to the dead letters."""
+        return float("inf") if self._halts else self.settings["max_deliveries"]
 
     @property
     def _counted_together(self) -> int:

@@ -34,13 +34,18 @@ FAULTS: dict[str, tuple[float, str]] = {
     "broker_tail": (0.01, "a broker comes back without what it stored last"),
     "session_forgotten": (0.01, "a broker forgets one group's queue or session"),
     "two_sessions": (0.02, "a broker keeps the session of a reader that is gone beside its new one"),
+    "no_leader": (0.01, "nobody leads a broker's quorum queues for a while"),
     "blocked": (0.01, "a broker asks senders to stop for a while"),
     "login_refused": (0.01, "a broker refuses logins for a while"),
+    "over_send": (0.02, "an MQTT broker sends more ahead of acknowledgements than its clients allow, for a while"),
+    "address_refused": (0.02, "an MQTT broker ends connections over a control address, for a while"),
     # Networks
     "cut": (0.01, "nothing passes between a process and a site, in either direction"),
     "cut_up": (0.01, "nothing passes from a process to a site"),
     "cut_down": (0.01, "nothing passes from a site to a process"),
     "reset": (0.02, "a connection is reset, with all that was on its way"),
+    "cut_control": (0.01, "nothing passes where an MQTT client sends control frames"),
+    "reset_control": (0.02, "the connection over which an MQTT client sends control frames is reset"),
     "delay": (0.01, "everything between a process and a site takes longer than any timeout"),
     "control_lost": (0.05, "a control frame is lost"),
     "control_twice": (0.05, "a control frame comes twice"),
@@ -82,6 +87,10 @@ SHARES: dict[str, float] = {
     "far_epoch": 0.15,
     "clock_off": 0.15,
     "streams_forgotten": 0.15,
+    "over_send": 0.15,
+    "address_refused": 0.15,
+    "cut_control": 0.1,
+    "reset_control": 0.1,
 }
 """Faults that a seed draws with this chance, however many others it has."""
 

@@ -69,6 +69,7 @@ class End:
         self._latest = 0.0
         """When the latest of what is on its way arrives."""
         self._starving = 0
+        self._reads = True
         self.on_lost: Call = lambda reason: None
         """Called with why, when the connection is gone and it was not this end that ended it."""
 
@@ -88,7 +89,7 @@ class End:
     def _arrive(self) -> None:
         if not self.alive:
             return
-        if self.connection.path.cut[self._direction]:
+        if self.connection.path.cut[self._direction] or not self._reads:
             self._stuck += 1
         else:
             call, arguments = self._coming.popleft()
@@ -123,9 +124,18 @@ class End:
     def feed(self) -> None:
         """It comes again: what was stuck before all that was sent after it."""
         self._starving += 1
+        self._go_on()
+
+    def _go_on(self) -> None:
         stuck, self._stuck = self._stuck, 0
         for _ in range(stuck):
             self._carry()
+
+    def read(self, reads: bool) -> None:
+        """Take what comes, or leave it where it is."""
+        if reads and not self._reads:
+            self._go_on()
+        self._reads = reads
 
     def lose(self, reason: str) -> None:
         """This end learns that the connection is gone; the other one a moment later, if anything passes."""

@@ -75,20 +75,21 @@ class Oracle:
         groups: Iterable[str],
         gap_timeouts: Mapping[str, float],
         needed: Mapping[str, int],
+        latest: Collection[str] = (),
     ) -> None:
         """`gap_timeouts`: of each consumer, in seconds. `needed`: how many sites must have confirmed what each producer
-        calls published."""
+        calls published. `latest`: groups that begin with what arrives first."""
         self.violations: list[Violation] = []
         self.operations: dict[bytes, Operation] = {}
         self.groups, self.ended = tuple(groups), set[tuple[str, Stream]]()
         """Ended: streams that groups are not given to their end, since a client ended for good, and said why. What is
         missing of these must be where it can still be sent, or given, from."""
-        self._scheduler = scheduler
-        self._gap_timeouts, self._needed = gap_timeouts, needed
-        self._streams: dict[Stream, list[Operation]] = {}
+        self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
+        self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], int]()
+        """Where these groups met streams: the number of the operation that came first."""
+        self._streams, self._bodies = dict[Stream, list[Operation]](), dict[MessageId, bytes]()
         # Producers whose outbox was replaced by an older copy of itself, and what was stored in no copy.
         self._replaced, self._went = set[str](), set[MessageId]()
-        self._bodies: dict[MessageId, bytes] = {}
         self._given: dict[tuple[str, Stream], _Given] = {}
         self.handed: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
         """By group, what was delivered, and to which consumer last."""
@@ -151,7 +152,21 @@ class Oracle:
             operation.outcome == "ok"
             and not (operation.gone or operation.removed)
             and (operation.groups is None or group in operation.groups)
+            and self._is_new(group, operation)
         )
+
+    def _is_new(self, group: str, operation: Operation) -> bool:
+        """Whether a group began with this or before it. One that begins with the latest is owed nothing of a stream of
+        which nothing came yet."""
+        if group not in self._latest:
+            return True
+        met = self._met.get((group, operation.stream))
+        return met is not None and operation.number >= met
+
+    def _meets(self, group: str, operation: Operation) -> None:
+        """A group was given something, or took it in."""
+        if group in self._latest:
+            self._met.setdefault((group, operation.stream), operation.number)
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -236,6 +251,9 @@ class Oracle:
         """See :class:`~reliamsg.simulation.history.Witness`."""
         if group in self._let_go:
             self._let_go[group].setdefault(message, self._scheduler.now)
+            body = self._bodies.get(message)
+            if body is not None:
+                self._meets(group, self.operations[body])
 
     def lacks(self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]) -> None:
         """A consumer says that it lacks these: (epoch, first, last)."""
@@ -265,6 +283,7 @@ class Oracle:
         if operation.outcome == "failed":
             self.violate("delivered_after_failed", f"{identity} at {consumer}")
         self._identify(operation, identity)
+        self._meets(group, operation)
         given = self._given.setdefault((group, operation.stream), _Given())
         self._tries[group][identity] += 1
         if identity in self.handed[group]:
@@ -385,7 +404,7 @@ class Oracle:
         """An application acknowledged a message."""
         self._settled(group, consumer, message)
 
-    def failed(self, group: str, consumer: str, message: MessageId, tries: int = 1_000) -> None:
+    def failed(self, group: str, consumer: str, message: MessageId, tries: float = 1_000) -> None:
         """Handling a message raised. After so many `tries` it need not come again."""
         if self._tries[group][message] >= tries:
             return
@@ -428,7 +447,7 @@ class Oracle:
         self._buried[group].add(message)
         self._settled(group, consumer, message)
 
-    def spent(self, group: str, stream: Stream, epoch: int, seq: int, tries: int, together: int) -> None:
+    def spent(self, group: str, stream: Stream, epoch: int, seq: int, tries: float, together: int) -> None:
         """A group's journal says that a message went to the dead letters, not by the application's word: it must have
         been handed out `tries` times. Where a consumer ended between counting an attempt and making it, that counts;
         `together` messages at most are counted at a time."""
@@ -437,7 +456,7 @@ class Oracle:
             return
         if self._tries[group][message] < tries:
             self._short[group, stream] += 1
-            if self._short[group, stream] > together * len(self._ends[group]):
+            if tries == float("inf") or self._short[group, stream] > together * len(self._ends[group]):
                 self.violate(
                     "lost", f"{message} at {group}: given up after {self._tries[group][message]} attempts"
                 )
@@ -488,6 +507,24 @@ class Oracle:
             if by == consumer or not ended:
                 about = None if ended else (group, message)
                 self.violate("false_gap", f"{gap} at {group}: {message} was delivered", about)
+
+    def joined(self, group: str, stream: Stream, epoch: int, first: int, last: int, at: float) -> None:
+        """A group's journal says that these came before it joined (`last` 0: all of the epoch): with one inbox nothing
+        comes before that follows what the group had been given."""
+        given = self._given.get((group, stream))
+        before = [number for time, _, number in given.firsts if time < at] if given is not None else []
+        if not before or len(self.inboxes[group]) > 1:
+            return
+        for operation in self._streams.get(stream, ()):
+            message = operation.message
+            if (
+                message is not None
+                and operation.number > before[-1]
+                and message.epoch == epoch
+                and first <= message.seq <= (last or message.seq)
+                and self.owes(group, operation)
+            ):
+                self.violate("skipped", f"{message} at {group}: it follows what the group was given before")
 
     def told_of(
         self, consumer: str, stream: Stream, position: tuple[int, int], high_water: tuple[int, int]
@@ -592,6 +629,7 @@ class Oracle:
             for group in self.groups
             for operation in self.operations.values()
             if operation.groups is not None and group not in operation.groups and operation.message is not None
+            and self._is_new(group, operation)
         )  # fmt: skip
 
     def judge(self, held_for: Collection[str] = (), keeps: Collection[str] = ()) -> None:

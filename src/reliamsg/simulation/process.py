@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 
 from reliamsg.errors import ReliamsgError
 from reliamsg.simulation.disk import Crash, Drive, Image, Mishap
+from reliamsg.simulation.mqtt import SECOND
 from reliamsg.simulation.network import Path
+from reliamsg.simulation.settings import ClientSettings
 from reliamsg.simulation.transport import SimulatedTransports
+from reliamsg.transport.mqtt_inflow import HELD_BYTES
 
 if TYPE_CHECKING:
     from reliamsg.simulation.world import World
@@ -38,6 +41,9 @@ class Process:
     Whatever happens in it goes through :meth:`call`, so that it can end, or be stopped, between any two things.
     """
 
+    settings: ClientSettings
+    held_bytes = HELD_BYTES
+    """See :class:`~reliamsg.simulation.transport.Host`."""
     restored_by = ""
     """The fault that replaces its file by an older copy."""
 
@@ -99,9 +105,17 @@ class Process:
 
     # -- Host -----------------------------------------------------------------------------------------------
 
-    def path(self, site: str) -> Path:
+    def path(self, site: str, which: str = "") -> Path:
         """See :class:`~reliamsg.simulation.transport.Host`."""
-        return self.world.path(self.name, site)
+        return self.world.path(self.name, site, which)
+
+    def now(self) -> float:
+        """See :class:`~reliamsg.simulation.transport.Host`."""
+        return self.scheduler.now
+
+    def left_out(self) -> None:
+        """See :class:`~reliamsg.simulation.transport.Host`."""
+        self.note("does not take a message: too much waits")
 
     def uniform(self, low: float, high: float) -> float:
         """See :class:`~reliamsg.simulation.transport.Host`."""
@@ -183,7 +197,7 @@ class Process:
         self.faults.strikes("pause")
         self.paused = True
         for site in self.world.brokers:
-            for connection in self.path(site).connections:
+            for connection in (*self.path(site).connections, *self.path(site, SECOND).connections):
                 connection.site.starve_unless(lambda: self.paused)
         self.scheduler.after(seconds, self._go_on, self.life)
 
@@ -297,7 +311,8 @@ class Process:
         if self._at_once == MOST_AT_ONCE:
             self.world.oracle.violate("spins", f"{self.name} has been called {MOST_AT_ONCE:,} times in a row")
         if deadline is not None:
-            self.step_at(max(deadline, self.scheduler.now + THREAD_S))
+            pause = THREAD_S if self._at_once < MOST_AT_ONCE else SLOW_THREAD_S  # so that the run ends
+            self.step_at(max(deadline, self.scheduler.now + pause))
 
     # -- what subclasses do ---------------------------------------------------------------------------------
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reliamsg.errors import ConfigError, FatalError, ProducerFenced, ReliamsgError
+from reliamsg.errors import ConfigError, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.intake import MESSAGE_OVERHEAD
@@ -14,11 +15,12 @@ from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import Settings, make_settings
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.oracle import Operation
-from reliamsg.simulation.process import Process
+from reliamsg.simulation.process import THREAD_S, Process
 from reliamsg.simulation.settings import ClientSettings
 from reliamsg.store.journal import read_journal
 from reliamsg.store.outbox import Outbox
 from reliamsg.verify.renumbered import Renumbering
+from reliamsg.wakeup import Waiters
 
 if TYPE_CHECKING:
     from reliamsg.simulation.world import World
@@ -34,6 +36,32 @@ LATEST = 10
 """So many messages may be taken back."""
 BURSTS = (1, 1, 1, 2, 6, 20)
 """So many messages at a time."""
+
+
+class Room(Waiters):
+    """Where the application's thread waits for room. There are no threads here: it is told when to look again."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, told: Callable[[], object]) -> None:
+        super().__init__()
+        self._told = told
+
+    def wait(self, condition: Callable[[], bool], timeout: float | None) -> bool:
+        return condition()
+
+    def notify_all(self) -> None:
+        self._told()
+
+
+@dataclass(eq=False)
+class _Blocked:
+    """A message that the application waits with, in ``publish``."""
+
+    operation: Operation
+    publish: Callable[[], Receipt]
+    looks: int = 0
+    """So often it was told that there may be room, and did not look yet."""
 
 
 class ProducerProcess(Process):
@@ -69,6 +97,8 @@ class ProducerProcess(Process):
         self._looks = 0
         self._had: set[MessageId] = set()
         """What was stored when it ended."""
+        self._blocked: _Blocked | None = None
+        self._patience: float = settings["block_timeout"] if settings["when_full"] == "block" else 0.0
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""
@@ -93,6 +123,7 @@ class ProducerProcess(Process):
             self.engine = Engine(
                 self._outbox, self.settings.sites, self.named, self._checked_settings(), self.transports,
                 lambda: self.scheduler.now, self.wall_us, self.probe, self.wake, give_way=_nobody_waits,
+                room=Room(self._room),
             )  # fmt: skip
         except ReliamsgError as error:
             self._cannot_go_on(error)
@@ -133,6 +164,8 @@ class ProducerProcess(Process):
         self._unconfirmed.clear()
         self._durable.clear()
         self._had = self._stored() if self.may_lose_its_file else set()
+        if self._blocked is not None:
+            self._blocked.operation.outcome, self._blocked = "failed", None
         super().ended()
 
     def file_replaced(self, since: float) -> None:
@@ -174,7 +207,8 @@ class ProducerProcess(Process):
         count = min(self.left, chance.choice(BURSTS))
         for _ in range(count):
             if not self._publish_one():
-                self.after(LATER_S, self._publish)
+                if self._blocked is None:
+                    self.after(LATER_S, self._publish)
                 return
             if self.engine is not None and self._removing.random() < self.settings["remove"]:
                 self._remove_some(self.engine)
@@ -194,16 +228,30 @@ class ProducerProcess(Process):
         headers = {"account": "A"} if chance.random() < 0.2 else None
         operation = self.world.oracle.invoked(Stream(self.name, topic, 0), body)
         operation.groups = self._counted[topic]
-        try:
+
+        def publish() -> Receipt:
             if key is None and headers is None:
-                receipt = engine.intake.accept_one(topic, body, 0.0)
-            else:
-                size = len(body) + MESSAGE_OVERHEAD
-                receipt = engine.intake.accept(topic, [body], key, headers, size, 0.0)
+                return engine.intake.accept_one(topic, body, 0.0)
+            return engine.intake.accept(topic, [body], key, headers, len(body) + MESSAGE_OVERHEAD, 0.0)
+
+        blocked = _Blocked(operation, publish)
+        done = self._try_to_publish(blocked, waits=self._patience > 0)
+        if done is None:
+            self._blocked = blocked
+            self.after(self._patience, self._waited, blocked)
+        return done is True
+
+    def _try_to_publish(self, blocked: _Blocked, waits: bool) -> bool | None:
+        """Whether it is accepted; None while it can't be, and it is worth waiting."""
+        operation = blocked.operation
+        try:
+            receipt = blocked.publish()
         except FatalError:
             operation.outcome = "failed"
             return False
         except ReliamsgError as error:
+            if waits and isinstance(error, OutboxFull):
+                return None
             operation.outcome = "failed"
             self.note(f"can't publish: {type(error).__name__}")
             return False
@@ -211,6 +259,32 @@ class ProducerProcess(Process):
         self._waiting.append((operation, receipt))
         self._check_room()
         return True
+
+    def _room(self) -> None:
+        """There may be room for what is waited with."""
+        if self._blocked is not None:
+            self._blocked.looks += 1
+            self.after(self.uniform(0.0, THREAD_S), self._look_for_room, self._blocked)
+
+    def _look_for_room(self, blocked: _Blocked) -> None:
+        blocked.looks -= 1
+        if self._blocked is blocked and self._try_to_publish(blocked, waits=True) is not None:
+            self._go_on_publishing(0.0)
+
+    def _waited(self, blocked: _Blocked) -> None:
+        """It has waited as long as it was to."""
+        if self._blocked is not blocked:
+            return
+        if self._try_to_publish(blocked, waits=False):
+            if not blocked.looks:
+                self.world.oracle.violate("stalled", f"{self.name} waited for room, and was not told of it")
+            self._go_on_publishing(0.0)
+        else:
+            self._go_on_publishing(LATER_S)
+
+    def _go_on_publishing(self, after: float) -> None:
+        self._blocked = None
+        self.after(after, self._publish)
 
     def _remove_some(self, engine: Engine) -> None:
         """Take a few of the latest messages back."""

@@ -28,6 +28,8 @@ class Scenario:
     """Each group's first consumer."""
     standbys: Mapping[str, ClientSettings]
     """By group: its second consumer, with an inbox of its own."""
+    brokers: Mapping[str, ClientSettings]
+    """What the sites' brokers are like."""
     topics: tuple[str, ...] = ("orders",)
     created: bool = True
     """The groups' queues and sessions were made before anything was published."""
@@ -73,7 +75,7 @@ class Scenario:
 
     def drawn(self) -> Iterator[tuple[str, Any]]:
         """Settings and values, for each client and site."""
-        for settings in (*self.producers.values(), *self.consumers.values()):
+        for settings in (*self.producers.values(), *self.consumers.values(), *self.brokers.values()):
             yield from settings.drawn()
 
     def described(self) -> str:
@@ -88,7 +90,7 @@ class Scenario:
     def details(self) -> list[str]:
         """What each client is set to, in lines."""
         lines = []
-        for name, client in (*self.producers.items(), *self.consumers.items()):
+        for name, client in (*self.producers.items(), *self.consumers.items(), *self.brokers.items()):
             lines.append(f"{name}: " + ", ".join(f"{key}={value}" for key, value in client.values.items()))
             for site in client.sites:
                 shown = (f"{key}={value}" for key, value in site_settings(site).items() if key != "url")
@@ -115,9 +117,13 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
         return choose(seed, what, values)
 
     sites = tuple(
-        Site(f"dc{number}", f"{own(f'dc{number}/url', VALUES['Site.url'])}://simulated")
+        Site(
+            name, f"{own(f'{name}/url', VALUES['Site.url'])}://simulated",
+            queue_type=own(f"{name}/queue_type", VALUES["Site.queue_type"]),
+        )
         for number in range(1, own("sites", SITES) + 1)
-    )
+        for name in [f"dc{number}"]
+    )  # fmt: skip
     topics, producers = own("topics", TOPICS), own("producers", PRODUCERS)
     groups = own("groups", GROUPS)
     standbys = own("standby", VALUES["Consumer.standby"])
@@ -135,19 +141,24 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     frame = max(site.max_frame_bytes for client in sending.values() for site in client.sites)
     # To wait for a gap makes sense where every producer holds what is missing.
     waits = all(client["release"] == "consumed" for client in sending.values())
+    keeps = any(client["release"] == "consumed" for client in sending.values())
+    # What a producer counts a group for, and comes before the group's beginning, the checker takes for lost.
+    begins = [value for value in VALUES["Consumer.begin"] if not keeps or value == "earliest"]
     gaps = [value for value in VALUES["Consumer.on_gap"] if waits or value != "wait"]
 
     def reading(name: str, group: str) -> ClientSettings:
         fixed = {
             "standby": name != f"{group}-1", "reads_plain": plain, "on_gap": own(f"{group}/on_gap", gaps),
             "topics": own(f"{group}/topics", VALUES["Consumer.topics"]),
+            "begin": own(f"{group}/begin", begins),
         }  # fmt: skip
         return draw_client(seed, name, "Consumer", sites, fixed, frame)
 
     first = {group: reading(f"{group}-1", group) for group in groups}
     second = {group: reading(f"{group}-2", group) for group in groups if standbys}
+    brokers = {site.name: draw_client(seed, site.name, "Broker", (), {}, 0) for site in sites}
     return Scenario(
-        seed, messages, chosen, sites, sending, first, second, topics, own("created", CREATED), keys
+        seed, messages, chosen, sites, sending, first, second, brokers, topics, own("created", CREATED), keys
     )
 
 

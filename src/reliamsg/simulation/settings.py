@@ -29,6 +29,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Site.window_bytes": (1, KIB, 64 * KIB, 8 * MIB),
     "Site.prefetch": (2, 8, 64, 1_000),
     "Site.max_frame_bytes": (KIB, 2 * KIB, 64 * KIB, 16 * MIB),
+    "Site.queue_type": ("quorum", "classic"),
     "Site.mqtt_version": ("auto", "5", "3.1.1"),
     "Producer.groups": ("all", "all", "some"),
     "Producer.confirm": ("all", "all", "any", "all-active", "quorum"),
@@ -44,12 +45,16 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Producer.status_interval": (0.05, 1.0, 1.0, 5.0),
     "Producer.max_repair_bytes_per_second": (None, KIB, 64 * KIB, 64 * MIB),
     "Producer.keys": (False, False, False, False, True),
+    "Producer.when_full": ("raise", "block"),
+    "Producer.block_timeout": (0.05, 1.0, 30.0),
     "Producer.remove": (0.0, 0.0, 0.01, 0.05),
     "Producer.add_group": (0.0, 0.0, 0.02),
     "Consumer.topics": ("all", "all", "all", "one"),
+    "Consumer.begin": ("earliest", "earliest", "earliest", "latest"),
     "Consumer.gap_timeout": (2.0, 5.0, 10.0, 30.0),
     "Consumer.on_gap": ("accept", "skip", "wait", "hold", "hold"),
     "Consumer.max_deliveries": (1, 3, 50),
+    "Consumer.on_dead_letter": ("continue", "continue", "halt"),
     "Consumer.max_unacknowledged": (1, 10, 50, 1_000),
     "Consumer.max_inbox_bytes": (4 * KIB, 64 * KIB, 256 * MIB),
     "Consumer.max_streams": (1, 2, 8, 10_000),
@@ -59,14 +64,22 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Consumer.repair_timeout": (20.0, 60.0, 300.0),
     "Consumer.standby": (False,) * 7 + (True,),
     "Consumer.takeover_timeout": (8.0, 16.0, 30.0),
+    "Consumer.held_bytes": (2 * KIB, 32 * MIB),
     "Consumer.batch": (None, None, 1, 7, 64),
     "Consumer.handling_s": (0.0001, 0.002, 0.05),
     "Consumer.operator_s": (3.0, 3.0, 30.0),
+    "Broker.tells": ("always", "always", "wrongly", "never", "never"),
+    "Broker.inflight": (None, None, 20),
+    "Broker.refuses": ("closing", "closing", "answering"),
 }
-"""By class and parameter. Beyond those: how often a message is taken out (``remove``) and a group is named or no longer
-named (``add_group``) with each publish, how a handler is called (``batch``), how long it takes at most, and how many
-seconds pass at most before somebody looks (again) at a stream that a gap holds (``operator_s``). Each is drawn by dice
-of its own: one more changes none of the others."""
+"""By class and parameter, each drawn by dice of its own: one more changes none of the others.
+
+Beyond parameters there are: how often a message is taken out (``remove``) and a group is named or no longer named
+(``add_group``) with each publish, how a handler is called (``batch``), how long it takes at most, how many seconds pass
+at most before somebody looks (again) at a stream that a gap holds (``operator_s``), how many bytes a receiver of an
+MQTT site holds before it leaves out what is beyond its window (``held_bytes``), and what MQTT brokers are like: whether
+they say so where nobody subscribes (``tells``), what they send ahead of acknowledgements at most (``inflight``), and
+how they refuse control addresses (``refuses``)."""
 
 NOT_DRAWN: dict[str, str] = {
     "Site.name": "says which site it is",
@@ -74,12 +87,9 @@ NOT_DRAWN: dict[str, str] = {
     "Site.credentials": "a callable; logins are refused by a fault",
     "Site.declare": "the model's brokers have no topology that could be lacking",
     "Site.auth": "the model's brokers ask for no login",
-    "Site.queue_type": "the model's brokers know one type of queue",
     "Producer.producer_id": "a name",
     "Producer.sites": "drawn by their own settings",
     "Producer.outbox": "a path",
-    "Producer.when_full": "threads that wait for room are not simulated",
-    "Producer.block_timeout": "threads that wait for room are not simulated",
     "Producer.journal": "a path: journals are read from the files",
     "Producer.on_error": "a callable",
     "Producer.transports": "the simulated ones",
@@ -87,11 +97,9 @@ NOT_DRAWN: dict[str, str] = {
     "Consumer.group": "a name",
     "Consumer.sites": "drawn by their own settings",
     "Consumer.inbox": "a path",
-    "Consumer.begin": "with 'latest' nothing says what a group is owed but what happens to arrive first",
     "Consumer.on_late": "a callable",
     "Consumer.on_error": "a callable",
     "Consumer.keys": "those of the producers: who has others is refused",
-    "Consumer.on_dead_letter": "'halt' ends a client for good, by what its application did",
     "Consumer.unsequenced": "messages of ordinary clients have no identity that could be judged",
     "Consumer.journal": "a path: journals are read from the files",
     "Consumer.transports": "the simulated ones",
@@ -110,7 +118,7 @@ class ClientSettings:
     """One client's. Values are found by parameter: ``settings["max_bytes"]``."""
 
     role: str
-    """``Producer`` or ``Consumer``."""
+    """``Producer``, ``Consumer`` or ``Broker``."""
     values: Mapping[str, Any]
     sites: tuple[Site, ...]
 
@@ -129,7 +137,8 @@ class ClientSettings:
 def site_settings(site: Site) -> dict[str, Any]:
     """What was drawn of a site."""
     found = {"url": site.scheme} | {name: getattr(site, name) for name in (*PER_SITE, "max_frame_bytes")}
-    return found | ({"mqtt_version": site.mqtt_version} if site.protocol == "mqtt" else {})
+    own = "mqtt_version" if site.protocol == "mqtt" else "queue_type"
+    return found | {own: getattr(site, own)}
 
 
 def choose(seed: int, what: str, values: Sequence[Any]) -> Any:
@@ -165,5 +174,5 @@ def _site(seed: int, client: str, site: Site, plain: bool, least_frame: int) -> 
         version = "5"
     return Site(
         site.name, f"{site.scheme}://simulated", max_frame_bytes=max(own("max_frame_bytes"), least_frame),
-        mqtt_version=version if site.protocol == "mqtt" else "auto", **drawn,
+        mqtt_version=version if site.protocol == "mqtt" else "auto", queue_type=site.queue_type, **drawn,
     )  # fmt: skip

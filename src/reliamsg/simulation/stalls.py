@@ -29,6 +29,8 @@ SLACK_S = 30.0
 that an MQTT broker does not show are looked for every 15 s."""
 STATUS_S = 60.0
 """A producer with anything that a group has not settled says so this often at least."""
+QUARANTINED_S = 45.0
+"""So long after the last fault a control address may still be in quarantine: for 10 s first, then for 20 s."""
 MESSAGE_BYTES = 300
 """A message takes less, sent again."""
 
@@ -96,6 +98,8 @@ def group_bound(world: World, group: str) -> float:
     waits += 2 * max(settings["operator_s"] for settings in clients)
     if group in world.unheard:  # producers say that they hold what is missing, and do not send it
         waits += max(settings["repair_timeout"] for settings in clients)
+    if "address_refused" in world.faults.struck:
+        waits += QUARANTINED_S
     rates = [each["max_repair_bytes_per_second"] for each in scenario.producers.values()]
     slowest = min((rate for rate in rates if rate is not None), default=None)
     repairs = 0.0 if slowest is None else scenario.messages * MESSAGE_BYTES / slowest
@@ -109,9 +113,9 @@ def group_bound(world: World, group: str) -> float:
 def producer_bound(settings: ClientSettings) -> float:
     """So many seconds at most pass until a producer has sent something, and knows that."""
     confirms = max(site.confirm_timeout for site in settings.sites)
-    return float(settings["hello_timeout"] + settings["status_interval"] + 2 * confirms) + _connecting(
-        settings
-    )
+    waits = settings["block_timeout"] if settings["when_full"] == "block" else 0.0
+    told = settings["hello_timeout"] + settings["status_interval"]
+    return float(waits + told + 2 * confirms) + _connecting(settings)
 
 
 def _connecting(settings: ClientSettings) -> float:

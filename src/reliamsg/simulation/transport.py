@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
+
 from reliamsg.config import Site
-from reliamsg.simulation.broker import Broker, Reader, Session
+from reliamsg.simulation.broker import UNLIMITED, Broker, Reader, Session
+from reliamsg.simulation.mqtt import SECOND, Listening, Teller
 from reliamsg.simulation.network import Connection, Path
 from reliamsg.transport.base import (
     Binding,
@@ -25,6 +28,9 @@ from reliamsg.transport.base import (
     SenderTransport,
     Token,
 )
+from reliamsg.transport.mqtt_control import LOOK_AGAIN_SECONDS, MqttControl
+from reliamsg.transport.mqtt_inflow import Inflow, most_held
+from reliamsg.transport.mqtt_packets import AckLedger
 from reliamsg.wire.address import is_created
 
 __all__ = ["Host", "SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
@@ -34,7 +40,6 @@ HOLD_S = 3.0
 """At most so long a sender waits for what an MQTT broker shows of groups."""
 ASK_S = (1.0, 15.0, 60.0)
 """While a group is missing the broker is asked again after this, doubling, at most; and while none is."""
-UNLIMITED = 1 << 30
 THREAD_S = 0.0003
 """An I/O thread that is woken takes up to so long to run."""
 
@@ -44,8 +49,15 @@ class Host(Protocol):
 
     @property
     def name(self) -> str: ...
-    def path(self, site: str) -> Path:
-        """The network to a site."""
+    @property
+    def held_bytes(self) -> int:
+        """Messages beyond a receiver's window are taken while those that are held have fewer bytes than this."""
+
+    def path(self, site: str, which: str = "") -> Path:
+        """The network to a site; `which`: for which of several connections."""
+
+    def now(self) -> float:
+        """The time, in seconds."""
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
         """Run something in the process, now or when it goes on; not at all when it has ended."""
@@ -55,6 +67,9 @@ class Host(Protocol):
 
     def uniform(self, low: float, high: float) -> float:
         """A random number."""
+
+    def left_out(self) -> None:
+        """A message arrived, and was not taken."""
 
     def overhear(self, address: str, body: bytes) -> None:
         """A control frame came."""
@@ -80,6 +95,9 @@ class _Transport:
         """One whose handshake is not over."""
         self._path = host.path(site.name)
         self._addresses: tuple[str, ...] = ()
+        self._mqtt: _Mqtt | None = None
+        if site.protocol == "mqtt":
+            self._mqtt = _Mqtt(host, site, broker, client)
         self._closed = False
         self._attempts = 0
         self._failures = 0
@@ -93,20 +111,24 @@ class _Transport:
     def listen(self, addresses: Sequence[str]) -> None:
         self._addresses = tuple(addresses)
         session = self._session
-        if session is not None and self.connection is not None:
+        if self._mqtt is not None:
+            self._mqtt.listen(addresses)
+        elif session is not None and self.connection is not None:
             self.connection.site.send(setattr, session, "addresses", frozenset(addresses))
 
     def tell(self, address: str, body: bytes) -> bool:
         connection = self.connection
         if connection is None or len(body) > self.site.max_frame_bytes:
             return False
+        if self._mqtt is not None:
+            return self._mqtt.teller.tell(address, body)
         if not is_created(address):
             self._host.telling(address, body)
         connection.site.send(self.broker.tell, address, body)
         return True
 
     def refused_addresses(self) -> Sequence[str]:
-        return ()
+        return () if self._mqtt is None else self._mqtt.refused
 
     def reconnect(self, reason: str) -> None:
         if self.connection is not None:
@@ -114,6 +136,8 @@ class _Transport:
 
     def close(self, timeout: float) -> None:
         self._closed = True
+        if self._mqtt is not None:
+            self._mqtt.teller.close()
         self._stop_trying()
         if self.connection is not None:
             self.connection.client.close("closed")
@@ -131,6 +155,8 @@ class _Transport:
 
     def kill(self) -> None:
         """The process is gone: the site sees the connection break, and no event is called any more."""
+        if self._mqtt is not None:
+            self._mqtt.teller.end()
         self.close(0.0)
 
     # -- connecting -----------------------------------------------------------------------------------------
@@ -162,7 +188,8 @@ class _Transport:
         if refusal is not None:
             client.send(self._call, self._refused, refusal, attempt)
             return
-        session.addresses = frozenset(self._addresses)
+        if self._mqtt is None:
+            session.addresses = frozenset(self._addresses)
         session.hear = lambda address, body: self._call(self._heard, connection, address, body)
         self.broker.open(session)
         holder, existed = self._enter(session)
@@ -187,7 +214,9 @@ class _Transport:
         self.connection, self._session, self._trying = connection, session, None
         self._failures = 0
         connection.client.on_lost = lambda reason: self._call(self._lost, connection, reason)
-        if frozenset(self._addresses) != session.addresses:
+        if self._mqtt is not None:
+            self._mqtt.begin(connection, session)
+        elif frozenset(self._addresses) != session.addresses:
             self.listen(self._addresses)
         if not connection.client.alive:  # it was lost while the process was stopped, and nobody heard of that
             self._host.after(0.0, self._lost, connection, "connection lost")
@@ -223,11 +252,14 @@ class _Transport:
     def _drop(self, connection: Connection, reason: str) -> None:
         if self.connection is connection:
             connection.client.close(reason)
-            self._lost(connection, reason)
+            self._lost(connection, reason, broken=False)
 
-    def _lost(self, connection: Connection, reason: str) -> None:
+    def _lost(self, connection: Connection, reason: str, broken: bool = True) -> None:
+        """The connection is over; `broken` unless we ended it."""
         if self.connection is not connection or self._closed:
             return
+        if self._mqtt is not None:
+            self._mqtt.end(broken)
         self.connection = self._session = None
         self._attempts += 1  # the attempt that led to it is over, and can't time out any more
         self._events.disconnected(reason)
@@ -237,6 +269,70 @@ class _Transport:
         if self.connection is connection and address in self._addresses:
             self._host.overhear(address, body)
             self._events.heard(address, body)
+
+
+class _Mqtt:
+    """What a client of an MQTT site does with control frames, as
+    :class:`~reliamsg.transport.mqtt_session.MqttSession` does."""
+
+    def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
+        self.teller = Teller(host, site, broker, f"{client} {SECOND}")
+        self._host, self._broker = host, broker
+        self._control = MqttControl(site.name, self._attend_soon, _not_here, host.now)
+        self._line: Listening | None = None
+        self._telling = self._woken = self._looks = False
+
+    @property
+    def refused(self) -> Sequence[str]:
+        return sorted({*self.teller.refused, *self._control.refused})
+
+    def listen(self, addresses: Sequence[str]) -> None:
+        self._control.listen(addresses)
+
+    def begin(self, connection: Connection, session: Session) -> None:
+        """A connection stands."""
+        self._telling = False
+        self.teller.begin()
+        self._line = Listening(connection, session, self._broker, self._host, self._attend)
+        self._control.begin(self._line)
+        self._attend_soon()
+
+    def end(self, broken: bool) -> None:
+        """It is over; `broken` unless we ended it."""
+        self.teller.end()
+        line, self._line = self._line, None
+        if line is not None:
+            self._control.end(line, broken)
+
+    def _attend_soon(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._host.after(self._host.uniform(0.0, THREAD_S), self._awake)
+
+    def _awake(self) -> None:
+        self._woken = False
+        self._attend()
+
+    def _look(self) -> None:
+        self._looks = False
+        self._attend()
+
+    def _attend(self) -> None:
+        line = self._line
+        if line is None:
+            return
+        self._control.work(line)
+        # A client that hears itself would miss what it says before that.
+        if not self._telling and not line.listening_unanswered:
+            self._telling = True
+            self.teller.go()
+        if self._control.waits and not self._looks:
+            self._looks = True
+            self._host.after(LOOK_AGAIN_SECONDS, self._look)
+
+
+def _not_here(address: str, body: bytes) -> None:
+    """What is heard comes over the connection itself."""
 
 
 class SimulatedSender(_Transport):
@@ -375,11 +471,12 @@ class SimulatedReceiver(_Transport):
         super().__init__(host, site, broker, client, events)
         self._keys = tuple((b.topic, b.partition, b.group) for b in bindings)
         self._reader: Reader | None = None
+        self._held = AckLedger()
+        self._inflow = Inflow(most_held(site), self._held)
 
     @property
     def _window(self) -> int:
-        """How many deliveries the broker sends ahead. At an MQTT 3.1.1 site it can't be told, and the client reads all
-        that comes, since control frames come behind that over the same socket."""
+        """How many deliveries the broker is to send ahead at most. At an MQTT 3.1.1 site it can't be told."""
         if self.site.protocol == "mqtt" and self.site.mqtt_version == "3.1.1":
             return UNLIMITED
         return self.site.prefetch
@@ -389,7 +486,25 @@ class SimulatedReceiver(_Transport):
         if connection is None:
             return
         mine = [token[1] for token in tokens if isinstance(token, tuple) and token[0] is self._reader]
+        if self._mqtt is not None:
+            for number in mine:
+                self._held.acknowledge(number)
+            mine = self._held.release()
+            self._host.after(0.0, self._look_for_room, connection)
         connection.site.send(self.broker.acknowledge, self._reader, mine)
+
+    def _look_for_room(self, connection: Connection) -> None:
+        """MQTT: some of what was held is not any more."""
+        if self.connection is connection:
+            connection.client.read(self._reads)
+            if self._inflow.has_room_again:
+                self._drop(connection, "there is room again for messages that were not taken")
+
+    @property
+    def _reads(self) -> bool:
+        """MQTT: whether what comes over the connection is read. Control frames come behind messages: who stopped while
+        these can't be taken would not hear its own heartbeats, nor the repairs that what is held may wait for."""
+        return True
 
     def renew(self, topic: str, partition: int) -> None:
         """Queues of the model keep their bindings: there is nothing to renew."""
@@ -413,14 +528,34 @@ class SimulatedReceiver(_Transport):
     def _tell_connected(self, existed: bool) -> None:
         assert self._session is not None  # there is a connection
         self._reader = self._session.reader
+        self._held = AckLedger()
+        self._inflow = Inflow(most_held(self.site), self._held, self._host.held_bytes)
         self._events.connected(self._endpoint(), existed)
 
     def _tell_busy(self, holder: str) -> None:
         self._events.busy(holder)
 
     def _received(self, connection: Connection, deliveries: Sequence[Delivery]) -> None:
-        if self.connection is connection:
+        if self.connection is not connection:
+            return
+        if self._mqtt is not None:
+            deliveries = self._taken(deliveries)
+            connection.client.read(self._reads)
+        if deliveries:
             self._events.received(deliveries)
+
+    def _taken(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """MQTT: what is taken of what arrived, as :class:`~reliamsg.transport.mqtt_receiver.MqttReceiver` does it."""
+        found = []
+        for delivery in deliveries:
+            size = len(delivery.body)
+            if self._inflow.admits(size):
+                assert isinstance(delivery.token, tuple)  # the broker's
+                number = self._held.received(delivery.token[1], size)
+                found.append(msgspec.structs.replace(delivery, token=(self._reader, number)))
+            else:
+                self._host.left_out()
+        return found
 
     def _drained(self, connection: Connection) -> None:
         if self.connection is connection:

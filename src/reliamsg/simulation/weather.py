@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from reliamsg.simulation.attacker import Attacker
+from reliamsg.simulation.mqtt import SECOND
 
 if TYPE_CHECKING:
+    from reliamsg.config import Site
     from reliamsg.simulation.broker import Broker
+    from reliamsg.simulation.network import Path
     from reliamsg.simulation.world import World
 
 __all__ = ["Weather"]
@@ -18,6 +22,8 @@ EVERY_S = 0.25
 AWAY_S = (0.1, 8.0)
 SLOW_S = (2.0, 15.0)
 DAY_US = 86_400_000_000
+CUTS = {"cut": ("up", "down"), "cut_up": ("up",), "cut_down": ("down",), "cut_control": ("up", "down")}
+"""By fault, the directions in which nothing passes."""
 
 
 class Weather:
@@ -44,11 +50,11 @@ class Weather:
     def _look(self) -> None:
         if self.world.faults.over:
             return
-        for broker in self.world.brokers.values():
-            self._brokers(broker)
+        for site in self.world.sites:
+            self._brokers(self.world.brokers[site.name], site)
         for process in self.world.processes:
-            for site in self.world.brokers:
-                self._networks(process.name, site)
+            for name in self.world.brokers:
+                self._networks(process.name, name)
         self._clocks()
         self.attacker.look()
         self.world.scheduler.after(EVERY_S, self._look)
@@ -67,7 +73,7 @@ class Weather:
 
     # -- sites ----------------------------------------------------------------------------------------------
 
-    def _brokers(self, broker: Broker) -> None:
+    def _brokers(self, broker: Broker, site: Site) -> None:
         faults = self.world.faults.at(broker.name)
         if self.random.random() < 0.1 and broker.up:
             broker.remember()
@@ -87,6 +93,35 @@ class Weather:
             self._for_a_while(("blocked", broker.name), seconds, lambda: broker.block(None))
         if faults.bites("login_refused") and not broker.login_refused:
             self._refuse(broker)
+        quorum = site.queue_type == "quorum" and broker.protocol == "amqp"
+        if faults.bites("no_leader") and broker.up and quorum and ("led", broker.name) not in self._ends:
+            self._note(broker.name, "has queues that nobody leads")
+            faults.strikes("no_leader")
+            broker.lead(False)
+            seconds = faults.random("no_leader").uniform(*AWAY_S)
+            self._for_a_while(("led", broker.name), seconds, partial(broker.lead, True))
+        if faults.bites("over_send") and broker.protocol == "mqtt" and not broker.over_sends:
+            self._over_send(broker)
+        if faults.bites("address_refused") and broker.addresses and not broker.refused:
+            self._refuse_address(broker)
+
+    def _over_send(self, broker: Broker) -> None:
+        self._note(broker.name, "sends as much ahead as there is")
+        broker.over_sends = True
+        broker.feed()
+
+        def over() -> None:
+            broker.over_sends = False
+
+        seconds = self.world.faults.at(broker.name).random("over_send").uniform(*AWAY_S)
+        self._for_a_while(("over_send", broker.name), seconds, over)
+
+    def _refuse_address(self, broker: Broker) -> None:
+        chance = self.world.faults.at(broker.name).random("address_refused")
+        address = chance.choice(sorted(broker.addresses))
+        self._note(broker.name, f"lets nobody use {address}")
+        broker.refused.add(address)
+        self._for_a_while(("address", broker.name), chance.uniform(*AWAY_S), broker.refused.clear)
 
     def _down(self, broker: Broker, name: str) -> None:
         faults = self.world.faults.at(broker.name)
@@ -122,34 +157,39 @@ class Weather:
 
     def _networks(self, process: str, site: str) -> None:
         faults, path = self.world.faults.at(f"{process}/{site}"), self.world.path(process, site)
-        for name, directions in (("cut", ("up", "down")), ("cut_up", ("up",)), ("cut_down", ("down",))):
-            if not faults.bites(name) or any(path.cut.values()):
+        second = self.world.path(process, site, SECOND)
+        for name, directions in CUTS.items():
+            cut = (second,) if name == "cut_control" else (path, second)
+            if not faults.bites(name) or any(any(each.cut.values()) for each in cut):
+                continue
+            if name == "cut_control" and not second.connections:
                 continue
             self._note(process, f"is cut from {site} ({name})")
             faults.strikes(name)
-            for direction in directions:
-                path.set_cut(direction, True)
-
-            def heal(directions: tuple[str, ...] = directions) -> None:
-                for direction in directions:
-                    path.set_cut(direction, False)
-
-            seconds = faults.random(name).uniform(*AWAY_S)
-            self._for_a_while(("cut", process, site), seconds, heal)
-        if faults.bites("reset") and path.connections:
-            self._note(process, f"loses its connections to {site}")
-            faults.strikes("reset")
-            for connection in list(path.connections):
-                connection.reset("connection reset")
+            self._cut(cut, directions, True)
+            heal = partial(self._cut, cut, directions, False)
+            self._for_a_while((name, process, site), faults.random(name).uniform(*AWAY_S), heal)
+        for name, each in (("reset", path), ("reset_control", second)):
+            if faults.bites(name) and each.connections:
+                self._note(process, f"loses its connections to {site} ({name})")
+                faults.strikes(name)
+                for connection in list(each.connections):
+                    connection.reset("connection reset")
         if faults.bites("delay") and not path.delay:
-            path.delay = faults.random("delay").uniform(*SLOW_S)
+            path.delay = second.delay = faults.random("delay").uniform(*SLOW_S)
             self._note(process, f"is {path.delay:.1f} s away from {site}")
             faults.strikes("delay")
 
             def over() -> None:
-                path.delay = 0.0
+                path.delay = second.delay = 0.0
 
             self._for_a_while(("delay", process, site), faults.random("delay").uniform(*AWAY_S), over)
+
+    @staticmethod
+    def _cut(paths: Iterable[Path], directions: Iterable[str], cut: bool) -> None:
+        for path in paths:
+            for direction in directions:
+                path.set_cut(direction, cut)
 
     # -- clocks ---------------------------------------------------------------------------------------------
 

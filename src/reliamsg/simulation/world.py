@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path as FilePath
 
 from reliamsg.errors import (
+    DeadLetterHalt,
     GroupBusy,
     InboxIndeterminate,
     InboxWriteError,
@@ -18,7 +19,7 @@ from reliamsg.errors import (
     ReliamsgError,
 )
 from reliamsg.keys import KeyRing
-from reliamsg.simulation.broker import TELLS, Broker
+from reliamsg.simulation.broker import Broker
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.consuming import ConsumerProcess
 from reliamsg.simulation.disk import Drive
@@ -57,6 +58,7 @@ class World:
             self.scheduler, scenario.groups,
             {name: settings["gap_timeout"] for name, settings in scenario.consumers.items()},
             {name: scenario.needed(name) for name in scenario.producers},
+            {name for name, settings in scenario.groups.items() if settings["begin"] == "latest"},
         )  # fmt: skip
         self.history = History(self.scheduler, self.oracle, keep)
         self.sites = scenario.sites
@@ -74,12 +76,12 @@ class World:
         """The first that the product should never have raised."""
         self.keys = KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if scenario.keys else None
         self._directory = directory
-        self._paths: dict[tuple[str, str], Path] = {}
+        self._paths: dict[tuple[str, str, str], Path] = {}
         self.brokers = {
             site.name: Broker(
                 site.name, site.protocol, self.scheduler, self.faults.at(site.name), self.history,
                 random.Random(f"{scenario.seed}/broker/{site.name}"),
-                random.Random(f"{scenario.seed}/tells/{site.name}").choice(TELLS),
+                **scenario.brokers[site.name].values,
             )
             for site in scenario.sites
         }  # fmt: skip
@@ -108,12 +110,12 @@ class World:
         """All of them."""
         return [*self.producers, *self.consumers]
 
-    def path(self, process: str, site: str) -> Path:
-        """The network between a process and a site."""
-        found = self._paths.get((process, site))
+    def path(self, process: str, site: str, which: str = "") -> Path:
+        """The network between a process and a site, or (`which`) the part of it that its second connection takes."""
+        found = self._paths.get((process, site, which))
         if found is None:
-            chance = random.Random(f"{self.scenario.seed}/path/{process}/{site}")
-            found = self._paths[process, site] = Path(self.scheduler, chance)
+            chance = random.Random(f"{self.scenario.seed}/path/{process}/{site}/{which}")
+            found = self._paths[process, site, which] = Path(self.scheduler, chance)
         return found
 
     def wall_us(self) -> int:
@@ -131,6 +133,12 @@ class World:
             (InboxWriteError, lambda: "disk_full" in self.faults.struck),
             (GroupBusy, lambda: True),
             (ProducerFenced, lambda: self.restored),
+            (
+                DeadLetterHalt,
+                lambda: (
+                    process.settings["on_dead_letter"] == "halt" and "handler_failed" in self.faults.struck
+                ),
+            ),
             (QuarantineFull, lambda: True),  # whether that was so is judged with what it stalls
         ]
         if not any(isinstance(error, kind) and holds() for kind, holds in reasons):

@@ -68,6 +68,11 @@ class MqttControl:
         """Addresses that the site does not let us listen at, sorted. Any thread."""
         return self._suspects.refused
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are addresses that are not listened at, to be tried when they may be."""
+        return not self._wanted <= self._listening
+
     def listen(self, addresses: Sequence[str]) -> None:
         """See :class:`~reliamsg.transport.base.ControlTransport`. Any thread."""
         self._addresses = tuple(dict.fromkeys(addresses))
