@@ -263,6 +263,22 @@ def test_one_that_nobody_contradicts_nor_repeats_is_forgotten(epoch: int) -> Non
     assert (gate.above, gate.fenced_by) == (0, None)
 
 
+def test_a_claim_that_outlasts_the_timeout_is_waited_for_without_being_looked_at_all_the_time() -> None:
+    gate = fence()
+    gate.connected(0.0)
+    assert gate.hello_due(0.0)
+    gate.heard("billing", ORDERS, (100 + FAR_MS + 1, 5), CHAIN, 0.9)
+    now, looked = 0.9, 0
+    while gate.verdict(now) is Verdict.WAIT:
+        gate.hello_due(now)
+        at = gate.deadline(now)
+        assert at is not None
+        assert at > now
+        now, looked = at, looked + 1
+    assert 1.9 <= now < 2.0
+    assert looked < 10
+
+
 def test_a_far_epoch_that_a_group_says_again_is_moved_above() -> None:
     gate = fence(["billing"])
     gate.connected(0.0)

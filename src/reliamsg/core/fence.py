@@ -239,7 +239,8 @@ class Fence:
     def deadline(self, now: float) -> float | None:
         """When :meth:`verdict` or :meth:`hello_due` will have something new, if nothing else happens."""
         times = [self._hello_at] if self._hello_at is not None else []
-        if self._waiting(now) and self._until is not None:
+        # Once that is over, only claims are waited for.
+        if self._waiting(now) and self._until is not None and self._until > now:
             times.append(self._until)
         times += [claim.until for claim in self._claims.values()]
         return min(times, default=None)

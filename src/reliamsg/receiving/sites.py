@@ -43,6 +43,8 @@ MAX_LATE_BYTES = 64 * 1024 * 1024
 
 TRY_AGAIN_S = 30.0
 """What could not be taken in from the quarantine, though there was room for its stream, gives way to others so long."""
+NO_ROOM_S = 0.05
+"""The same of what a gap had held, and finds no room: that may be there as soon as the application goes on."""
 LOG_EVERY_S = 1.0
 """Rejected deliveries of one kind are logged at most so often, with their number."""
 
@@ -409,7 +411,7 @@ class SiteReceiver:
             shared.absent.wait(row.stream, None, lambda room: self._replay_loaded(row, frame, room))
             return True
         if row.reason == HELD and not shared.has_room_to_go_on(row.stream, frame):
-            shared.quarantine.held[row.stream] = now
+            shared.quarantine.held[row.stream] = now + NO_ROOM_S
             return False
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
