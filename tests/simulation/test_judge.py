@@ -311,7 +311,7 @@ def test_only_what_was_stored_in_no_copy_went_with_an_outbox(judged: Judged) -> 
     judged.later(1.0)
     later = judged.publish(4)
     assert [judged.oracle.went(each) for each in (copied, lost, unseen, later)] == [False, True, True, False]
-    judged.oracle.disk_replaced("p1", judged.scheduler.now - 0.5, set())
+    judged.oracle.disk_replaced("p1", judged.scheduler.now - 1.5, set())
     judged.oracle.judge()
     assert [violation.about for violation in judged.oracle.violations] == [("g1", copied), ("g1", later)]
 
