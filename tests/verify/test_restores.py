@@ -140,6 +140,24 @@ def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
     assert found_in(h) == {("phantom", E1, 21, 30)}
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_status_of_an_opening_that_left_no_journal_shows_a_cut_before_it(closed: bool) -> None:
+    """What it published is unknown, and so is what the opening before it had done since the copy was made."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    if closed:
+        _closed(h)
+    h.groups["g"][1].insert(
+        1, Entry("heard", Stream("A", ""), E1 + 5, 0xB1, detail={"lsn": 2, "epoch": E1 + 5})
+    )
+    assert found_in(h) == {("phantom", E1, 21, 30) if closed else UNPROVEN}
+    place = (S, E1 + 6, 0xB2, 1, 2)
+    add_after("g", "delivered", E1, 21, Entry("delivered", *place, group="g", digest=digest_of(S, E1 + 6, 1, 2)),
+              Entry("acknowledged", *place, group="g"))(h)  # fmt: skip
+    assert ("unproven", E1 + 6, 1, 2) in found_in(h), "of a later opening that left no journal either"
+
+
 def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
     """It published nothing since, so that no group met another history."""
     h = history()

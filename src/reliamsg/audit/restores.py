@@ -3,9 +3,10 @@
 The copy went on from what it knew, and nothing in its own journal shows that there was more. But groups had been given
 some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
 has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
-its journal was committed, which can be further than it is now. A ``surpassed`` row is the producer's own: a group told
-that it was further than the outbox ever was. Both are about a stream, and the copy may have been opened before without
-publishing anything to it: so the part may be lacking anywhere behind the opening that published to it last.
+its journal was committed, which can be further than it is now: what is lacking goes on to the next opening that the
+journal has. A ``surpassed`` row is the producer's own: a group told that it was further than the outbox ever was. That
+and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
+the part may be lacking anywhere behind the opening that published to it last.
 """
 
 from __future__ import annotations
@@ -73,18 +74,26 @@ def cuts(rows: DataFrame) -> DataFrame:
         .select(
             F.col("producer").alias("client"),
             F.col("incarnation").alias("other"),
-            F.col("written_epoch").alias("low"),
+            F.col("written_epoch").alias("at"),
             F.get_json_object("detail", "$.lsn").try_cast("long").alias("told"),
         )
         .join(F.broadcast(known), ["client", "other"], how="left")
         .where(F.col("told") > F.coalesce("has", F.lit(0)))
-        .select(
-            F.col("client").alias("producer"), "low", F.lit(True).alias("goes_on"), F.col("low").alias("high")
-        )
+        .select("client", "other", "at", F.col("has").isNotNull().alias("known"))
+        .distinct()
     )
+    ends = boots.select(
+        *_BOOT,
+        "incarnation",
+        "began",
+        F.max("end").over(along.rowsBetween(Window.unboundedPreceding, 0)).alias("low"),
+        (~F.col("closed")).alias("goes_on"),
+        F.lead("began").over(along).alias("next"),
+    )
+    behind = _behind(heard, ends)
     return (
         between.unionByName(fenced)
-        .unionByName(heard)
+        .unionByName(behind)
         .groupBy("producer")
         .agg(F.collect_set(F.struct("low", "goes_on", "high")).alias("cuts"))
     )
@@ -127,6 +136,31 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
             "goes_on",
             F.when(last, F.col("met")).otherwise(F.col("began")).alias("high"),
         )
+    )
+
+
+def _behind(heard: DataFrame, openings: DataFrame) -> DataFrame:
+    """The cuts behind openings that told of more than a chain has of them; or, where no chain has the opening, from the
+    one before it on. They reach up to the next opening that the chain has."""
+    own = F.col("incarnation") == F.col("other")
+    taken = F.when(F.col("known"), own).otherwise(F.col("began") < F.col("at"))
+    last = F.max_by(F.struct("low", "goes_on", "next"), F.when(taken, F.col("boot_lsn")))
+    first = F.min_by("began", "boot_lsn")
+    return (
+        openings.join(F.broadcast(heard), ["client"], how="inner")
+        .groupBy(*_CHAIN, "other", "at", "known")
+        .agg(last.alias("last"), first.alias("first"))
+        .where(~F.col("known") | F.col("last").isNotNull())
+        .select(
+            F.col("client").alias("producer"),
+            F.coalesce("last.low", F.lit(0)).alias("low"),
+            F.col("known") | F.coalesce("last.goes_on", F.lit(False)),
+            F.greatest(
+                F.when(F.col("known"), F.col("last.low")).otherwise(F.col("at") + 1),
+                F.when(F.col("last").isNull(), F.col("first")).otherwise(F.col("last.next")),
+            ).alias("high"),
+        )
+        .toDF("producer", "low", "goes_on", "high")
     )
 
 

@@ -3,9 +3,10 @@
 The copy went on from what it knew, and nothing in its own journal shows that there was more. But groups had been given
 some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
 has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
-its journal was committed, which can be further than it is now. A ``surpassed`` row is the producer's own: a group told
-that it was further than the outbox ever was. Both are about a stream, and the copy may have been opened before without
-publishing anything to it: so the part may be lacking anywhere behind the opening that published to it last.
+its journal was committed, which can be further than it is now: what is lacking goes on to the next opening that the
+journal has. A ``surpassed`` row is the producer's own: a group told that it was further than the outbox ever was. That
+and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
+the part may be lacking anywhere behind the opening that published to it last.
 """
 
 from __future__ import annotations
@@ -55,12 +56,18 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
         for boot in chain.boots if chain.role == "producer" else ():
             opening = chain.client, boot.rows[0].incarnation
             known[opening] = max(boot.rows[-1].lsn, known.get(opening, 0))
-    found = _heard_of(chains, known)
+    heard = _heard_of(chains, known)
+    found: dict[str, set[Cut]] = {}
     for chain in chains:
         if chain.role != "producer":
             continue
         own = found.setdefault(chain.client, set())
         own.update(_between(chain, met))
+        for incarnation, epoch in heard.get(chain.client, ()):
+            if (chain.client, incarnation) not in known or any(
+                boot.rows[0].incarnation == incarnation for boot in chain.boots
+            ):
+                own.add(_behind(chain, incarnation, epoch))
         for row in chain.rows:
             other = _fenced_by(row)
             if other is not None and (chain.client, other[1]) not in known:
@@ -87,14 +94,28 @@ def _between(chain: Chain, met: dict[tuple[str, int], set[tuple[Stream, int]]]) 
         low, goes_on = max(low, _end(boot)), not boot.closed
 
 
-def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[str, set[Cut]]:
-    """Openings whose statuses told of more than their journals have. `known`: of each, its last row."""
-    found: dict[str, set[Cut]] = {}
+def _behind(chain: Chain, incarnation: int, epoch: int) -> Cut:
+    """The cut behind an opening that told of more than the chain has of it; or, where the chain lacks it altogether,
+    from the opening before it on. It reaches up to the next opening that the chain has."""
+    openings = [(boot.rows[0].incarnation, boot.rows[0].epoch) for boot in chain.boots]
+    of_it = [number for number, (name, _) in enumerate(openings) if name == incarnation]
+    before = of_it or [number for number, (_, began) in enumerate(openings) if began < epoch]
+    last = max(before, default=-1)
+    low = max((_end(boot) for boot in chain.boots[: last + 1]), default=0)
+    goes_on = bool(of_it) or (last >= 0 and not chain.boots[last].closed)
+    begins = [began for _, began in openings[last + 1 : last + 2]]
+    return Cut(low, goes_on, max([low if of_it else epoch + 1, *begins]))
+
+
+def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[str, set[tuple[int, int]]]:
+    """By producer, incarnations and epochs of openings whose statuses told of more than their journals have. `known`:
+    of each opening, its last row."""
+    found: dict[str, set[tuple[int, int]]] = {}
     for chain in chains:
         for row in chain.rows if chain.role == "group" else ():
             told = (row.detail or {}).get("lsn") if row.kind == "heard" and row.incarnation else None
             if isinstance(told, int) and told > known.get((row.producer, row.incarnation), 0):
-                found.setdefault(row.producer, set()).add(Cut(row.epoch, True, row.epoch))
+                found.setdefault(row.producer, set()).add((row.incarnation, row.epoch))
     return found
 
 
