@@ -215,6 +215,10 @@ class Oracle:
         """Whether a message went with an outbox's disk."""
         return message in self._went
 
+    def gave_what_went(self) -> bool:
+        """Whether some group was given what went with an outbox's disk."""
+        return any(not self._went.isdisjoint(handed) for handed in self.handed.values())
+
     def is_owed(self, group: str, gap: Gap) -> bool:
         """Whether anything in a gap is still to be given to a group, as far as is known."""
         return any(
