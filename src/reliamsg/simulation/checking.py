@@ -18,38 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["compare"]
 
-FORKED = frozenset({"not_redelivered", "out_of_order"})
-"""Findings about an epoch that a group left because its producer's outbox was replaced by a copy, or lost what was in
-it: the group does not wait for what it was given last, had not acknowledged, and only a broker still has; and what
-comes too late for that epoch is declared though the application may not have been given all before it. Whether it was
-given that in order, the judge knows."""
-
 
 def compare(world: World, directory: Path) -> None:
     """Check the journals that a run has left, and report where the checker sees what the judge does not."""
     oracle = world.oracle
     report = check_directory(directory, Expect())
     for finding in report.findings:
-        if finding.kind in FORKED and _is_forked(report.findings, finding):
-            continue
         if finding.kind == "lost" and any(excuse(world, finding) for excuse in DOCUMENTED):
             continue
         wrong = finding.severity == "violated" or finding.kind == "lost"
         if wrong or (finding.kind in UNKNOWN and not UNKNOWN[finding.kind](world, finding)):
             oracle.violate("checker", f"{finding.kind}: {finding}")
     _look_for_unsaid(world, report.findings)
-
-
-def _is_forked(findings: list[Finding], finding: Finding) -> bool:
-    """Whether the group met a later epoch that does not know how this one ended."""
-    assert finding.epoch is not None  # it is about messages
-    return any(
-        other.kind == "fork"
-        and (other.stream, other.group) == (finding.stream, finding.group)
-        and other.epoch is not None
-        and other.epoch > finding.epoch
-        for other in findings
-    )
 
 
 def _joined_blindly(world: World, finding: Finding) -> bool:
