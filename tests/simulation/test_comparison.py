@@ -81,3 +81,14 @@ def test_what_is_unknown_is_what_the_judge_saw_go(tmp_path: Path, blind: Report,
     )
     checking.compare(world, tmp_path)
     assert [text.partition(":")[0] for text in texts(world) if "says nothing" not in text] == [kind]
+
+
+@pytest.mark.parametrize("kind", ["out_of_order", "not_redelivered"])
+def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: Report, kind: str) -> None:
+    """A group that goes on with another history of its producer owes it no less."""
+    world = finished(1, tmp_path)
+    group, stream = world.oracle.groups[0], Stream("p1", "orders")
+    found = Finding(kind, "made up", stream, group, epoch=1, first=3, last=4)
+    blind.findings += [found, Finding("fork", "made up", stream, group, epoch=2)]
+    checking.compare(world, tmp_path)
+    assert f"{kind}: {found}" in texts(world)

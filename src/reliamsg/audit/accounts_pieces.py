@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from reliamsg.audit import groups, producers, restores
 from reliamsg.audit.consumption import held
+from reliamsg.audit.membership import left
 from reliamsg.audit.ranges import EPOCH, LAST, STREAM, coverage, merged
 from reliamsg.audit.schema import union
 
@@ -169,8 +170,8 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
         F.lit("said_removed").alias("tag"),
         nowhere,
     )
-    # So is where an inbox was told that its group's work began and ended that it had not done.
-    unseen = groups.behind(rows).select(
+    # So is where somebody was told that a group's work began and ended that this inbox may not have done.
+    unseen = _told(rows).select(
         "grp", *STREAM, F.explode(F.array("low", "high")).alias("place"), F.lit(_CUT).alias("tag"), nowhere
     )
     edges = unseen.select(
@@ -187,10 +188,13 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
 
 
 def _behind(rows: DataFrame) -> DataFrame:
-    """_OF_STREAM, `unseen`: the ranges of :func:`groups.behind`."""
-    return (
-        groups.behind(rows).groupBy(*_OF_STREAM).agg(F.collect_set(F.struct("low", "high")).alias("unseen"))
-    )
+    """_OF_STREAM, `unseen`: the ranges of :func:`_told`."""
+    return _told(rows).groupBy(*_OF_STREAM).agg(F.collect_set(F.struct("low", "high")).alias("unseen"))
+
+
+def _told(rows: DataFrame) -> DataFrame:
+    """What an inbox, or a producer, was told to be settled: _OF_STREAM, `low`, `high`."""
+    return groups.behind(rows).unionByName(left(rows))
 
 
 def _end() -> Column:

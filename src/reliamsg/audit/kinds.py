@@ -56,7 +56,10 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "never_joined": ("unknown", "a group reads the topic and never saw this stream"),
     "unproven": ("unknown", "delivered, or said to be removed, and its producer's journal lacks a part"),
     "unproven_gap": ("unknown", "declared as a gap, and its producer's journal lacks a part"),
-    "settled_unseen": ("unknown", "settled, its group was told, by an inbox whose journal lacks it"),
+    "settled_unseen": (
+        "unknown",
+        "settled, its group or producer was told, by an inbox whose journal lacks it",
+    ),
     "duplicate_apart": ("unknown", "delivered by two inboxes of the group without being flagged"),
     "unverified": ("unknown", "no digest sum tells whether the content is what was published"),
     "missing": ("unknown", "evidence is missing"),

@@ -10,7 +10,7 @@ from reliamsg.audit.ranges import EPOCH, LAST, STREAM, coverage, tagged
 from reliamsg.audit.renumbered import moved
 from reliamsg.audit.schema import union
 
-__all__ = ["counted", "named"]
+__all__ = ["counted", "left", "named"]
 
 _CHAIN = ("client", "chain")
 _BOOT = (*_CHAIN, "boot_lsn")
@@ -55,6 +55,26 @@ def named(rows: DataFrame) -> DataFrame:
         .select("topic", F.when(F.col("is_named"), F.col("grp")).alias("grp"))
     )
     return groups.unionByName(by_boot.select("topic", F.lit(None).cast("string").alias("grp"))).distinct()
+
+
+def left(rows: DataFrame) -> DataFrame:
+    """From where to before where groups had said that everything is settled when their producers stopped counting them,
+    and so forgot it: `grp`, STREAM, `low`, `high`, both `epoch` and `number`."""
+    at, since = F.col("at"), F.struct(F.col("written_epoch").alias("epoch"), F.col("first").alias("number"))
+    return (
+        rows.where((F.col("role") == "producer") & (F.col("kind") == "group_removed"))
+        .withColumn("at", _position())
+        .where(at != since)
+        .select(
+            "grp",
+            *STREAM,
+            F.struct(moved(F.col("written_epoch")).alias("epoch"), F.col("first").alias("number")).alias(
+                "low"
+            ),
+            F.struct(moved(at["epoch"]).alias("epoch"), at["number"].alias("number")).alias("high"),
+        )
+        .distinct()
+    )
 
 
 def counted(rows: DataFrame) -> DataFrame:

@@ -16,12 +16,10 @@ from reliamsg.store.journal import ORDERED, JournalRow
 from reliamsg.verify.journals import Boot, Chain
 from reliamsg.verify.producers import key_of, stream_of
 from reliamsg.verify.report import KINDS, Finding
-from reliamsg.verify.spans import ENDLESS, Key, SpanMap, Spans
+from reliamsg.verify.spans import ENDLESS, Key, Position, SpanMap, Spans, in_epoch
 
 __all__ = ["GroupFacts", "Proof", "gather_group"]
 
-Position = tuple[int, int]
-"""Epoch and sequence number."""
 _REPAIR = "repair"
 """The reason in rows of what did not come out of a queue."""
 _STRAYS = frozenset({"late", "before_join", "declared", "quarantined", "let_go"})
@@ -96,13 +94,7 @@ class GroupFacts:
 
     def settled_unseen(self, key: Key) -> Spans:
         """What of a stream's epoch an inbox was told to be settled, and had not settled itself."""
-        stream, epoch = key
-        found = Spans()
-        for low, high in self.behind.get(stream, ()):
-            if low[0] <= epoch <= high[0]:
-                first = max(low[1], 1) if epoch == low[0] else 1
-                found.add(first, high[1] - 1 if epoch == high[0] else ENDLESS)
-        return found
+        return in_epoch(self.behind.get(key[0], ()), key[1])
 
 
 def gather_group(

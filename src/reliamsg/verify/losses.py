@@ -147,11 +147,15 @@ class _Ledger:
         self._put("undelivered", key, open_end)
         self._excuse(key, open_end)
         certain_loss = open_end.lacking(first, last)
-        unseen = certain_loss & self.group.settled_unseen(key)
+        unseen = certain_loss & self._settled_unseen(key, self.producers[stream.producer])
         self._put("settled_unseen", key, unseen)
         self._excuse(key, unseen)
         for piece in certain_loss - unseen:
             self._lost(key, *piece, tail)
+
+    def _settled_unseen(self, key: Key, producer: ProducerFacts) -> Spans:
+        """What one of the group's inboxes, or its producer, was told to be settled."""
+        return self.group.settled_unseen(key) | producer.settled_unseen(self.group.group, key)
 
     def _lost(self, key: Key, first: int, last: int, tail: bool) -> None:
         stream, epoch = key
@@ -197,7 +201,7 @@ class _Ledger:
                 if key not in contested:
                     claimed = spans & _accounted(producer, key)
                     settled = group.acknowledged[key] | group.dead[key] | group.declared_in(key)
-                    settled = settled | group.before_join[key] | group.settled_unseen(key)
+                    settled = settled | group.before_join[key] | self._settled_unseen(key, producer)
                     if key[0] in group.joined:
                         settled = settled | self._before(key)
                     self._put("consumed_unsettled", key, claimed - settled)

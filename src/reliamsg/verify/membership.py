@@ -8,12 +8,10 @@ from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Boot
 from reliamsg.verify.renumbered import Renumbering
-from reliamsg.verify.spans import ENDLESS, SpanMap, Spans
+from reliamsg.verify.spans import ENDLESS, Position, SpanMap, Spans
 
 __all__ = ["Membership", "names"]
 
-Position = tuple[int, int]
-"""Epoch and sequence number."""
 _FOREVER: Position = (ENDLESS, 0)
 
 
@@ -31,6 +29,8 @@ class Membership:
         self._boot: dict[str, set[str]] = {}
         self._by_boot: dict[str, SpanMap] = {}
         self._changes: dict[tuple[Stream, str], list[tuple[int, bool, Position]]] = {}
+        self.left: dict[str, dict[Stream, list[tuple[Position, Position]]]] = {}
+        """By group that was removed: from where to before where it had said that everything is settled."""
 
     def begin(self, boot: Boot) -> None:
         """The next boot begins."""
@@ -60,8 +60,14 @@ class Membership:
             self.named[row.topic, row.group] = True
         elif at == since:
             self.named[row.topic, row.group] = False
-        moved = (self._now.epoch(stream, at[0], row.lsn), at[1])
+        moved = self._moved(stream, at, row.lsn)
         self._changes.setdefault((stream, row.group), []).append((row.lsn, added, moved))
+        if at != since:
+            spans = self.left.setdefault(row.group, {}).setdefault(stream, [])
+            spans.append((self._moved(stream, since, row.lsn), moved))
+
+    def _moved(self, stream: Stream, at: Position, lsn: int) -> Position:
+        return self._now.epoch(stream, at[0], lsn), at[1]
 
     def judge(self, enqueued: SpanMap) -> tuple[dict[str, SpanMap], dict[str, SpanMap]]:
         """For each group, what of all that the chain enqueued it counts for, and what it was excused from."""

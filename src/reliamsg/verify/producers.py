@@ -12,7 +12,7 @@ from reliamsg.verify.journals import Boot, Chain
 from reliamsg.verify.membership import Membership, names
 from reliamsg.verify.renumbered import Renumbering
 from reliamsg.verify.report import KINDS, Finding
-from reliamsg.verify.spans import Key, SpanMap
+from reliamsg.verify.spans import Key, Position, SpanMap, Spans, in_epoch
 
 __all__ = ["Confirms", "ProducerFacts", "gather_producer", "key_of", "stream_of"]
 
@@ -70,12 +70,19 @@ class ProducerFacts:
     """For each group, what was enqueued when some journal said that it did not count any more."""
     consumed: dict[str, SpanMap] = field(default_factory=dict)
     """For each group, what the producer was told that it is done with."""
+    left: dict[str, dict[Stream, list[tuple[Position, Position]]]] = field(default_factory=dict)
+    """By group that it stopped counting: from where to before where the group had said that everything is settled. The
+    producer forgets that, and can't tell it to an inbox that is put back from a backup."""
     held: SpanMap = field(default_factory=SpanMap)
     """What an outbox that keeps messages until they are consumed has not let go of."""
     groups: dict[str, set[str]] = field(default_factory=dict)
     """For each topic, the groups that are named, or were and have got something."""
     contested: set[Key] = field(default_factory=set)
     """Where a sequence number was used twice: contents can't be compared there."""
+
+    def settled_unseen(self, group: str, key: Key) -> Spans:
+        """What of a stream's epoch a group had said to be settled before the producer stopped counting it."""
+        return in_epoch(self.left.get(group, {}).get(key[0], ()), key[1])
 
     def epoch_now(self, stream: Stream, epoch: int, seq: int) -> int:
         """The epoch that a message has, which was told to have this one when it was published."""
@@ -235,6 +242,9 @@ class _Reader:
         for (topic, group), named in self.membership.named.items():
             facts.groups.setdefault(topic, set()).update([group] if named else ())
         counted, excused = self.membership.judge(self.enqueued)
+        for group, streams in self.membership.left.items():
+            for stream, ranges in streams.items():
+                facts.left.setdefault(group, {}).setdefault(stream, []).extend(ranges)
         for group, spans in excused.items():
             facts.excused.setdefault(group, SpanMap()).merge(spans)
         for group, spans in counted.items():

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from reliamsg.message import Stream
 
-__all__ = ["ENDLESS", "Key", "SpanMap", "Spans", "total"]
+__all__ = ["ENDLESS", "Key", "Position", "SpanMap", "Spans", "in_epoch", "total"]
 
 ENDLESS = 2**63
 """Beyond every sequence number: the end of a range whose extent nobody knows."""
+
+Position = tuple[int, int]
+"""Epoch and sequence number."""
 
 Key = tuple[Stream, int]
 """A stream and one of its epochs: within it, sequence numbers count from 1."""
@@ -160,3 +163,13 @@ class SpanMap(dict[Key, Spans]):
 def total(spans: Iterable[Spans]) -> int:
     """How many numbers are in all of `spans` together."""
     return sum(each.count for each in spans)
+
+
+def in_epoch(ranges: Iterable[tuple[Position, Position]], epoch: int) -> Spans:
+    """What of an epoch lies in ranges of a stream, each from one position to before another."""
+    found = Spans()
+    for low, high in ranges:
+        if low[0] <= epoch <= high[0]:
+            first = max(low[1], 1) if epoch == low[0] else 1
+            found.add(first, high[1] - 1 if epoch == high[0] else ENDLESS)
+    return found
