@@ -173,13 +173,15 @@ def _added(begun: int) -> list[Chain]:
     return [producer(boot), group([reading(), *joined, *taken(E1, begun, 10)])]
 
 
-def _dropped(again_at: int = 0) -> list[Chain]:
-    """The group is removed when it has five of ten, and perhaps added again."""
+def _dropped(again_at: int = 0, journalled: int = 5) -> list[Chain]:
+    """The group is removed when it has five of ten, and perhaps added again. `journalled`: how many of the five the
+    journal of an inbox that was put back from a backup tells of."""
     gone = Entry("group_removed", S, E1, 0, 1, 1, group="g", detail={"position": [E1, 6]})
     boot = [opened(E1), entered(E1), *published(E1, 1, 10), gone]
     if again_at:
         boot.append(Entry("group_added", S, E1, 0, again_at, again_at, group="g"))
-    return [producer([*boot, *published(E1, 11, 12)]), group([reading(), *taken(E1, 1, 5)])]
+    told = entry("consumed", E1, 1, 5, group="g")
+    return [producer([*boot, told, *published(E1, 11, 12)]), group([reading(), *taken(E1, 1, journalled)])]
 
 
 def _never_came(position: int) -> list[Chain]:
@@ -271,6 +273,12 @@ SCENARIOS = {
     "a group is removed": Scenario(_dropped),
     "a group is removed and added again": Scenario(
         lambda: _dropped(9), "lost", _found("lost", E1, (9, 12)), {"lost": 4}
+    ),
+    "a group is removed, and what it had done is not in its journal": Scenario(
+        lambda: _dropped(journalled=2), "unknown", _found("settled_unseen", E1, (3, 5))
+    ),
+    "the same, and it is added again": Scenario(
+        lambda: _dropped(9, 2), "lost", _found("settled_unseen", E1, (3, 5)) | _found("lost", E1, (9, 12)), {"lost": 4}
     ),
     "a group never came and is removed": Scenario(lambda: _never_came(1)),
     "a group left no journal and is removed": Scenario(

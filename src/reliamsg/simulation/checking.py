@@ -112,16 +112,5 @@ def _look_for_unsaid(world: World, findings: list[Finding]) -> None:
             oracle.violate("checker", f"says nothing: {kind}: {message} at {group}")
 
 
-def _went_with_an_inbox(world: World, finding: Finding) -> bool:
-    """Whether a loss is of what an inbox was given whose journal went with its disk, and of which no other journal
-    says that a group was told so: its producer had stopped counting the group, and forgot how far it was."""
-    oracle = world.oracle
-    given = oracle.handed[finding.group]
-    return all(
-        operation.message is not None and given.get(operation.message) in oracle.inboxes[finding.group]
-        for operation in _operations(world, finding)
-    )
-
-
-DOCUMENTED = _joined_blindly, _is_behind, _went_with_an_inbox
+DOCUMENTED = _joined_blindly, _is_behind
 """Which losses are known limits, as the documentation says."""
