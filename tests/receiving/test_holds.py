@@ -8,7 +8,9 @@ import pytest
 
 from reliamsg.errors import GapHeld, TooManyStreams
 from reliamsg.message import Gap, Stream
+from reliamsg.receiving.quarantine import HELD as QUARANTINED
 from reliamsg.receiving.status import status_of
+from reliamsg.store.quarantine import Selection
 from tests.receiving.control_tools import FakeProducer
 from tests.receiving.test_journals import rows
 from tests.receiving.tools import TOPIC, Bench, send, seqs
@@ -190,3 +192,40 @@ def test_held_streams_have_places_of_their_own_in_memory(tmp_path: Path) -> None
     assert seqs(bench.take()) == [3]
     bench.settle(2.0)
     assert seqs(bench.take()) == [4]
+
+
+def test_what_waits_in_quarantine_within_a_gap_does_not_keep_the_rest_of_it_from_expiring(
+    tmp_path: Path,
+) -> None:
+    """What was quarantined while a gap held the stream finds no room when the stream goes on: the inbox is full of
+    what came behind it. So what is missing before that is all that can be waited for."""
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=2.0, hold_gaps=True)
+    bench.settings = {"max_inbox_bytes": 8_000}
+    bench.reopen(clean=True)
+    bench.settle(1.0)
+    dc1 = bench.network["dc1"]
+    send(dc1, 1, 1, producer="held", pad=500)
+    bench.settle(0.1)
+    assert seqs(bench.take()) == [1]
+    for number in (3, 4, 5, 6):
+        send(dc1, number, number, producer="held")
+    bench.settle(4.0)
+    (gap,) = [error.gap for error in bench.engine.take_errors() if isinstance(error, GapHeld)]
+    for number in (*range(20, 24), *range(30, 36)):
+        send(dc1, number, number, producer="held", pad=500)
+        bench.settle(0.2)
+    assert len(bench.inbox.quarantine.select(Selection(reason=QUARANTINED))) > 3
+    assert bench.engine.accept(gap)
+    for number in range(60, 90):  # before the application goes on
+        send(dc1, number, number, producer="held", pad=500)
+    bench.settle(1.0)
+    got, accepted = list[int](), list[tuple[int, int | None]]()
+    for _ in range(60):
+        got += seqs(bench.take())
+        bench.settle(1.0)
+        for error in bench.engine.take_errors():
+            if isinstance(error, GapHeld) and bench.engine.accept(error.gap):
+                accepted.append((error.gap.first, error.gap.last))
+    assert got == [*range(3, 7), *range(20, 24), *range(30, 36), *range(60, 90)]
+    assert accepted == [(7, 19), (24, 29), (36, 59)]
+    assert bench.inbox.quarantine.select(Selection()) == []

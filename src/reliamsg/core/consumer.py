@@ -287,6 +287,18 @@ class ConsumerCore:
         state = self.holding.get(stream)
         return state is not None and let_go(self, state, (epoch, incarnation, prev), first, last, now)
 
+    def kept(self, stream: Stream, epoch: int, first: int, now: float) -> None:
+        """The caller keeps `first` and what follows, and gives it when the stream has come to it. So what is missing
+        before that is a gap of its own, which may expire."""
+        state = self.streams.get(stream)
+        known = None if state is None else state.current
+        if state is None or known is None or known.epoch != epoch or known.last is not None:
+            return
+        if first > known.cursor and not known.cursor < known.elsewhere <= first:
+            known.elsewhere = first
+            known.announced = max(known.announced, first - 1)
+            follow(self, state, now)
+
     def assign(self, stream: Stream) -> int:
         """The number for the next message that came without identity."""
         state = self.streams.get(stream)

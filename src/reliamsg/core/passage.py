@@ -56,6 +56,10 @@ def follow(core: ConsumerCore, state: StreamState, now: float) -> None:
 
 def _gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
     target = _whole_gap_at_head(known, joint)
+    if target is not None and known.elsewhere > target[1]:
+        epoch, head, last = target
+        last = known.elsewhere - 1 if last is None else min(last, known.elsewhere - 1)
+        target = epoch, head, last
     if target is None or known.removed.empty:
         return target
     # What was removed closes at once; the rest may still come.

@@ -26,8 +26,8 @@ class Reorder:
     """What is known of one epoch: which numbers arrived, were handed out, are settled."""
 
     __slots__ = (
-        "announced", "asked", "cursor", "epoch", "held", "high_water", "incarnation", "journalled", "last", "let_go",
-        "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position", "settled",
+        "announced", "asked", "cursor", "elsewhere", "epoch", "held", "high_water", "incarnation", "journalled", "last",
+        "let_go", "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position", "settled",
         "told", "undecodable",
     )  # fmt: skip
 
@@ -62,6 +62,9 @@ class Reorder:
         """The highest number that arrived and was left to its producer, to be asked for later."""
         self.told = False
         """The epoch is known only because the producer says so: nothing of it has arrived."""
+        self.elsewhere = 0
+        """The caller keeps this number, and gives it when the stream has come to it; 0 where it keeps nothing. A gap
+        before it ends there."""
         self.removed = RangeSet()
         """Numbers that the producer took back. What of them arrived nevertheless is handed out."""
         self.asked = RangeSet()

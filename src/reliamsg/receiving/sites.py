@@ -412,6 +412,7 @@ class SiteReceiver:
             return True
         if row.reason == HELD and not shared.has_room_to_go_on(row.stream, frame):
             shared.quarantine.held[row.stream] = now + NO_ROOM_S
+            shared.core.kept(row.stream, row.epoch, row.first, now)
             return False
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
