@@ -58,19 +58,16 @@ def program(name: str, package: str, *places: str) -> str:
     return found
 
 
-_reservations: list[socket.socket] = []
-"""One for each port that was given: its abstract name is taken for as long as this process lives."""
-
-
 def _reserve(port: int) -> bool:
-    """Take a port for this process; False if it was given before, here or to another process of the lab."""
+    """Take a port for as long as this process lives; False if it was given before, here or to another process of the
+    lab."""
     reservation = socket.socket(socket.AF_UNIX)
     try:
         reservation.bind(f"\0reliamsg-lab-port-{port}")
     except OSError:
         reservation.close()
         return False
-    _reservations.append(reservation)
+    reservation.detach()  # nobody closes it: the abstract name goes with the process
     return True
 
 
