@@ -205,3 +205,19 @@ def test_importing_starts_no_thread_and_configures_no_logging() -> None:
         "assert before == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_no_test_is_hidden_in_a_function() -> None:
+    """pytest does not find it there, and it never runs."""
+    hidden = []
+    for file in sorted(Path(__file__).parent.rglob("test_*.py")):
+        for outer in ast.walk(ast.parse(file.read_text())):
+            if isinstance(outer, ast.FunctionDef):
+                hidden += [
+                    f"{file.name}: {inner.name} in {outer.name}"
+                    for inner in ast.walk(outer)
+                    if inner is not outer
+                    and isinstance(inner, ast.FunctionDef | ast.ClassDef)
+                    and inner.name.startswith(("test_", "Test"))
+                ]
+    assert hidden == []

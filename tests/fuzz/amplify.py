@@ -15,6 +15,7 @@ from collections.abc import Callable
 import msgspec
 import zstandard
 
+from reliamsg.config import MAX_HEADERS
 from reliamsg.transport.amqp_codec import BODY, FRAME_END, FRAME_HEAD, HEADER
 from reliamsg.wire import control, data
 from reliamsg.wire.control import open_control
@@ -27,6 +28,8 @@ __all__ = ["AMPLIFIED", "grown", "within"]
 LIMIT = 16 << 20
 """Bytes of the largest frame, as sites have it unless told otherwise."""
 SLACK = 1_000_000
+_MESSAGE_BYTES = 400 + 130 * MAX_HEADERS
+"""What the smallest message takes when it is decoded, with as many headers as it may have."""
 
 PIECES = (
     b"\xc0", b"\xa0", b"\x80", b"\x90", b"\x91", b"\x92", b"\x93", b"\x81", b"\xa1a", b"\xa1b\xa1c", b"\xc4\x00",
@@ -94,9 +97,12 @@ def open_grown_batch(raw: bytes) -> None:
     )
     head = msgspec.msgpack.encode(envelope)
     frame = struct.pack(">4sHI", data.MAGIC, len(head), zlib.crc32(head)) + head + packed
-    # A body of no bytes takes two on the way and 8 in a list; a header two, and with its dict some thirty times that.
+    # As much of a body as its messages can take is decompressed, and columns that hold as many are built: a body of no
+    # bytes takes two on the way and 8 in a list, a header two, and with its dict some thirty times that.
+    possible = min(len(body), count * data.MAX_RECORD_BYTES)
+    built = min(29 * possible, count * _MESSAGE_BYTES)
     within(
-        32 * len(body) + 80 * count + SLACK,
+        3 * possible + built + 80 * count + SLACK,
         lambda: open_frame(frame, LIMIT).records(trusted=bool(raw[2] & 2)),
     )
 
@@ -146,6 +152,11 @@ def _programs() -> list[bytes]:
         b"\xff\xff\x01" + bytes([6, 0, 0, 15, 0, 0, 10, 255, 255, 0, 0, 0, 15, 0, 0, 2, 255, 255]),
         b"\xff\xff\x03" + bytes([6, 0, 0, 15, 0, 0, 10, 255, 255, 0, 0, 0, 15, 0, 0, 12, 255, 255]),
         b"\x00\x00\x01" + body,
+        # One message, in columns that say that they hold 65,536, all or one; and more than it can take.
+        b"\x00\x00\x00" + bytes([6, 0, 0, 4, 0, 0, 10, 0, 0, 0, 0, 0, 15, 0, 0, 12, 255, 255]),
+        b"\x00\x00\x00" + bytes([6, 0, 0, 15, 0, 0, 10, 255, 255, 0, 0, 0, 15, 0, 0, 12, 255, 255]),
+        b"\x00\x00\x01" + bytes([6, 0, 0, 15, 0, 0, 10, 255, 255, 0, 0, 0, 15, 0, 0, 12, 255, 255]),
+        b"\x00\x00\x01" + bytes([6, 0, 0, *[26, 255, 255] * 60]),
     ]
 
 

@@ -375,6 +375,19 @@ MUTANTS = (
             "wait_for(lambda: latest(events, B) is Evidence.NOT_SUBSCRIBED",
         ),
     ),
+    Mutant(
+        "proved-where-no-rule-says",
+        "wire/address.py",
+        'CONTROL_PREFIX + "proof:/"',
+        'CONTROL_PREFIX + "proofs:/"',
+        "P2: groups are proven at addresses that the documented access rules do not name, so nothing "
+        "counts there",
+        ByTest(
+            "e2e/test_permissions.py::test_mosquitto[5]",
+            'producer.publish(TOPIC, b"1").wait(30)',
+            "ConfirmTimeout",
+        ),
+    ),
     # -- P3: first in, first out ----------------------------------------------------------------------------
     Mutant(
         "number-used-twice",
@@ -726,6 +739,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "forgotten-without-a-tombstone",
+        "receiving/forgetting.py",
+        "    return Tombstone(replace(row, prev=None), joined, _trimmed(history))\n",
+        "    return None\n",
+        "P4: what a site brings again of a stream that an operator had forgotten is delivered again",
+        ByTest(
+            "receiving/test_forgetting.py::test_what_comes_again_of_a_forgotten_stream_is_known_and_what_"
+            "is_new_is_delivered",
+            "assert (known(bench), bench.inbox.tombstone_count) == (0, 1)",
+        ),
+    ),
+    Mutant(
         "recording-taken-for-new",
         "core/joining.py",
         "    proven = state.proof is not None or not core.rules.signed\n",
@@ -897,6 +922,46 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "stream-read-from-its-end",
+        "transport/amqp_receiver.py",
+        'FROM_THE_START = {STREAM_OFFSET: "first"}',
+        'FROM_THE_START = {STREAM_OFFSET: "next"}',
+        "P5: of a stream queue only what is published from now on is delivered",
+        ByTest(
+            "transport/test_amqp_attaching.py::test_a_queue_that_an_operator_declared_is_attached_to_as_w"
+            "hat_it_is",
+            "assert channel.consumed[QUEUE] == attached",
+        ),
+    ),
+    Mutant(
+        "stream-not-recognised",
+        "transport/amqp_topology.py",
+        "        if streams is not None and \"current is 'stream'\" in refused.reason:\n"
+        "            streams.add(queue)\n",
+        "",
+        "P5: a queue that an operator declared as a stream is attached to as any other, and delivers nothing",
+        ByTest(
+            "transport/test_amqp_attaching.py::test_a_queue_that_an_operator_declared_is_attached_to_as_w"
+            "hat_it_is",
+            "assert channel.consumed[QUEUE] == attached",
+        ),
+    ),
+    Mutant(
+        "stream-not-found-out",
+        "transport/amqp_receiver.py",
+        "            self._receiver.streams.add(queue)\n"
+        '            self.link.drop(Ended(f"queue {queue} is a stream: it is to be read from its '
+        'start"))\n'
+        "            return\n",
+        "            self._receiver.streams.add(queue)\n",
+        "P5: a stream that only its deliveries show to be one is not read from its start",
+        ByTest(
+            "transport/test_amqp_attaching.py::test_what_only_its_deliveries_show_to_be_a_stream_is_read_"
+            "from_its_start_by_the_next_connection",
+            'assert dropped == [f"queue {QUEUE} is a stream: it is to be read from its start"]',
+        ),
+    ),
+    Mutant(
         "tail-not-believed",
         "core/heard.py",
         "            known.announced = max(known.announced, last)\n",
@@ -914,6 +979,19 @@ MUTANTS = (
             "wire/test_data.py::TestDamage::test_every_single_bit_flipped[False]",
             "with pytest.raises(data.FrameError) as caught:",
             "Failed",
+        ),
+    ),
+    Mutant(
+        "damaged-body-not-checked",
+        "receiving/intake.py",
+        "    if envelope.flags & FLAG_ZSTD and not _have_zstd():\n"
+        "        return False\n"
+        "    return frame.intact()\n",
+        "    return not envelope.flags & FLAG_ZSTD or _have_zstd()\n",
+        "P5: a damaged body is taken in without keys, where no signature shows it",
+        ByTest(
+            "receiving/test_control.py::test_a_repair_that_is_damaged_or_for_another_topic_is_set_aside",
+            "assert sum(rejected.values()) == 4",
         ),
     ),
     Mutant(
@@ -1315,6 +1393,17 @@ MUTANTS = (
         BySimulator("stalled", "lost_held"),
     ),
     Mutant(
+        "released-once-anything-is-consumed",
+        "core/producer.py",
+        "        if consumed is not None:\n            full, partly",
+        "        if consumed is not None and consumed.empty:\n            full, partly",
+        "P6: once a group has acknowledged anything, messages leave the outbox that it has not",
+        ByTest(
+            "core/test_producer.py::test_where_groups_matter_only_what_they_are_done_with_may_leave",
+            "assert world.core.releasable(0, RangeSet([(2, 3)])) == ([(3, 3)], [(2, 2)])",
+        ),
+    ),
+    Mutant(
         "fastest-group-decides",
         "core/groups.py",
         "        return min(named, key=lambda member: (member.position, member.group), default=None)",
@@ -1602,6 +1691,18 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "held-streams-take-all-room",
+        "receiving/hold_room.py",
+        "        self._left = self._limit - self._inbox.held_bytes - held\n",
+        "        self._left = 2 * (self._limit - self._inbox.held_bytes)\n",
+        "P7: streams that gaps hold fill the inbox, and the others have no room",
+        ByTest(
+            "receiving/test_hold_room.py::test_a_hold_of_ten_times_the_inbox_stops_nobody_and_ends_in_ord"
+            "er[amqp-0]",
+            "assert stats.held_bytes <= INBOX * 3 // 8 + 1_000",
+        ),
+    ),
+    Mutant(
         "replayed-row-not-deleted",
         "receiving/sites.py",
         "        if arrival.release:\n            shared.pending.unquarantined.append(row.id)\n",
@@ -1625,6 +1726,17 @@ MUTANTS = (
             "wire/test_bombs.py::test_a_body_that_claims_more_than_it_holds[empty bodies, received-plain]",
             "with pytest.raises(FrameError) as caught:",
             "Failed",
+        ),
+    ),
+    Mutant(
+        "header-column-not-counted",
+        "wire/data.py",
+        'own_headers)):\n        raise FrameError("undecodable", "the body does not hold as many',
+        'own_keys)):\n        raise FrameError("undecodable", "the body does not hold as many',
+        "P7: a frame of one message has as many headers decoded as its body claims",
+        ByTest(
+            "fuzz/test_targets.py::test_real_inputs[batch-grown]",
+            "assert peak < ceiling",
         ),
     ),
     Mutant(
@@ -1776,6 +1888,17 @@ MUTANTS = (
         ByTest(
             "sending/test_trouble.py::TestTable::test_log_status_and_confirm_timeout[mqtt down]",
             'assert word in error.sites["dc1"]',
+        ),
+    ),
+    Mutant(
+        "gap-not-named",
+        "core/groups.py",
+        "            member.lacks = lacks\n            self.lacking_changed |= member.named\n",
+        "            self.lacking_changed |= member.named\n",
+        "P9: a producer does not say which gap holds up the group that fills its outbox",
+        ByTest(
+            "sending/test_control.py::test_what_fills_the_outbox_is_named_with_its_gap",
+            'assert held.gap == Gap(Stream("p", "t"), epoch, 3, 4, "missing")',
         ),
     ),
     Mutant(

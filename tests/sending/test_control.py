@@ -564,31 +564,32 @@ def test_a_group_that_lags_on_one_stream_costs_the_others_nothing(
     assert inspect_outbox(bench.path).messages == 0
     assert again.admission.stored == again.retention.stored_bytes == 0
 
-    def test_what_fills_the_outbox_is_named_with_its_gap(self, bench: Bench) -> None:
-        engine = bench.open({"t": ["g", "h"]}, release="consumed", retain_seconds=0.0, hello_timeout=0)
-        bench.publish(engine, "t", *(b"%d" % number for number in range(1, 7)))
-        epoch = engine._outbox.epoch
-        entered = (epoch, engine._outbox.incarnation)
-        bench.group("h").tell(settled(engine, "t", 6))
-        group = bench.group("g")
-        group.tell(state("t", (epoch, 3), entered, missing=[(epoch, 3, 4), (epoch, 6, 6)]))
-        bench.run(10.0)
-        held, other = engine.status().groups
-        assert (held.group, held.behind) == ("g", 4)
-        assert held.gap == Gap(Stream("p", "t"), epoch, 3, 4, "missing")
-        assert "held up by a gap: 3 to 4 are missing there" in str(held)
-        assert other.gap is None
-        assert f"held up by a gap: it lacks 3 to 4 of epoch {epoch}" in engine.membership.lagging()
-        assert [member.lacks for member in inspect_outbox(bench.path).members] == [(epoch, 3, 4), None]
-        shown = CliRunner().invoke(outbox, ["stats", str(bench.path)]).output
-        assert (
-            f"group g on t: all before 3 of epoch {epoch} acknowledged, 4 messages behind, held up by a gap"
-            in shown
-        )
-        group.tell(state("t", (epoch, 5), entered, missing=[(epoch, 6, 6)]))  # it handles what comes before 6
-        bench.run(10.0)
-        assert engine.status().groups[0].gap is None
-        assert [member.lacks for member in inspect_outbox(bench.path).members] == [None, None]
-        group.tell(settled(engine, "t", 6))
-        bench.run(10.0)
-        assert "gap" not in engine.membership.lagging()
+
+def test_what_fills_the_outbox_is_named_with_its_gap(bench: Bench) -> None:
+    engine = bench.open({"t": ["g", "h"]}, release="consumed", retain_seconds=0.0, hello_timeout=0)
+    bench.publish(engine, "t", *(b"%d" % number for number in range(1, 7)))
+    epoch = engine._outbox.epoch
+    entered = (epoch, engine._outbox.incarnation)
+    bench.group("h").tell(settled(engine, "t", 6))
+    group = bench.group("g")
+    group.tell(state("t", (epoch, 3), entered, missing=[(epoch, 3, 4), (epoch, 6, 6)]))
+    bench.run(10.0)
+    held, other = engine.status().groups
+    assert (held.group, held.behind) == ("g", 4)
+    assert held.gap == Gap(Stream("p", "t"), epoch, 3, 4, "missing")
+    assert "held up by a gap: 3 to 4 are missing there" in str(held)
+    assert other.gap is None
+    assert f"held up by a gap: it lacks 3 to 4 of epoch {epoch}" in engine.membership.lagging()
+    assert [member.lacks for member in inspect_outbox(bench.path).members] == [(epoch, 3, 4), None]
+    shown = CliRunner().invoke(outbox, ["stats", str(bench.path)]).output
+    assert (
+        f"group g on t: all before 3 of epoch {epoch} acknowledged, 4 messages behind, held up by a gap"
+        in shown
+    )
+    group.tell(state("t", (epoch, 5), entered, missing=[(epoch, 6, 6)]))  # it handles what comes before 6
+    bench.run(10.0)
+    assert engine.status().groups[0].gap is None
+    assert [member.lacks for member in inspect_outbox(bench.path).members] == [None, None]
+    group.tell(settled(engine, "t", 6))
+    bench.run(10.0)
+    assert "gap" not in engine.membership.lagging()

@@ -1,0 +1,105 @@
+"""How a group's queues are consumed from, request by request, without a broker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from reliamsg.config import Site
+from reliamsg.transport.amqp_receiver import AmqpReceiver, _Flow
+from reliamsg.transport.amqp_topology import PRECONDITION_FAILED, Refused
+from reliamsg.transport.base import Binding
+from reliamsg.wire.address import group_queue
+from tests.transport.tools import Receiving
+
+BINDING = Binding("orders", 0, "billing")
+QUEUE = group_queue("orders", 0, "billing")
+
+
+class Channel:
+    """Notes what is asked for. `kind`: of the group's queue, which somebody has declared."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.consumed: dict[str, Any] = {}
+
+    def answer(self, name: str, *arguments: Any, **options: Any) -> Any:
+        if name == "basic_consume":
+            self.consumed[arguments[0]] = options["arguments"]
+        if name == "queue_declare" and arguments[0] == QUEUE and not options.get("passive"):
+            asked = options["arguments"]["x-queue-type"]
+            if asked != self.kind:
+                reason = (
+                    f"inequivalent arg 'x-queue-type' for queue '{QUEUE}' in vhost '/': received '{asked}'"
+                )
+                raise Refused(PRECONDITION_FAILED, f"{reason} but current is '{self.kind}'")
+        return SimpleNamespace(method=SimpleNamespace(message_count=0))
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*arguments: Any, callback: Any, **options: Any) -> None:
+            callback((name, arguments, options))
+
+        return ask
+
+
+class Delivery(SimpleNamespace):
+    delivery_tag = 1
+    routing_key = "orders"
+    redelivered = False
+
+
+def connected(receiver: AmqpReceiver, channel: Channel) -> tuple[_Flow, list[str]]:
+    """A connection on which the receiver has set itself up; and why it was dropped."""
+    dropped: list[str] = []
+    link = SimpleNamespace(
+        server_version=(3, 13), control=channel, alive=True, on_input=None,
+        drop=lambda ended: dropped.append(ended.reason), perform=lambda *_: None, later=lambda *_: None,
+    )  # fmt: skip
+    flow = _Flow(receiver, link, "broker:5672")  # type: ignore[arg-type]
+    flow._channel = channel
+    script, answer = flow._set_up(), None
+    try:
+        request = next(script)
+        while True:
+            asked: list[Any] = []
+            request(asked.append)
+            (name, arguments, options) = asked[0]
+            try:
+                answer = channel.answer(name, *arguments, **options)
+            except Refused as refused:
+                request = script.throw(refused)
+            else:
+                request = script.send(answer)
+    except StopIteration:
+        return flow, dropped
+
+
+def deliver(flow: _Flow, headers: dict[str, Any]) -> None:
+    flow._on_message(QUEUE, None, Delivery(), SimpleNamespace(headers=headers, content_type=None), b"1")
+
+
+@pytest.mark.parametrize(
+    ("kind", "attached"), [("quorum", None), ("classic", None), ("stream", {"x-stream-offset": "first"})]
+)
+def test_a_queue_that_an_operator_declared_is_attached_to_as_what_it_is(kind: str, attached: Any) -> None:
+    channel = Channel(kind)
+    receiver = AmqpReceiver(Site("dc1", "amqp://h"), [BINDING], Receiving())
+    connected(receiver, channel)
+    assert channel.consumed[QUEUE] == attached
+
+
+def test_what_only_its_deliveries_show_to_be_a_stream_is_read_from_its_start_by_the_next_connection() -> None:
+    """Where nothing is declared, no answer says of what kind a queue is."""
+    receiver = AmqpReceiver(Site("dc1", "amqp://h", declare="none"), [BINDING], Receiving())
+    channel = Channel("stream")
+    flow, dropped = connected(receiver, channel)
+    assert channel.consumed[QUEUE] is None
+    deliver(flow, {"x-stream-offset": 7})
+    assert dropped == [f"queue {QUEUE} is a stream: it is to be read from its start"]
+    assert flow._arrived == [], "nothing counts as delivered that did not come in its turn"
+    again, dropped = connected(receiver, channel)
+    assert channel.consumed[QUEUE] == {"x-stream-offset": "first"}
+    deliver(again, {"x-stream-offset": 0})
+    assert (dropped, len(again._arrived)) == ([], 1)
