@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import RabbitNode
 from reliamsg.wire.address import group_queue
@@ -25,6 +27,7 @@ def stopped(node: RabbitNode, queue: str) -> Iterator[None]:
         node.ctl("eval", f"{found}, sys:resume(P).")
 
 
+@pytest.mark.integrations
 def test_a_queue_that_answers_nothing_holds_up_no_other_topic(
     rabbit: RabbitNode, unique: str, tmp_path: Path
 ) -> None:

@@ -27,8 +27,8 @@ class Reorder:
 
     __slots__ = (
         "announced", "asked", "cursor", "elsewhere", "epoch", "held", "high_water", "incarnation", "journalled", "last",
-        "let_go", "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position", "settled",
-        "told", "undecodable",
+        "let_go", "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position",
+        "settled", "told", "undecodable",
     )  # fmt: skip
 
     def __init__(self, epoch: int, incarnation: int, prev: Prev | None, position: int = 1) -> None:
