@@ -549,3 +549,15 @@ def test_nothing_came_before_that_follows_what_a_group_was_given(
     assert judged.kinds == []
     judged.oracle.joined("g1", STREAM, 1, 1, 2, judged.scheduler.now)
     assert judged.kinds == kinds
+
+
+def test_a_run_goes_on_for_what_a_group_reads_and_was_not_named_for() -> None:
+    judged = Judged()
+    judged.publish(1)
+    assert not judged.oracle.unresolved(lambda group: ["orders"])
+    next(iter(judged.oracle.operations.values())).groups = frozenset()
+    assert judged.oracle.unresolved(lambda group: ["orders"])
+    assert not judged.oracle.unresolved(lambda group: ["bills"])
+    judged.deliver(1)
+    judged.acknowledge(MessageId("p1", 1, "orders", 0, 1))
+    assert not judged.oracle.unresolved(lambda group: ["orders"])

@@ -624,8 +624,9 @@ class Oracle:
         """Whether journals have still to tell where a gap ends that an application was told of."""
         return any(passages.is_open for passages in self.passages.values())
 
-    def unresolved(self) -> bool:
-        """Whether there is anything of which it is open what becomes of it at a group that it was not named for."""
+    def unresolved(self, topics_of: Callable[[str], Collection[str]]) -> bool:
+        """Whether there is anything of which it is open what becomes of it at a group that reads it (`topics_of` says
+        what each does), and that it was not named for."""
         return any(
             operation.outcome == "ok" and not (operation.gone or operation.removed)
             and operation.message not in self.acked[group]
@@ -633,6 +634,7 @@ class Oracle:
             for group in self.groups
             for operation in self.operations.values()
             if operation.groups is not None and group not in operation.groups and operation.message is not None
+            and operation.stream.topic in topics_of(group)
             and self._is_new(group, operation)
         )  # fmt: skip
 

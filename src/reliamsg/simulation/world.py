@@ -224,4 +224,4 @@ class World:
     def is_quiet(self) -> bool:
         """Whether groups are done with what producers did not name them for, too: nothing is promised of that, but the
         checker wants to see what becomes of it."""
-        return not (self.oracle.unresolved() or self.oracle.looks_for_ends)
+        return not (self.oracle.unresolved(self.scenario.topics_of) or self.oracle.looks_for_ends)
