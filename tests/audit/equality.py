@@ -33,9 +33,11 @@ from tests.audit.fleet import frames
 __all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "plain", "shared"]
 
 Place = tuple[str, str, str, str, str, int, str]
-"""Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites; what there is not is empty or 0."""
+"""Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites, of what is open: why; what there is
+not is empty or 0."""
 EVIDENCE = frozenset({"missing", "broken", "unclosed"})
 """What segments and expectations show, before any row is judged."""
+_OPEN = frozenset({"pending", "undelivered"})
 _DOUBLE = re.compile(r"(\S+) (?:has incarnations|was fenced)")
 
 
@@ -81,7 +83,7 @@ def of_report(report: Report, *, evidence: bool = False) -> Outcome:
         if each.kind in EVIDENCE and not evidence:
             continue
         producer, topic, _ = each.stream or (_producer(each.text), "", 0)
-        loss = " ".join((each.where, each.hop, *each.sites)).strip()
+        loss = " ".join((each.where, each.hop, *each.sites)).strip() or _why(each.kind, each.text)
         place = (each.kind, producer, topic, each.group, each.site, each.epoch or 0, loss)
         _add(found, place, each.first, each.last)
     messages = report.messages
@@ -95,6 +97,10 @@ def of_report(report: Report, *, evidence: bool = False) -> Outcome:
         {site: dict(vars(each)) for site, each in report.sites.items()},
         report.latency,
     )
+
+
+def _why(kind: str, text: str) -> str:
+    return text.partition(KINDS[kind][1])[2].removeprefix(": ") if kind in _OPEN else ""
 
 
 def _producer(text: str | None) -> str:
@@ -145,7 +151,8 @@ def by_spark(
         if KINDS[row.kind][0] == "lost":
             continue  # told better by accounts.losses
         producer = row.producer or _producer(row.text)
-        place = (row.kind, producer, row.topic or "", row.grp or "", row.site or "", row.epoch or 0, "")
+        why = (row.text or "") if row.kind in _OPEN else ""
+        place = (row.kind, producer, row.topic or "", row.grp or "", row.site or "", row.epoch or 0, why)
         _add(found, place, row.first, row.last)
     for row in accounts.losses(pieces).collect():
         loss = " ".join((row.place or "", row.hop, *row.sites)).strip()
@@ -188,6 +195,7 @@ def shared(verdict: Mapping[str, Any]) -> dict[str, Any]:
             continue  # in the lines of the evidence, and in the lost ranges
         producer = each["producer"] if "topic" in each else _producer(each["text"])
         loss = " ".join((each.get("where", ""), each.get("hop", ""), *each.get("sites", ()))).strip()
+        loss = loss or _why(each["kind"], each["text"])
         names = (producer, each.get("topic", ""), each.get("group", ""), each.get("site", ""))
         _add(found, (each["kind"], *names, each.get("epoch") or 0, loss), each.get("first"), each.get("last"))
     return {

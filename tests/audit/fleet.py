@@ -191,13 +191,14 @@ def _producer(rng: random.Random, name: str, topics: list[str], groups: list[str
                         )
                     )
                     continue
-                kind = rng.choice(("removed", "renumbered", "confirmed", "published", "enqueued"))
+                kind = rng.choice(("removed", "renumbered", "confirmed", "published", "enqueued", *_DECLINED))
                 writer.add(
                     kind, first, first + rng.randint(0, 3), rng.randint(1, 2), stream=stream, site="dc1"
                 )
     return _end(rng, writer)
 
 
+_DECLINED = ("nacked", "returned", "refused", "parked", "parked", "resumed")
 _SAID = (
     "acknowledged", "acknowledged", "declared", "before_join", "late", "dead_lettered", "replayed", "buffered",
     "joined", "received", "duplicate", "delivered", "redelivered",
@@ -241,6 +242,8 @@ def _read(rng: random.Random, writer: Writer, stream: tuple[str, str], tidy: boo
             said = rng.choice(_SAID)
             if said in ("declared", "before_join") and rng.random() < 0.2:
                 end = 0
+            if rng.random() < 0.15:
+                _operate(rng, writer, stream, first, end)
             if said == "declared" and rng.random() < 0.2:
                 detail["until_epoch"] = rng.randint(1, 3)
             writer.add(
@@ -249,3 +252,13 @@ def _read(rng: random.Random, writer: Writer, stream: tuple[str, str], tidy: boo
                 digest=sum_of("".join(stream), first, end) if said in ("delivered", "redelivered") else None,
                 **detail,
             )  # fmt: skip
+
+
+def _operate(rng: random.Random, writer: Writer, stream: tuple[str, str], first: int, last: int) -> None:
+    """What waits for an operator, or was done by one."""
+    kind = rng.choice(
+        ("forgotten", "forgotten", "quarantined", "quarantined", "quarantine_discarded", "gap_held")
+    )
+    reason = rng.choice(("", "forged", "forged", "unremembered")) if kind == "forgotten" else "held"
+    site = rng.choice(("dc1", "dc2")) if kind.startswith("quarantine") else ""
+    writer.add(kind, first, last, rng.choice((1, 1, 2)), stream=stream, reason=reason, site=site)

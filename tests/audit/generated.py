@@ -532,6 +532,26 @@ def _behind(rng: random.Random, rows: list[JournalRow], at: int) -> None:
         rows.insert(at + 1, replace(more, boot=rows[at].boot, latency=None, site="", reason=""))
 
 
+def _operated(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    """What waits for an operator, or was done by one; and what sites say that do not confirm."""
+    ranged = [row for row in rows if row.kind in _RANGED]
+    if not ranged:
+        return
+    row = rng.choice(ranged)
+    kinds = (
+        ("forgotten", "quarantined", "quarantine_discarded", "gap_held")
+        if row.group
+        else ("nacked", "returned", "refused", "parked", "resumed")
+    )
+    sites = sorted({each.site for each in rows if each.site}) or [""]
+    first = max(1, row.first + rng.randint(-2, 2))
+    more = replace(
+        row, boot=rows[at].boot, kind=rng.choice(kinds), first=first, last=max(first, row.last), digest=None,
+        latency=None, detail=None, site=rng.choice(sites), reason=rng.choice(("forged", "forged", "unremembered", "")),
+    )  # fmt: skip
+    rows.insert(at + 1, more)
+
+
 def _cut(rng: random.Random, rows: list[JournalRow], at: int) -> None:
     """The journal ends there."""
     del rows[max(1, at) :]
@@ -545,9 +565,9 @@ def _day_off(rng: random.Random, rows: list[JournalRow], at: int) -> None:
 _CHANGES = {
     "drop": _drop, "swap": _swap, "repeat": _repeat, "ends": _ends, "digest": _digest, "kind": _kind,
     "epoch": _epoch, "incarnation": _incarnation, "reason": _reason, "site": _site, "cut": _cut, "day off": _day_off,
-    "behind": _behind,
+    "behind": _behind, "operated": _operated,
 }  # fmt: skip
-_HOW = ("lose", "clone", *_CHANGES, "ends", "kind", "swap", "repeat", "drop")
+_HOW = ("lose", "clone", *_CHANGES, "operated", "operated", "ends", "kind", "swap", "repeat", "drop")
 
 
 def write_chains(directory: Path, chains: Sequence[Chain]) -> None:

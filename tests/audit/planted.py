@@ -355,6 +355,15 @@ PLANTS: dict[str, Plant] = {
     ),
     "declared_gap": _alone(_declared_instead(detail={"elapsed": GAP_TIMEOUT}), _found("declared_gap", E1, (21, 22))),
     "removed": _alone(_removed, _found("removed", E2, (11, 20))),
+    "discarded": _alone(
+        both(
+            swap_out("g", "delivered", E2, 11, given("quarantined", E2, 11, 20, site="dc1", reason="held"),
+                     given("quarantine_discarded", E2, 11, 20, site="dc1", reason="held")),
+            swap_out("g", "received", E2, 1, given("received", E2, 1, 10, site="dc1")),
+            change("g", "acknowledged", E2, 1, last=10),
+        ),
+        _found("discarded", E2, (11, 20)),
+    ),
     # What is not known
     "pending": _alone(_pending, _found("pending", E2, (11, 20), group="")),
     "undelivered": Plant(

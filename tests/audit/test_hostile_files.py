@@ -32,6 +32,23 @@ def test_the_audit_reads_the_rest(spark: SparkSession, tmp_path: Path) -> None:
     assert all(said in found[name] for name, said in expected.items())
 
 
+def test_what_is_empty_is_named_wherever_it_lies(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark passes empty files over: by a path, by a URL, and by a pattern, which is read as a URL of elsewhere is."""
+    header, rows = decode(seeds.segments()[0])
+    whole = encode(header.role, "a+ b%~", rows, header.parent)
+    empty = encode(header.role, "a+ b%~", rows, "0" * 64)
+    for made, data in ((whole, whole.data), (empty, b"")):
+        path = tmp_path / "j" / made.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    (path.parent / "notes.ndjson").write_bytes(b"")
+    for journals in (tmp_path / "j", (tmp_path / "j").as_uri(), f"file:{tmp_path}/j*"):
+        found = {row["name"]: row["problem"] for row in segments(spark, journals).collect()}
+        assert found.keys() == {whole.path.rpartition("/")[2], path.name, "notes.ndjson"}
+        assert found[whole.path.rpartition("/")[2]] is None
+        assert "its bytes are not those that its name promises" in found[path.name]
+
+
 def test_a_directory_with_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.ndjson")
     (row,) = segments(spark, tmp_path).collect()

@@ -14,6 +14,7 @@ from reliamsg.cli import main
 from reliamsg.errors import ProducerFenced
 from reliamsg.store.requests import Request, RequestBox
 from reliamsg.testing import MemoryNetwork
+from reliamsg.verify import check_directory
 from reliamsg.wire.limits import MAX_EPOCH
 from tests.patience import wait_for
 from tests.receiving.tools import GROUP, TOPIC, send
@@ -200,6 +201,9 @@ def test_a_producer_that_a_forged_epoch_shut_out_goes_on_once_the_stream_is_forg
         assert producer.close().nothing
         (listed,) = (line for line in command("ls", "INBOX").splitlines() if line.startswith("p/orders"))
         assert str(MAX_EPOCH - 1) not in listed
+    report = check_directory(tmp_path)
+    violated = {(each.kind, each.epoch) for each in report.findings if each.severity == "violated"}
+    assert violated == set(), report.text()
 
 
 def test_a_directory_of_requests_is_not_trusted(inbox: Path, tmp_path: Path) -> None:

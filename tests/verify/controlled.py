@@ -28,6 +28,8 @@ class Scenario:
     """Kind, epoch, ranges."""
     counts: dict[str, int] = field(default_factory=dict)
     lost_after_confirm: dict[str, int] = field(default_factory=dict)
+    why: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By kind, what is said of findings beyond its meaning."""
 
 
 def opened(epoch: int, groups: tuple[str, ...] = ("g",), **more: object) -> Entry:
@@ -244,6 +246,67 @@ def _taken_over(known: str = "one") -> list[Chain]:
     ]
 
 
+def _forged(*back: Entry) -> list[Chain]:
+    """Two messages of a made-up epoch were given between a producer's two. `back`: what sends the group back, if
+    anything does."""
+    prev = Prev(E1, INC[E1], 12)
+    boots = [
+        [opened(E1), entered(E1), *published(E1, 1, 12)],
+        [opened(E2), entered(E2, prev), *published(E2, 1, 8)],
+    ]
+    made_up = taken(E9, 1, 2, 0xBAD)
+    skipped = given("declared", E1, 11, 12, reason="superseded")
+    read = [*taken(E1, 1, 10), skipped, *made_up, *back, *taken(E2, 1, 8)]
+    return [producer(*boots), group([reading(), *read])]
+
+
+def _back_to(last: int, reason: str = "forged", epoch: int = E1) -> Entry:
+    return given("forgotten", epoch, last + 1, last + 1, reason=reason, detail={"dropped_epoch": E9})
+
+
+def _never_met() -> list[Chain]:
+    """All that a group that begins with what comes latest had met of the stream was made up."""
+    begins = replace(reading(), detail={**(reading().detail or {}), "begin": "latest"})
+    read = [
+        given("joined", E9, 1, 1, 0xBAD), *taken(E9, 1, 2, 0xBAD), _back_to(-1, "unremembered", E9),
+        given("joined", E1, 4, 4), *taken(E1, 4, 10),
+    ]  # fmt: skip
+    return [producer([opened(E1, ()), entered(E1), *published(E1, 1, 10)]), group([begins, *read])]
+
+
+def _kept_aside(*more: Entry, named: tuple[str, ...] = ("g",)) -> list[Chain]:
+    """Four of ten were put into the quarantine, of a stream of which nothing else came."""
+    aside = given("quarantined", E1, 1, 4, site="dc1", reason="too-many-streams")
+    boot = [opened(E1, named), entered(E1), *published(E1, 1, 4)]
+    return [producer(boot), group([reading(), aside, *more])]
+
+
+def _discarded(first: int, last: int) -> Entry:
+    return given("quarantine_discarded", E1, first, last, site="dc1", reason="too-many-streams")
+
+
+def _holding(*then: Entry) -> list[Chain]:
+    """A gap holds the stream at the fourth of ten; of what comes behind, three were received, and one quarantined."""
+    boot = [opened(E1), entered(E1), *published(E1, 1, 10)]
+    held = [
+        *taken(E1, 1, 3), given("received", E1, 6, 8, site="dc2"), given("buffered", E1, 6, 8, site="dc2"),
+        given("gap_opened", E1, 4, 5), given("gap_held", E1, 4, 5, reason="expired"),
+        given("quarantined", E1, 9, 9, site="dc2", reason="held"),
+    ]  # fmt: skip
+    return [producer(boot), group([reading(), *held, *then])]
+
+
+def _declined(*said: Entry, stopped: bool = False) -> list[Chain]:
+    """Of ten the last four were never confirmed by all. `said`: of sites, `stopped`: and then came another boot."""
+    boot = [opened(E1), entered(E1), *published(E1, 1, 6), enqueued(E1, 7, 10), *said]
+    boots = [boot, [replace(opened(E2), epoch=E1, incarnation=INC[E1])]] if stopped else [boot]
+    return [producer(*boots), group([reading(), *taken(E1, 1, 6)])]
+
+
+def _parked(kind: str = "parked", site: str = "dc2") -> Entry:
+    return Entry(kind, S, site=site, reason="NO_ROUTE" if kind == "parked" else "")
+
+
 def _found(
     kind: str, epoch: int, *ranges: tuple[int, int]
 ) -> frozenset[tuple[str, int, tuple[tuple[int, int], ...]]]:
@@ -251,6 +314,8 @@ def _found(
 
 
 _MOVED = _found("fork", E2, (1, 5))
+_MADE_UP = _found("phantom", E9, (1, 2)) | _found("declared_gap", E1, (11, 12))
+_MADE_UP_COUNTS = {"phantom": 2, "declared_gaps": 2}
 _SAVED = {"saved_by_repair": 5, "saved_by_second_site": 5}
 
 SCENARIOS = {
@@ -309,6 +374,70 @@ SCENARIOS = {
     "a queue was empty before the confirm": Scenario(lambda: _lossy(_drained(3)), counts={"saved_by_repair": 5}),
     "a queue was empty, says another boot": Scenario(
         lambda: _lossy(_drained(6, 0xBAD)), counts={"saved_by_repair": 5}
+    ),
+    "a stream is in quarantine": Scenario(
+        _kept_aside, "unknown", _found("undelivered", E1, (1, 4)), {"pending": 4},
+        why={"undelivered": frozenset({"in quarantine"})},
+    ),
+    "a stream that no producer names a group for is in quarantine": Scenario(
+        lambda: _kept_aside(named=()), "unknown", _found("undelivered", E1, (1, 4)), {"pending": 4},
+        why={"undelivered": frozenset({"in quarantine"})},
+    ),
+    "an operator discarded some of it": Scenario(
+        lambda: _kept_aside(_discarded(2, 3)), "lost",
+        _found("discarded", E1, (2, 3)) | _found("undelivered", E1, (1, 1), (4, 4)),
+        {"declared_gaps": 2, "pending": 2}, why={"undelivered": frozenset({"in quarantine"})},
+    ),
+    "it is replayed": Scenario(lambda: _kept_aside(*taken(E1, 1, 4))),
+    "it is replayed and comes to nothing": Scenario(
+        lambda: _kept_aside(given("received", E1, 1, 4, site="dc1")), "lost", _found("lost", E1, (1, 4)), {"lost": 4}
+    ),
+    "a gap holds its stream": Scenario(
+        _holding, "lost",
+        _found("lost", E1, (4, 5), (10, 10)) | _found("undelivered", E1, (6, 9)), {"lost": 3, "pending": 4},
+        why={"undelivered": frozenset({"in quarantine", "behind a gap that holds its stream"})},
+    ),
+    "a gap held its stream, and was filled": Scenario(
+        lambda: _holding(*taken(E1, 4, 9)), "lost", _found("lost", E1, (10, 10)), {"lost": 1}
+    ),
+    "a gap held its stream, and what is behind it was lost": Scenario(
+        lambda: _holding(*taken(E1, 4, 5), given("delivered", E1, 9, 9), given("acknowledged", E1, 9, 9)), "violated",
+        _found("undeclared_gap", E1, (6, 8)) | _found("lost", E1, (6, 8), (10, 10)), {"lost": 4},
+    ),
+    "sites take no more": Scenario(
+        lambda: _declined(
+            entry("nacked", E1, 7, 8, site="dc1", reason="full"), entry("confirmed", E1, 7, 7, site="dc1"),
+            entry("returned", E1, 8, 9, site="dc2"), _parked(), _parked("resumed"),
+        ), "unknown", _found("pending", E1, (7, 10)), {"pending": 4},
+        why={"pending": frozenset({"", "nacked by dc1, returned by dc2", "returned by dc2"})},
+    ),
+    "a stream is parked": Scenario(
+        lambda: _declined(_parked("resumed"), _parked(), _parked(site="dc1")), "unknown",
+        _found("pending", E1, (7, 10)), {"pending": 4}, why={"pending": frozenset({"parked at dc1, dc2"})},
+    ),
+    "a stream was parked before the last opening": Scenario(
+        lambda: _declined(_parked(), stopped=True), "unknown", _found("pending", E1, (7, 10)), {"pending": 4},
+        why={"pending": frozenset({""})},
+    ),
+    "an operator had a made-up epoch forgotten": Scenario(
+        lambda: _forged(_back_to(12)), "violated", _MADE_UP, _MADE_UP_COUNTS
+    ),
+    "nobody had it forgotten": Scenario(
+        _forged, "violated", _MADE_UP | _found("out_of_order", E2, (1, 8)), {**_MADE_UP_COUNTS, "out_of_order": 8}
+    ),
+    "it was forgotten to make room": Scenario(
+        lambda: _forged(_back_to(12, reason="")), "violated",
+        _MADE_UP | _found("out_of_order", E2, (1, 8)), {**_MADE_UP_COUNTS, "out_of_order": 8},
+    ),
+    "it goes back further than it was sent": Scenario(
+        lambda: _forged(_back_to(4, epoch=E2)), "violated",
+        _MADE_UP | _found("out_of_order", E2, (1, 4)), {**_MADE_UP_COUNTS, "out_of_order": 4},
+    ),
+    "a group is sent back twice": Scenario(
+        lambda: _forged(_back_to(12), _back_to(4, epoch=E2)), "violated", _MADE_UP, _MADE_UP_COUNTS
+    ),
+    "all that a group had met was made up": Scenario(
+        _never_met, "violated", _found("phantom", E9, (1, 2)), {"phantom": 2, "before_join": 3}
     ),
     "another inbox takes over": Scenario(_taken_over),
     "an inbox that left no journal": Scenario(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reliamsg.verify import ApplicationLog, AppRecord, Finding, check, sha256
+from reliamsg.verify.report import KINDS
 from reliamsg.verify.spans import Spans
 from tests.verify.controlled import E1, E2, E9, SCENARIOS, S
 from tests.verify.histories import body_of
@@ -30,6 +31,9 @@ def test_scenario(name: str) -> None:
     report = check(scenario.chains())
     assert _found(report.findings) == scenario.found, report.text()
     assert report.verdict == scenario.verdict
+    for kind, why in scenario.why.items():
+        meaning = KINDS[kind][1]
+        assert {f.text.removeprefix(meaning).removeprefix(": ") for f in report.of_kind(kind)} == why
     counts = {each: getattr(report.messages, each) for each in _ALSO_COUNTED}
     assert {each: count for each, count in counts.items() if count} == scenario.counts
     lost = {site: counts.lost_after_confirm for site, counts in report.sites.items()}

@@ -6,13 +6,13 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from reliamsg.audit import membership, producers, restores
-from reliamsg.audit.accounts_pieces import KEY, PRODUCER, known
+from reliamsg.audit.accounts_pieces import DECLINED, KEY, PRODUCER, known
 from reliamsg.audit.ranges import EPOCH, LAST, coverage, merged, size, tagged
 from reliamsg.audit.schema import findings as as_findings
 
 __all__ = ["PRODUCER", "counts", "findings", "losses", "ranges", "unverified"]
 
-_LOSSES = ("lost", "declared_gap", "removed")
+_LOSSES = ("lost", "declared_gap", "removed", "discarded")
 _FATES = (*_LOSSES, "never_joined", "undelivered", "settled_unseen", "phantom", "unproven")
 """What is a finding by itself, at a group."""
 
@@ -38,14 +38,15 @@ def ranges(
     Columns: `grp` (``""`` for the producer's own account), EPOCH, `first`, `last`, and `fate`:
 
     - of what was enqueued: ``delivered``, ``declared_gap``, ``dead``, ``pending``, ``before_join``,
-      ``never_joined``, ``excused``, ``removed``, ``undelivered``, ``settled_unseen``, ``lost``; in the producer's own
-      account ``enqueued``, ``removed`` or ``pending``;
+      ``never_joined``, ``excused``, ``removed``, ``discarded``, ``undelivered``, ``settled_unseen``, ``lost``;
+      in the producer's own account ``enqueued``, ``removed`` or ``pending``;
     - of what was enqueued, or can have been, after `until_us`: ``after``;
     - of what was not: ``phantom``, ``unproven``, ``phantom_gap``, ``unproven_gap``, or ``strange`` for what can't be
       judged.
 
-    Then `place`, of what is lost in its stream; of losses `hop`, the last that was reached, and `sites`, where; and
-    flags of what can be so besides: `accounted` (enqueued, by `until_us`), `handed`, `pending`, `unacknowledged`,
+    Then `why`, of what is open, as far as it is known; `place`, of what is lost in its stream; of losses `hop`, the
+    last that was reached, and `sites`, where; and flags of what can be so besides: `accounted` (enqueued, by
+    `until_us`), `handed`, `pending`, `unacknowledged`,
     `late` (and not handed), `phantom_gap`, `unproven_gap`, `false_removal`, `unproven_removal`, `consumed_unsettled`,
     `unverifiable` (nothing can be said of its content, by no fault of anyone's). A job that uses the pieces more than
     once had better persist them.
@@ -73,6 +74,7 @@ def _states(pieces: DataFrame) -> DataFrame:
         | ((F.col("epoch") == joined.epoch) & (F.col("first") < joined.number))
     )
     place = F.struct(F.col("epoch"), F.col("first").alias("number"))
+    aside = (F.col("quarantined") | F.col("discarded")) & ~F.col("received")
     unseen = F.coalesce(
         F.exists("unseen", lambda each: (each.low <= place) & (place < each.high)), F.lit(False)
     )
@@ -90,6 +92,8 @@ def _states(pieces: DataFrame) -> DataFrame:
             "beyond": F.col("after")
             | (F.coalesce("going_on", F.lit(False)) & ~(F.col("enqueued") | F.col("after"))),
             "before": before,
+            "aside": aside,
+            "held_up": F.coalesce(F.col("held_at") <= place, F.lit(False)),
             "unverifiable": contested
             | F.col("told").isNull()
             | F.col("has_before_join")
@@ -99,7 +103,8 @@ def _states(pieces: DataFrame) -> DataFrame:
     ).withColumn("pending", F.col("accounted") & ~F.col("published") & ~F.col("removed"))
     missing = F.col("accounted") & ~F.col("handed") & ~F.col("dead") & ~F.col("gap") & ~F.col("pending")
     excused = F.col("excused") & ~F.col("counted")
-    early = ~F.col("counted") & (F.col("before_join") | F.col("before"))
+    unmet = F.col("joined").isNull() & F.col("aside")
+    early = ~F.col("counted") & (F.col("before_join") | F.col("before")) & ~unmet
     return flagged.withColumns(
         {
             "early": missing & early,
@@ -144,6 +149,9 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         "first",
         "last",
         "fate",
+        F.when(F.col("fate") == "pending", _why_pending())
+        .when(F.col("fate") == "undelivered", _why_undelivered())
+        .alias("why"),
         F.when(
             F.col("fate") == "lost", F.when(tail, "tail").when(prefix, "prefix").otherwise("middle")
         ).alias("place"),
@@ -185,9 +193,12 @@ def _fate_of_group(certain: Column, tail: Column) -> Column:
         .when(F.col("gone"), "removed")
         .when(
             F.col("rest"),
-            F.when(
+            F.when(F.col("aside") & F.col("discarded"), "discarded")
+            .when(F.col("aside") | (F.col("held_up") & F.col("received")), "undelivered")
+            .when(
                 certain & ~(tail & kept), F.when(F.col("settled_unseen"), "settled_unseen").otherwise("lost")
-            ).otherwise("undelivered"),
+            )
+            .otherwise("undelivered"),
         )
         .when(F.col("beyond"), "after")
         .when(
@@ -206,6 +217,31 @@ def _fate_of_producer() -> Column:
         .when(F.col("after"), "after")
         .when(F.col("accounted"), F.when(F.col("removed"), "removed").otherwise("enqueued"))
         .otherwise("strange")
+    )
+
+
+def _why_undelivered() -> Column:
+    return F.when(F.col("aside"), "in quarantine").when(
+        F.col("held_up"), "behind a gap that holds its stream"
+    )
+
+
+def _why_pending() -> Column:
+    """What sites said that did not confirm it, or at which its stream was parked."""
+    passages = F.coalesce("passages", F.array())
+    covering = F.filter(passages, lambda each: (each.first <= F.col("first")) & (F.col("last") <= each.last))
+    declined = F.filter(
+        covering,
+        lambda each: (
+            each.tag.isin(*DECLINED)
+            & ~F.exists(covering, lambda other: (other.tag == "confirmed") & (other.site == each.site))
+        ),
+    )
+    said = F.array_sort(
+        F.array_distinct(F.transform(declined, lambda each: F.concat(each.tag, F.lit(" by "), each.site)))
+    )
+    return F.when(F.size(said) > 0, F.array_join(said, ", ")).when(
+        F.col("parked").isNotNull(), F.concat(F.lit("parked at "), F.array_join("parked", ", "))
     )
 
 
@@ -249,7 +285,8 @@ def _sites() -> Column:
 def losses(pieces: DataFrame) -> DataFrame:
     """What is lost, of the pieces that :func:`ranges` gives, as few ranges as can be.
 
-    Columns: `kind` (``lost``, ``declared_gap``, ``removed``), `grp`, EPOCH, `first`, `last`, `place`, `hop`, `sites`.
+    Columns: `kind` (``lost``, ``declared_gap``, ``removed``, ``discarded``), `grp`, EPOCH, `first`, `last`, `place`,
+    `hop`, `sites`.
     """
     lost = pieces.where((F.col("grp") != PRODUCER) & F.col("fate").isin(*_LOSSES))
     return merged(lost.withColumnRenamed("fate", "kind"), ["kind", *KEY, "place", "hop", "sites"])
@@ -268,17 +305,18 @@ def findings(pieces: DataFrame) -> DataFrame:
         ),
     )
     found = pieces.select(
-        *KEY, "first", "last", "place", "hop", "sites",
+        *KEY, "first", "last", "place", "hop", "sites", "why",
         F.explode(F.filter(kinds, lambda kind: kind.isNotNull())).alias("kind"),
     )  # fmt: skip
     is_loss = F.col("kind").isin(*_LOSSES)
-    keys = ["kind", *KEY, "place", "hop", "sites"]
+    keys = ["kind", *KEY, "place", "hop", "sites", "why"]
     plain = found.select(
         "kind",
         *KEY,
         "first",
         "last",
         *(F.when(is_loss, F.col(name)).alias(name) for name in ("place", "hop", "sites")),
+        F.when(F.col("kind").isin("pending", "undelivered"), F.col("why")).alias("why"),
     )
     # A gap without an end may well reach beyond what was ever published.
     endless = F.col("kind").isin("phantom_gap", "unproven_gap") & (F.col("last") >= LAST)
@@ -287,7 +325,9 @@ def findings(pieces: DataFrame) -> DataFrame:
     return as_findings(
         shown,
         grp=F.when(F.col("grp") != PRODUCER, F.col("grp")),
-        text=F.when(F.col("hop").isNotNull(), F.concat(F.lit("last seen: "), "hop", where)),
+        text=F.when(F.col("hop").isNotNull(), F.concat(F.lit("last seen: "), "hop", where)).otherwise(
+            F.col("why")
+        ),
     )
 
 
@@ -310,7 +350,7 @@ def counts(pieces: DataFrame) -> DataFrame:
         messages(own & F.col("accounted")).alias("enqueued"),
         messages(~own & F.col("handed")).alias("delivered"),
         messages(fate("lost")).alias("lost"),
-        messages(fate("declared_gap", "removed")).alias("declared_gaps"),
+        messages(fate("declared_gap", "removed", "discarded")).alias("declared_gaps"),
         messages(fate("phantom")).alias("phantom"),
         messages(~own & F.col("late")).alias("late"),
         messages(fate("before_join")).alias("before_join"),

@@ -11,11 +11,12 @@ from pyspark.sql import functions as F
 
 from reliamsg.audit import groups, producers, restores
 from reliamsg.audit.consumption import held
+from reliamsg.audit.groups_order import HELD
 from reliamsg.audit.membership import left
 from reliamsg.audit.ranges import EPOCH, LAST, STREAM, coverage, merged
 from reliamsg.audit.schema import union
 
-__all__ = ["KEY", "PRODUCER", "known"]
+__all__ = ["DECLINED", "KEY", "PRODUCER", "known"]
 
 PRODUCER = ""
 """In the place of a group: the producer's own account of what it enqueued."""
@@ -25,8 +26,11 @@ KEY = ("grp", *EPOCH)
 _OF_STREAM = ("grp", *STREAM)
 _CUT = "cut"
 """No tag of a piece's: it only makes one begin."""
+DECLINED = ("nacked", "refused", "returned")
+"""What a site can say instead of confirming."""
 _GROUP_TAGS = {
     "joined": _CUT,
+    HELD: _CUT,
     "delivered": "handed",
     "redelivered": "handed",
     "acknowledged": "acknowledged",
@@ -37,6 +41,8 @@ _GROUP_TAGS = {
     "received": "received",
     "duplicate": "received",
     "buffered": "buffered",
+    "quarantined": "quarantined",
+    "quarantine_discarded": "discarded",
 }
 _PRODUCER_TAGS = {
     "enqueued": "enqueued",
@@ -44,12 +50,14 @@ _PRODUCER_TAGS = {
     "removed": "removed",
     "renumbered": "moved",
     "confirmed": "confirmed",
+    **{kind: kind for kind in DECLINED},
 }
 _TAGS = (
     "enqueued", "counted", "excused", "after", "published", "removed", "moved", "confirmed", "held", "consumed",
     "handed", "acknowledged", "declared", "said_removed", "before_join", "dead", "late", "received", "buffered",
+    "quarantined", "discarded",
 )  # fmt: skip
-_HOPS = ("confirmed", "received", "buffered")
+_PASSED = ("confirmed", "received", "buffered", *DECLINED)
 
 
 def known(
@@ -64,9 +72,11 @@ def known(
 
     `has_original`, `has_before_join`, `has_excused`: whether the key has any number that was enqueued, was said to come
     from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
-    numbers passed which site. `named`: the group reads the topic. `joined`, `reached`, `lowest`, `leaps`: of the stream
-    at the group; `unseen`, likewise, what an inbox was told to be settled, or NULL. `sound`, `finished`: of the group.
-    `told`, `going_on`: of the producer, NULL where it left no journal. `is_contested`: NULL where the epoch is not.
+    numbers passed which site, or were declined by it. `named`: the group reads the topic. `joined`, `reached`,
+    `lowest`, `held_at`, `leaps`: of the stream at the group; `unseen`, likewise, what an inbox was told to be settled,
+    or NULL. `sound`, `finished`: of the group.
+    `parked`: at which sites the stream was at the end, or NULL. `told`, `going_on`: of the producer, NULL where it left
+    no journal. `is_contested`: NULL where the epoch is not.
     `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.
     """
     audience = _audience(rows, chains, named)
@@ -76,6 +86,7 @@ def known(
         pieces.join(F.broadcast(audience), ["topic", "grp"], how="left")
         .join(groups.bounds(rows), list(_OF_STREAM), how="left")
         .join(F.broadcast(_behind(rows)), list(_OF_STREAM), how="left")
+        .join(F.broadcast(_parked(rows)), list(STREAM), how="left")
         .join(F.broadcast(_clients(chains)), "grp", how="left")
         .join(F.broadcast(_owners(rows, chains, until_us)), "producer", how="left")
         .join(F.broadcast(restores.cuts(rows)), "producer", how="left")
@@ -219,12 +230,27 @@ def _pieces(events: DataFrame) -> DataFrame:
 def _passages(events: DataFrame) -> DataFrame:
     """Where the numbers of each key passed: KEY, `passages` (tag, site, first, last), as few as can be."""
     passed = events.where(
-        F.col("tag").isin(*_HOPS) & (F.col("site") != "") & (F.col("first") <= F.col("last"))
+        F.col("tag").isin(*_PASSED) & (F.col("site") != "") & (F.col("first") <= F.col("last"))
     )
     return (
         merged(passed, [*KEY, "tag", "site"])
         .groupBy(*KEY)
         .agg(F.collect_list(F.struct("tag", "site", "first", "last")).alias("passages"))
+    )
+
+
+def _parked(rows: DataFrame) -> DataFrame:
+    """STREAM, `parked`: the sites at which a stream was when its producer's journal ended, sorted."""
+    of_producers = rows.where(F.col("role") == "producer")
+    ends = of_producers.groupBy("chain").agg(F.max("boot_lsn").alias("boot_lsn"))
+    told = of_producers.where(F.col("kind").isin("parked", "resumed"))
+    return (
+        told.join(ends, ["chain", "boot_lsn"], how="left_semi")
+        .groupBy("chain", *STREAM, "site")
+        .agg(F.max_by("kind", "lsn").alias("kind"))
+        .where(F.col("kind") == "parked")
+        .groupBy(*STREAM)
+        .agg(F.array_sort(F.collect_set("site")).alias("parked"))
     )
 
 

@@ -1,7 +1,8 @@
 """A group's journals in the order in which they were written: where each stream began, and how far it had got.
 
 The cursor of a stream is the furthest position (epoch, number) of all rows that tell what the group was given or
-passed over. A row that does not begin beyond it is out of order; one that begins further beyond it leaves a hole.
+passed over; where an operator had made-up epochs forgotten, it goes back to where it was before them. A row that does
+not begin beyond it is out of order; one that begins further beyond it leaves a hole.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ __all__ = [
     "ACKNOWLEDGED",
     "DEAD",
     "HANDED",
+    "HELD",
     "REPLAYED",
     "SKIPPED",
     "behind",
@@ -36,7 +38,12 @@ ACKNOWLEDGED = "acknowledged"
 _ADVANCING = (*HANDED, *SKIPPED, DEAD)
 """What moves the cursor."""
 _ORDERED = (*_ADVANCING, "late", REPLAYED)
+HELD = "gap_held"
+_FORGOTTEN = "forgotten"
+_FORGED, _UNREMEMBERED = "forged", "unremembered"
+"""The reasons for which it sends a group back: to the position that it names, or to nowhere."""
 _CHAIN = ("grp", "chain")
+_POSITION = "struct<epoch:bigint,number:bigint>"
 
 
 def _end() -> Column:
@@ -56,14 +63,14 @@ def _position(epoch: Column, number: Column) -> Column:
 
 def _events(rows: DataFrame, *others: str) -> DataFrame:
     """Rows of groups about a stream's progress, with `seed`: where a group that joins at what comes latest has its
-    cursor set, by the first that the chain says of the stream."""
+    cursor set, by the first that the chain says of the stream; and `back`, where a row sends the group back `to`."""
     of_groups = rows.where(F.col("role") == "group")
     latest = of_groups.where(
         (F.col("kind") == "opened")
         & (F.col("lsn") == F.col("boot_lsn"))
         & (F.get_json_object("detail", "$.begin") == "latest")
     ).select(F.col("client").alias("grp"), "chain", "boot_lsn", F.lit(True).alias("latest"))
-    events = of_groups.where(F.col("kind").isin("joined", *_ORDERED, *others)).select(
+    events = of_groups.where(F.col("kind").isin("joined", _FORGOTTEN, HELD, *_ORDERED, *others)).select(
         F.col("client").alias("grp"),
         "chain",
         "boot_lsn",
@@ -73,6 +80,15 @@ def _events(rows: DataFrame, *others: str) -> DataFrame:
         "first",
         _end().alias("last"),
         F.when(F.col("kind") == "declared", leap_until()).alias("leap"),
+        F.when(
+            (F.col("kind") == _FORGOTTEN) & F.col("reason").isin(_FORGED, _UNREMEMBERED),
+            F.struct(
+                F.when(
+                    F.col("reason") == _FORGED,
+                    _position(F.col("epoch"), F.greatest("first", F.lit(1)) - 1),
+                ).alias("to")
+            ),
+        ).alias("back"),
     )
     seed = F.when(
         F.col("latest") & (F.col("kind") == "joined"),
@@ -81,6 +97,45 @@ def _events(rows: DataFrame, *others: str) -> DataFrame:
     return events.join(F.broadcast(latest), [*_CHAIN, "boot_lsn"], how="left").select(
         *events.columns, seed.alias("seed")
     )
+
+
+def _followed(events: DataFrame) -> DataFrame:
+    """The same with `cursor`, the furthest position by all rows before, and `moved`, to which the row would move it.
+
+    A row that sends the group back ends a life of the stream. The next one begins where that row says, or where the
+    group was if that is less far.
+    """
+    along = Window.partitionBy(*_CHAIN, *STREAM).orderBy("lsn")
+    before = along.rowsBetween(Window.unboundedPreceding, -1)
+    in_life = (
+        Window.partitionBy(*_CHAIN, *STREAM, "life").orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
+    )
+    back = F.col("back")
+    fresh = F.col("sent").isNull() | F.col("sent.to").isNull()
+    in_lives = (
+        events.select(
+            "*", F.count("back").over(before).alias("life"), F.last("back", True).over(before).alias("sent")
+        )
+        .withColumn("earlier", F.count(F.when(_counts_as_first(), 1)).over(in_life))
+        .withColumn("moved", F.coalesce(_advance(), F.when((F.col("earlier") == 0) & fresh, F.col("seed"))))
+        .withColumn("own", F.max("moved").over(in_life))
+        .withColumn(
+            "past",
+            F.collect_list(F.when(back.isNotNull(), F.struct("own", back.to.alias("to")))).over(before),
+        )
+    )
+    begun = F.aggregate(
+        "past",
+        F.lit(None).cast(_POSITION),
+        lambda cursor, life: _sent_back(F.greatest(cursor, life.own), life.to),
+    )
+    return in_lives.withColumn("cursor", F.greatest(begun, "own")).drop(
+        "life", "sent", "earlier", "own", "past"
+    )
+
+
+def _sent_back(cursor: Column, to: Column) -> Column:
+    return F.when(cursor.isNotNull() & to.isNotNull(), F.least(cursor, to))
 
 
 def _advance() -> Column:
@@ -97,34 +152,42 @@ def bounds(rows: DataFrame) -> DataFrame:
 
     `joined` (`epoch`, `number`): where it began, which is the lowest position that a ``joined`` row names; where none
     does, the lowest with which a chain began. `reached` (the same): how far it got. `lowest` (the same): the lowest
-    that the application was given. `leaps`: pairs of epochs (`low`, `high`) between which everything was declared
-    lost, whatever epochs there were.
+    that the application was given. `held_at` (the same): where the gap begins that holds it, since it got no
+    further. `leaps`: pairs of epochs (`low`, `high`) between which everything was declared lost, whatever epochs there
+    were.
     """
     said = F.when(F.col("kind") == "joined", _position(F.col("epoch"), F.greatest("first", F.lit(1))))
-    begun = F.when(_advance().isNotNull(), _position(F.col("epoch"), F.col("first")))
-    handed = F.when(F.col("kind").isin(*HANDED), begun)
-    opening = F.when(_counts_as_first(), F.struct("lsn", "seed"))
+    given = F.when(_advance().isNotNull(), _position(F.col("epoch"), F.col("first")))
+    handed = F.when(F.col("kind").isin(*HANDED), given)
     leap = F.when(
         F.col("leap").isNotNull(), F.struct(F.col("epoch").alias("low"), F.col("leap").alias("high"))
     )
+    holds = F.when(F.col("kind") == HELD, _position(F.col("epoch"), F.greatest("first", F.lit(1))))
+    after = F.when(F.col("back").isNotNull(), _sent_back(F.col("cursor"), F.col("back.to"))).otherwise(
+        F.greatest("cursor", "moved")
+    )
     of_chains = (
-        _events(rows)
+        _followed(_events(rows))
         .groupBy(*_CHAIN, *STREAM)
         .agg(
             F.min(said).alias("said"),
-            F.min_by(begun, F.when(begun.isNotNull(), F.col("lsn"))).alias("begun"),
-            F.max(_advance()).alias("furthest"),
-            F.min(opening).alias("opening"),
+            F.min(F.when(F.col("cursor").isNull(), given)).alias("begun"),
+            F.max_by(after, "lsn").alias("reached"),
             F.min(handed).alias("lowest"),
             F.collect_set(leap).alias("leaps"),
+            F.collect_set(holds).alias("holds"),
         )
     )
-    return of_chains.groupBy("grp", *STREAM).agg(
+    of_groups = of_chains.groupBy("grp", *STREAM).agg(
         F.coalesce(F.min("said"), F.min("begun")).alias("joined"),
-        F.max(F.greatest("furthest", "opening.seed")).alias("reached"),
+        F.max("reached").alias("reached"),
         F.min("lowest").alias("lowest"),
         F.array_distinct(F.flatten(F.collect_list("leaps"))).alias("leaps"),
+        F.flatten(F.collect_list("holds")).alias("holds"),
     )
+    reached = F.col("reached")
+    ahead = F.filter("holds", lambda place: reached.isNull() | (place > reached))
+    return of_groups.withColumn("held_at", F.array_min(ahead)).drop("holds")
 
 
 def joined(rows: DataFrame) -> DataFrame:
@@ -175,10 +238,6 @@ def ordered(rows: DataFrame) -> DataFrame:
     before = along.rowsBetween(Window.unboundedPreceding, -1)
     handed = F.col("kind").isin(*HANDED) & (F.col("first") <= F.col("last"))
     begun = F.when(handed, _position(F.col("epoch"), F.col("first")))
-    events = _events(rows, ACKNOWLEDGED).withColumn(
-        "earlier", F.coalesce(F.sum(F.when(_counts_as_first(), 1)).over(before), F.lit(0))
-    )
-    moved = F.coalesce(_advance(), F.when(F.col("earlier") == 0, F.col("seed")))
     follows = F.col("cursor.epoch") == F.col("epoch")
     start = (
         F.when(F.col("cursor").isNull() | (F.col("epoch") > F.col("cursor.epoch")), F.col("first"))
@@ -186,12 +245,12 @@ def ordered(rows: DataFrame) -> DataFrame:
         .otherwise(F.col("last") + 1)
     )
     placed = (
-        events.select(
-            *_CHAIN, "boot_lsn", "lsn", "kind", *EPOCH, "first", "last",
-            F.max(moved).over(before).alias("cursor"),
+        _followed(_events(rows, ACKNOWLEDGED))
+        .select(
+            *_CHAIN, "boot_lsn", "lsn", "kind", *EPOCH, "first", "last", "cursor",
             F.min(begun).over(before).alias("begin"),
         )
-        .where((F.col("first") <= F.col("last")) & (F.col("kind") != "joined"))
+        .where((F.col("first") <= F.col("last")) & ~F.col("kind").isin("joined", _FORGOTTEN, HELD))
         .withColumn("start", start)
     )  # fmt: skip
     advances = F.col("kind").isin(*_ADVANCING) & (F.col("start") <= F.col("last"))

@@ -48,6 +48,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "corrupt": ("violated", "the content that was delivered is not what was published"),
     "lost": ("lost", "published, and never delivered"),
     "declared_gap": ("lost", "declared lost to the application"),
+    "discarded": ("lost", "discarded from quarantine by an operator, and never delivered"),
     "removed": ("lost", "removed by its producer, and never delivered"),
     # What is not known
     "pending": ("unknown", "the confirm policy is not met"),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -49,12 +51,13 @@ def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame
     persist it. Raises :class:`FileNotFoundError`. Symbolic links below a local directory are not followed; they, and
     what is no regular file, have a `problem`, and nothing of them is read.
     """
-    where: str | list[str] = location(journals)
+    local = _local(journals)
+    where: str | list[str] = location(journals if local is None else local)
     odd: list[tuple[str, str]] = []
-    if not _is_url(journals):
-        odd = [*irregular(journals, (".ndjson",))]
+    if local is not None:
+        odd = [*irregular(local, (".ndjson",))]
         if odd:  # Spark would open them; so it gets the others by name
-            where = [location(path) for path in _regular(journals)]
+            where = [location(path) for path in _regular(local)]
     try:
         files = (
             spark.read.format("binaryFile")
@@ -68,8 +71,9 @@ def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame
         if "PATH_NOT_FOUND" in (error.getCondition() or ""):
             raise FileNotFoundError(f"{os.fspath(journals)}: there are no such journals") from None
         raise
-    if not _is_url(journals):
-        files = _with_empty(files.select("path", "content"), spark, journals)
+    files = _with_empty(
+        files.select("path", "content"), spark, _passed_over(files) if local is None else _empty(local)
+    )
     found = _checked(_parsed(files))
     if not odd:
         return found
@@ -85,14 +89,27 @@ def segments(spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame
     return found.unionByName(spark.createDataFrame(rows, found.schema))
 
 
-def _with_empty(files: DataFrame, spark: SparkSession, journals: str | os.PathLike[str]) -> DataFrame:
+def _with_empty(files: DataFrame, spark: SparkSession, empty_files: Iterable[str]) -> DataFrame:
     """Those, and segments of which nothing is left, by their names or directories: Spark passes empty files over."""
     empty = [
-        (f"file:{os.path.abspath(path)}", b"")
-        for path in _regular(journals)
-        if os.path.getsize(path) == 0 and (re.match(_NAME, os.path.basename(path)) or re.search(_OWNER, path))
+        (path, b"")
+        for path in empty_files
+        if re.match(_NAME, path.rpartition("/")[2]) or re.search(_OWNER, path)
     ]
     return files.unionByName(spark.createDataFrame(empty, "path string, content binary")) if empty else files
+
+
+def _empty(directory: str) -> Iterator[str]:
+    for path in _regular(directory):
+        if os.path.getsize(path) == 0:
+            yield f"file:{os.path.abspath(path)}"
+
+
+def _passed_over(files: DataFrame) -> list[str]:
+    """The files that Spark found and does not read, wherever they are: those that are empty."""
+    read = {row["path"] for row in files.select("path").collect()}
+    # As URIs, whose authority may be empty; the others are Hadoop's paths, which leave it out.
+    return sorted({unquote(url).replace(":///", ":/", 1) for url in files.inputFiles()} - read)
 
 
 def _regular(journals: str | os.PathLike[str]) -> list[str]:
@@ -123,6 +140,15 @@ def location(path: str | os.PathLike[str]) -> str:
         raise FileNotFoundError(f"{text}: there is no such directory")
     absolute = os.path.abspath(text)  # Path.resolve would follow links, and give other names
     return "file://" + re.sub(r"([\[\]{}*?\\])", r"\\\1", absolute)
+
+
+def _local(journals: str | os.PathLike[str]) -> str | None:
+    """The path on this machine, also where a URL says it; None for what is elsewhere, or a pattern."""
+    text = os.fspath(journals)
+    if not _is_url(text):
+        return text
+    path = unquote(urlsplit(text).path) if text.startswith("file:") else ""
+    return path if path and os.path.exists(path) else None
 
 
 def _is_url(path: str | os.PathLike[str]) -> bool:

@@ -24,6 +24,8 @@ _REPAIR = "repair"
 """The reason in rows of what did not come out of a queue."""
 _STRAYS = frozenset({"late", "before_join", "declared", "quarantined", "let_go"})
 _EMPTIED = frozenset({"drained", "connected"})
+_FORGED, _UNREMEMBERED = "forged", "unremembered"
+"""The reasons in ``forgotten`` rows that send a group back."""
 _INCARNATION = re.compile("[0-9a-f]{16}")
 
 
@@ -68,6 +70,12 @@ class GroupFacts:
     """What producers sent again on request, and nothing else had brought by then."""
     proofs: list[Proof] = field(default_factory=list)
     """Where queues were seen empty, or sessions gone."""
+    quarantined: SpanMap = field(default_factory=SpanMap)
+    """What was ever put into the inbox's quarantine."""
+    discarded: SpanMap = field(default_factory=SpanMap)
+    """What an operator discarded there."""
+    holds: dict[Stream, list[Position]] = field(default_factory=dict)
+    """Where gaps began that ever held the stream."""
     buffered: dict[str, SpanMap] = field(default_factory=dict)
     """Per site that it came from, what was held back in the inbox."""
     joined: dict[Stream, Position] = field(default_factory=dict)
@@ -91,6 +99,27 @@ class GroupFacts:
         if any(low < key[1] < high for low, high in self.leaps.get(key[0], ())):
             return Spans([(1, ENDLESS)])
         return self.declared[key]
+
+    def taken_in(self, key: Key) -> Spans:
+        """What was received, from any site."""
+        every = Spans()
+        for received in self.received.values():
+            every.update(received[key])
+        return every
+
+    def set_aside(self, key: Key) -> tuple[Spans, Spans]:
+        """What is in quarantine, and what was discarded there, of what was not taken in besides."""
+        taken = self.taken_in(key)
+        return self.quarantined[key] - self.discarded[key] - taken, self.discarded[key] - taken
+
+    def held_up(self, key: Key) -> Spans:
+        """What of a stream's epoch waits for a gap that holds the stream, the gap included."""
+        stream, epoch = key
+        reached = self.reached.get(stream, (0, 0))
+        held = min((place for place in self.holds.get(stream, ()) if place > reached), default=None)
+        if held is None or epoch < held[0]:
+            return Spans()
+        return Spans([(held[1] if epoch == held[0] else 1, ENDLESS)])
 
     def settled_unseen(self, key: Key) -> Spans:
         """What of a stream's epoch an inbox was told to be settled, and had not settled itself."""
@@ -145,6 +174,8 @@ class _StreamState:
     """Where a stream is, while its rows are replayed."""
 
     cursor: Position | None = None
+    met: bool = False
+    """Whether it began: not by its ``joined`` row, which tells where it will."""
     handed: dict[int, Spans] = field(default_factory=dict)
     skipped: dict[int, Spans] = field(default_factory=dict)
     """Declared, or from before the group joined."""
@@ -221,6 +252,10 @@ class _Reader:
                     self._joined(row)
                 elif row.kind == "behind":
                     self._behind(row)
+                elif row.kind == "gap_held":
+                    self.facts.holds.setdefault(stream_of(row), []).append((row.epoch, max(row.first, 1)))
+                elif row.kind == "forgotten":
+                    self._forgotten(row)
             self._acknowledge(acks)
 
     def _begin(self, boot: Boot) -> None:
@@ -241,9 +276,21 @@ class _Reader:
         stream, position = stream_of(row), (row.epoch, max(row.first, 1))
         if position < self.facts.joined.get(stream, (ENDLESS, 0)):
             self.facts.joined[stream] = position
-        if self.latest and stream not in self.streams:
+        state = self.streams.get(stream)
+        if self.latest and (state is None or not state.met):
             # What came before the first to arrive was asked not to be delivered.
-            self.streams[stream] = _StreamState(cursor=(row.epoch, position[1] - 1))
+            state = self.streams.setdefault(stream, _StreamState())
+            state.cursor, state.met = (row.epoch, position[1] - 1), True
+
+    def _forgotten(self, row: JournalRow) -> None:
+        """Below epochs that were made up the group is where it was before them, or nowhere; never further on."""
+        state = self.streams.setdefault(stream_of(row), _StreamState())
+        if row.reason == _UNREMEMBERED:
+            state.cursor, state.met = None, False
+        elif row.reason == _FORGED:
+            state.met = True
+            if state.cursor is not None:
+                state.cursor = min(state.cursor, (row.epoch, max(row.first, 1) - 1))
 
     def _behind(self, row: JournalRow) -> None:
         own = (row.detail or {}).get("from")
@@ -265,12 +312,17 @@ class _Reader:
             places.append(facts.strays)
         elif row.kind in _EMPTIED:
             facts.proofs += _proofs(row)
+        if row.kind == "quarantined":
+            facts.quarantined.put(key_of(row), row.first, row.last)
+        elif row.kind == "quarantine_discarded":
+            facts.discarded.put(key_of(row), row.first, row.last)
         for place in places:
             place.setdefault(row.site, SpanMap()).put(key_of(row), row.first, row.last)
 
     def _ordered(self, row: JournalRow, ack_starts: SpanMap) -> None:
         stream = stream_of(row)
         state = self.streams.setdefault(stream, _StreamState())
+        state.met = True
         if row.kind == "delivered":
             self._delivered(row, state)
         elif row.kind == "redelivered":
@@ -387,7 +439,7 @@ class _Reader:
     def _advance(self, row: JournalRow, state: _StreamState, start: int, last: int) -> None:
         """Move the cursor to `last`; what lies between it and `start` is a hole."""
         if row.kind in ("delivered", "redelivered"):
-            self._check_owed(row, state, (row.epoch, start))
+            self._check_owed(row, state)
         same = state.cursor is not None and state.cursor[0] == row.epoch
         expected = state.cursor[1] + 1 if same and state.cursor is not None else 1
         # What comes from before the place of joining does so in any order, and not all of it need come.
@@ -399,13 +451,12 @@ class _Reader:
             self.begun[stream] = min(position, self.begun.get(stream, position))
         state.cursor = (row.epoch, last)
 
-    def _check_owed(self, row: JournalRow, state: _StreamState, position: Position) -> None:
-        for epoch in sorted(state.owed):
-            bound = position[1] - 1 if epoch == position[0] else ENDLESS if epoch < position[0] else -1
-            if passed := state.owed[epoch].within(1, bound):
-                self.passed.merge({(stream_of(row), epoch): passed})
-                _at(state.missed, epoch).update(passed)
-                state.owed[epoch] = state.owed[epoch] - passed
+    def _check_owed(self, row: JournalRow, state: _StreamState) -> None:
+        """Something new is given, and so comes after all that is owed."""
+        for epoch, passed in sorted(state.owed.items()):
+            self.passed.merge({(stream_of(row), epoch): passed})
+            _at(state.missed, epoch).update(passed)
+            state.owed[epoch] = Spans()
 
     def _acknowledge(self, rows: list[JournalRow]) -> None:
         for row in rows:

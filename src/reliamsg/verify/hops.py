@@ -8,7 +8,7 @@ from reliamsg.verify.groups import GroupFacts
 from reliamsg.verify.producers import ProducerFacts
 from reliamsg.verify.spans import Key, SpanMap, Spans
 
-__all__ = ["pieces"]
+__all__ = ["by_sites", "pieces"]
 
 Piece = tuple[int, int, str, tuple[str, ...]]
 """First and last number, the hop, and the names of the sites where it was reached, sorted."""
@@ -20,7 +20,7 @@ def pieces(lost: Spans, key: Key, producer: ProducerFacts, group: GroupFacts) ->
     ``buffered``: received, and held back in the group's inbox; ``received`` by the group; ``confirmed`` to the
     producer; ``enqueued`` and no more.
     """
-    received = _anywhere(group.received, key)
+    received = group.taken_in(key)
     steps = (
         ("buffered", received, group.buffered),
         ("received", received, group.received),
@@ -29,7 +29,7 @@ def pieces(lost: Spans, key: Key, producer: ProducerFacts, group: GroupFacts) ->
     found: list[Piece] = []
     for hop, needed, by_site in steps:
         reached = lost & needed & _anywhere(by_site, key)
-        found += [(first, last, hop, sites) for first, last, sites in _by_sites(reached, by_site, key)]
+        found += [(first, last, hop, sites) for first, last, sites in by_sites(reached, by_site, key)]
         lost = lost - reached
     found += [(first, last, "enqueued", ()) for first, last in lost]
     yield from sorted(found)
@@ -42,7 +42,7 @@ def _anywhere(by_site: dict[str, SpanMap], key: Key) -> Spans:
     return every
 
 
-def _by_sites(
+def by_sites(
     spans: Spans, by_site: dict[str, SpanMap], key: Key
 ) -> Iterator[tuple[int, int, tuple[str, ...]]]:
     """`spans`, cut so that each piece is in the same sites as a whole."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from reliamsg.verify.groups import GroupFacts
-from reliamsg.verify.hops import pieces
+from reliamsg.verify.hops import by_sites, pieces
 from reliamsg.verify.producers import ProducerFacts
 from reliamsg.verify.report import KINDS, Finding, Report
 from reliamsg.verify.restores import Cut
@@ -13,7 +13,9 @@ from reliamsg.verify.spans import ENDLESS, Key, SpanMap, Spans, total
 
 __all__ = ["account", "beyond"]
 
-_LOSSES = frozenset({"lost", "declared_gap", "removed"})
+_LOSSES = frozenset({"lost", "declared_gap", "removed", "discarded"})
+_IN_QUARANTINE = "in quarantine"
+_HELD = "behind a gap that holds its stream"
 
 
 def account(
@@ -35,7 +37,8 @@ def account(
     for producer in producers.values():
         report.messages.enqueued += total(_accounted(producer, key) for key in producer.enqueued)
         _pending(producer, pending)
-    _find(report, "pending", pending)
+        for why, spans in _unconfirmed(producer, pending).items():
+            _find(report, "pending", spans, why=why)
     open_ends = SpanMap()
     for name, group in groups.items():
         ledger = _Ledger(group, producers, drained, cuts)
@@ -47,7 +50,8 @@ def account(
         ledger.claims(contested)
         ledger.unacknowledged()
         ledger.report_to(report)
-        open_ends.merge(ledger.found.get("undelivered", SpanMap()))
+        for undelivered in ledger.open.values():
+            open_ends.merge(undelivered)
         excused[name] = ledger.excused
     open_ends.merge(pending)
     report.messages.pending = total(open_ends.values())
@@ -58,6 +62,21 @@ def _pending(producer: ProducerFacts, pending: SpanMap) -> None:
     for key in producer.enqueued:
         for first, last in _accounted(producer, key) - producer.published[key] - producer.removed[key]:
             pending.put(key, first, last)
+
+
+def _unconfirmed(producer: ProducerFacts, pending: SpanMap) -> dict[str, SpanMap]:
+    """Why what is pending of a producer is not confirmed, as far as its journal tells."""
+    found: dict[str, SpanMap] = {}
+    for key in producer.enqueued:
+        declined = {
+            f"{how} by {site}": SpanMap({key: spans[key] - producer.confirmed.get(site, SpanMap())[key]})
+            for (how, site), spans in producer.declined.items()
+        }
+        parked = sorted(producer.parked.get(key[0], ()))
+        for first, last, labels in by_sites(pending[key], declined, key):
+            why = ", ".join(labels) or (f"parked at {', '.join(parked)}" if parked else "")
+            found.setdefault(why, SpanMap()).put(key, first, last)
+    return found
 
 
 def _accounted(producer: ProducerFacts, key: Key) -> Spans:
@@ -77,13 +96,11 @@ def _in_order(spans: SpanMap) -> list[Key]:
     return sorted(spans, key=lambda key: (key[0], key[1]))
 
 
-def _find(report: Report, kind: str, found: SpanMap, group: str = "", where: str = "") -> None:
-    text = KINDS[kind][1] + (f" ({where} of the stream)" if where else "")
+def _find(report: Report, kind: str, found: SpanMap, group: str = "", why: str = "") -> None:
+    text = KINDS[kind][1] + (f": {why}" if why else "")
     for key in _in_order(found):
         for first, last in found[key]:
-            report.findings.append(
-                Finding(kind, text, key[0], group, epoch=key[1], first=first, last=last, where=where)
-            )
+            report.findings.append(Finding(kind, text, key[0], group, epoch=key[1], first=first, last=last))
 
 
 @dataclass
@@ -97,6 +114,8 @@ class _Ledger:
     found: dict[str, SpanMap] = field(default_factory=dict)
     lost: dict[str, SpanMap] = field(default_factory=dict)
     """By where in the stream."""
+    open: dict[str, SpanMap] = field(default_factory=dict)
+    """What is undelivered, by why, as far as that is known."""
     before_join: SpanMap = field(default_factory=SpanMap)
     excused: SpanMap = field(default_factory=SpanMap)
 
@@ -112,6 +131,9 @@ class _Ledger:
         self._excuse(key, declared | group.dead[key] | pending)
         missing = enqueued - group.handed[key] - group.dead[key] - declared - pending
         early = (missing - counted) & (group.before_join[key] | self._before(key))
+        if key[0] not in group.joined:
+            quarantined, discarded = group.set_aside(key)
+            early = early - quarantined - discarded
         if early and key[0] not in group.joined and group.sound:
             self._put("never_joined", key, early)
             self._excuse(key, early)
@@ -141,17 +163,27 @@ class _Ledger:
         stream, epoch = key
         tail = (epoch, first) > self.group.reached.get(stream, (0, 0))
         certain = self.group.sound and (not tail or (self.drained and self.group.finished))
-        open_end = held.within(first, last) if tail and certain else Spans()
-        if not certain:
-            open_end = Spans([(first, last)])
-        self._put("undelivered", key, open_end)
-        self._excuse(key, open_end)
-        certain_loss = open_end.lacking(first, last)
+        missing, held_up = Spans([(first, last)]), self.group.held_up(key)
+        quarantined, discarded = (missing & each for each in self.group.set_aside(key))
+        waiting = (missing & held_up & self.group.taken_in(key)) - quarantined - discarded
+        missing = missing - quarantined - discarded - waiting
+        open_end = missing if not certain else held & missing if tail else Spans()
+        self._undelivered(key, quarantined, _IN_QUARANTINE)
+        self._undelivered(key, waiting | (open_end & held_up), _HELD)
+        self._undelivered(key, open_end - held_up, "")
+        self._put("discarded", key, discarded)
+        self._excuse(key, discarded)
+        certain_loss = missing - open_end
         unseen = certain_loss & self._settled_unseen(key, self.producers[stream.producer])
         self._put("settled_unseen", key, unseen)
         self._excuse(key, unseen)
         for piece in certain_loss - unseen:
             self._lost(key, *piece, tail)
+
+    def _undelivered(self, key: Key, spans: Spans, why: str) -> None:
+        for first, last in spans:
+            self.open.setdefault(why, SpanMap()).put(key, first, last)
+        self._excuse(key, spans)
 
     def _settled_unseen(self, key: Key, producer: ProducerFacts) -> Spans:
         """What one of the group's inboxes, or its producer, was told to be settled."""
@@ -222,11 +254,13 @@ class _Ledger:
                 self._report_losses(report, kind, found)
             else:
                 _find(report, kind, found, name)
+        for why, found in self.open.items():
+            _find(report, "undelivered", found, name, why)
         for where, found in self.lost.items():
             self._report_losses(report, "lost", found, where)
         messages.delivered[name] = total(self._handed(key) for key in self.group.handed)
         messages.lost += sum(total(found.values()) for found in self.lost.values())
-        messages.declared_gaps += self._count("declared_gap") + self._count("removed")
+        messages.declared_gaps += sum(map(self._count, ("declared_gap", "removed", "discarded")))
         messages.phantom += self._count("phantom")
         messages.duplicates += self.group.duplicates
         messages.out_of_order += self.group.out_of_order

@@ -17,6 +17,7 @@ from reliamsg.verify.spans import Key, Position, SpanMap, Spans, in_epoch
 __all__ = ["Confirms", "ProducerFacts", "gather_producer", "key_of", "stream_of"]
 
 _RELEASED = frozenset({"released", "released_unsent"})
+_DECLINED = frozenset({"nacked", "returned", "refused"})
 
 
 def stream_of(row: JournalRow) -> Stream:
@@ -64,6 +65,10 @@ class ProducerFacts:
     confirmed: dict[str, SpanMap] = field(default_factory=dict)
     confirms: list[Confirms] = field(default_factory=list)
     """The same, of each chain."""
+    declined: dict[tuple[str, str], SpanMap] = field(default_factory=dict)
+    """By how and by which site, what was not taken at some time."""
+    parked: dict[Stream, set[str]] = field(default_factory=dict)
+    """At which sites a stream was parked at the end."""
     counted: dict[str, SpanMap] = field(default_factory=dict)
     """For each group, what was enqueued while the producer named it."""
     excused: dict[str, SpanMap] = field(default_factory=dict)
@@ -145,12 +150,14 @@ class _Reader:
 
     def read(self) -> None:
         keeps = False
+        parked: set[tuple[Stream, str]] = set()
         for boot in self.chain.boots:
             self.membership.begin(boot)
             for topic in self.membership.topics:
                 self.facts.groups.setdefault(topic, set())
             keeps = boot.opened.get("release") == "consumed"
             published: SpanMap = SpanMap()
+            parked = set()
             fenced: int | None = None
             for row in boot.rows:
                 if row.kind == "fenced":
@@ -161,10 +168,16 @@ class _Reader:
                     self._step(row)
                 else:
                     self._other(self.now(row), keeps)
-                if row.kind == "published":
+                if row.kind == "parked":
+                    parked.add((stream_of(row), row.site))
+                elif row.kind == "resumed":
+                    parked.discard((stream_of(row), row.site))
+                elif row.kind == "published":
                     published.put(key_of(self.now(row)), row.first, row.last)
             self.facts.published.merge(published)
             self._check_policy(boot, published)
+        for stream, site in parked:
+            self.facts.parked.setdefault(stream, set()).add(site)
         self._settle(keeps)
 
     def _step(self, row: JournalRow) -> None:
@@ -185,6 +198,8 @@ class _Reader:
             for confirmed in (self.facts.confirmed, self.confirmed):
                 confirmed.setdefault(row.site, SpanMap()).put(key, row.first, row.last)
             self.confirms.rows.append((row.lsn, row.site, key, row.first, row.last))
+        elif row.kind in _DECLINED and row.site:
+            self.facts.declined.setdefault((row.kind, row.site), SpanMap()).put(key, row.first, row.last)
         elif row.kind == "removed":
             self.facts.removed.put(key, row.first, row.last)
             self.left.put(key, row.first, row.last)

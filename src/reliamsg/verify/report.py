@@ -56,6 +56,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "lost": ("lost", "published, and never delivered"),
     "unseen": ("lost", "acknowledged in the journal, yet the application was never given it"),
     "declared_gap": ("lost", "declared lost to the application"),
+    "discarded": ("lost", "discarded from quarantine by an operator, and never delivered"),
     "removed": ("lost", "removed by its producer, and never delivered"),
     # What is not known
     "pending": ("unknown", "the confirm policy is not met"),
