@@ -43,7 +43,7 @@ def test_what_was_published_before_a_group_came_is_delivered_once(
         channel.queue_bind(queue, EXCHANGE, unique)
     site = Site("dc1", node.url, backoff_min=0.05, backoff_max=0.5, prefetch=8)
     world = World(tmp_path, unique, [site])
-    producer = world.producer()
+    producer = world.producer(retain_seconds=0)
     for first in range(1, 1_001, 20):
         published(producer, unique, first, first + 19)
     producer.close()  # nobody could send anything again

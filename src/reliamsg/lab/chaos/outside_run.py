@@ -88,7 +88,7 @@ def stop(app: App) -> None:
             raise
 
 
-_DECLARED = ("declared_gap", "removed")
+_DECLARED = ("declared_gap", "removed", "discarded")
 """Losses of which the application was told, by the checker's names."""
 _MOST_FINDINGS = 10
 
