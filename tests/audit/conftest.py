@@ -7,12 +7,14 @@ from pyspark.sql import SparkSession
 
 from reliamsg.verify import Chain
 from tests.audit.equality import Outcome, by_spark
-from tests.audit.together import all_chains
 
 
 @pytest.fixture(scope="session")
 def chains() -> list[Chain]:
     """All journals of :mod:`tests.audit.together`."""
+    # Here, since what is imported there has Hypothesis' settings, which are made after this file is read.
+    from tests.audit.together import all_chains
+
     return all_chains()
 
 
