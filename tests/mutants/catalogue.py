@@ -847,6 +847,48 @@ MUTANTS = (
         BySimulator("let_go_unsafe"),
     ),
     Mutant(
+        "left-to-who-does-not-keep-it",
+        "core/heard.py",
+        "        if not (latest.consumed and self.answered) or self.cut:\n",
+        "        if not self.answered or self.cut:\n",
+        "P5: what waits behind a held gap is left to a producer that keeps messages only until they are confirmed",
+        BySimulator("let_go_unsafe"),
+    ),
+    Mutant(
+        "left-to-who-kept-it-once",
+        "core/heard.py",
+        "        return owner.is_fresh(now) and owner.keeps(epoch, incarnation, first, last)\n",
+        "        return owner.keeps(epoch, incarnation, first, last)\n",
+        "P5: what waits behind a held gap is left to a producer that was not heard for long",
+        ByTest(
+            "receiving/test_letting_go.py::test_what_is_not_proven_to_be_kept_is_kept_here[long_ago]",
+            "assert let_go(bench) == set()",
+        ),
+    ),
+    Mutant(
+        "left-though-named-later",
+        "core/heard.py",
+        "        if latest.since is None or (epoch, first) < latest.since:\n",
+        "        if latest.since is None:\n",
+        "P5: what was published before its producer named the group is left to it",
+        ByTest(
+            "receiving/test_letting_go.py::test_what_is_not_proven_to_be_kept_is_kept_here[named_later]",
+            "assert let_go(bench) == set()",
+        ),
+    ),
+    Mutant(
+        "left-and-forgotten",
+        "receiving/restore.py",
+        "        known.announced = row.let_go\n",
+        "        pass\n",
+        "P5: after a crash nobody knows that there was anything that was left to a producer",
+        ByTest(
+            "receiving/test_letting_go.py::test_what_went_with_its_producers_disk_after_it_was_let_go_of_is_declared_to_the_last",
+            "(held,) = [error for error in bench.engine.take_errors() if isinstance(error, GapHeld)]",
+            "ValueError",
+        ),
+    ),
+    Mutant(
         "held-frame-dropped",
         "store/inbox.py",
         "freed += self._drop_held(connection, stream_id, row.epoch, 0, row.position - 1)",
@@ -1798,6 +1840,17 @@ MUTANTS = (
         ByTest(
             "transport/test_amqp_frames.py::test_a_handshake_without_end[1]",
             "assert taken <= MAX_HANDSHAKE_BYTES + chunk + len(HEARTBEAT)",
+        ),
+    ),
+    Mutant(
+        "held-streams-keep-others-out",
+        "core/consumer.py",
+        "        return most - len(self.streams) + min(len(self.holding), most)\n",
+        "        return most - len(self.streams)\n",
+        "P7: streams that gaps hold use up max_streams for all others",
+        ByTest(
+            "receiving/test_holds.py::test_held_streams_have_places_of_their_own_in_memory",
+            "assert seqs(bench.take()) == [number]",
         ),
     ),
     Mutant(

@@ -11,7 +11,7 @@ import msgspec
 from reliamsg.cli.options import SeedsType
 from reliamsg.cli.status import Status
 from reliamsg.simulation.faults import FAULTS
-from reliamsg.simulation.runner import Outcome, Summary, run, run_many
+from reliamsg.simulation.runner import REACHED, Outcome, Summary, run, run_many
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.shrink import shrink
 from reliamsg.terminal import say, say_json, say_text
@@ -59,7 +59,7 @@ class _Faults(click.ParamType[tuple[str, ...]]):
 @click.option(
     "--every-fault",
     is_flag=True,
-    help="A fault that never struck is an error, and so is a value never drawn.",
+    help="A fault that never struck is an error, and so is a value never drawn, or what no run came to.",
 )
 @click.option(
     "--settings", "shows_settings", is_flag=True, help="Show how often each setting had each value."
@@ -111,6 +111,9 @@ def simulate(
         for name, times in summary.faults.items():
             if times or every_fault:
                 say(f"  {name:20} {times:8,}  {FAULTS[name][1]}")
+        for name, times in summary.reached.items():
+            if times or every_fault:
+                say(f"  {name:20} {times:8,}  {REACHED[name]}")
         if shows_settings:
             _show_settings(summary)
         say(
@@ -122,7 +125,10 @@ def simulate(
     undrawn = summary.idle_values if every_fault else []
     for name in undrawn:
         say(f"reliamsg: {name} was never drawn", err=True)
-    return Status.INCOMPLETE if failed or idle or undrawn else Status.OK
+    unreached = summary.unreached if every_fault else []
+    for name in unreached:
+        say(f"reliamsg: no run came to {name}", err=True)
+    return Status.INCOMPLETE if failed or idle or undrawn or unreached else Status.OK
 
 
 def _show_settings(summary: Summary) -> None:

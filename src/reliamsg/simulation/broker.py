@@ -13,9 +13,11 @@ import msgspec
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.faults import Chances
 from reliamsg.simulation.history import History
+from reliamsg.simulation.hole import Hole
 from reliamsg.simulation.network import Connection
 from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing
-from reliamsg.wire.address import created_address, is_created, topic_address
+from reliamsg.wire.address import created_address, is_created, is_group, topic_address
+from reliamsg.wire.control import is_control_frame
 
 __all__ = ["UNLIMITED", "Broker", "Reader", "Session"]
 
@@ -94,6 +96,7 @@ class Broker:
         faults: Chances,
         history: History,
         chance: random.Random,
+        hole: Hole | None = None,
         tells: Tells = "always",
         inflight: int | None = None,
         refuses: Refuses = "closing",
@@ -125,6 +128,7 @@ class Broker:
         self.readers: dict[Reader, None] = {}
         self._scheduler, self._faults, self._history = scheduler, faults, history
         self._random = chance
+        self._hole = hole
         self._numbers = 0
         self._copy: dict[Key, deque[Stored]] = {}
         """Queues as they were some time ago."""
@@ -274,6 +278,9 @@ class Broker:
 
     def _keep(self, keys: Sequence[Key], delivery: Delivery, what: str) -> None:
         faults = self._faults
+        if keys and self._hole is not None and self._hole.swallows(self._history.frame(delivery)):
+            self._history.note("broker", self.name, f"loses {what}, as all sites do")
+            return
         if keys and faults.bites("confirm_and_lose"):
             faults.strikes("confirm_and_lose")
             self._history.note("broker", self.name, f"loses {what}")
@@ -408,6 +415,13 @@ class Broker:
         """Hand a control frame to whoever listens."""
         faults, copies = self._faults, 1
         self._history.captured(address, body)
+        if (
+            is_group(address)
+            and not is_control_frame(body)
+            and self._hole is not None
+            and self._hole.swallows(self._history.repair(body))
+        ):
+            return
         if faults.bites("control_lost"):
             faults.strikes("control_lost")
             copies = 0

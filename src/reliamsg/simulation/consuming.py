@@ -21,6 +21,7 @@ from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
 from reliamsg.receiving.forgetting import Forgetting
 from reliamsg.receiving.lane import Chunk, fail
+from reliamsg.receiving.quarantine import HELD
 from reliamsg.receiving.status import ConsumerStatus, status_of
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.process import Process
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["ConsumerProcess"]
 
 CHUNK_MESSAGES = 64
+ROOMY = 64 * 1024 * 1024
+"""Bytes of a quarantine that no run fills."""
 OPERATOR_S = 0.1
 """An operator looks at a held stream after so long at least, and again."""
 SLOW_S = (0.05, 1.0)
@@ -62,6 +65,7 @@ class ConsumerProcess(Process):
         self._standby: bool = settings["standby"]
         self._halts: bool = settings["on_dead_letter"] == "halt"
         self.held_bytes: int = settings["held_bytes"]
+        self._quarantine_bytes: int = settings["max_quarantine_bytes"]
         self._handling_s: float = settings["handling_s"]
         """A handler takes up to so long."""
         self._application = random.Random(f"{world.scenario.seed}/application/{name}")
@@ -78,14 +82,16 @@ class ConsumerProcess(Process):
         self._waits: tuple[int, list[MessageId]] | None = None
         self._told_lsn = 0
         """Up to where its journal was read."""
-        self._growing: dict[Stream, int] = {}
-        """By stream, the row before the newest that tells of acknowledgements: that one grows as others follow on."""
+        self._growing: dict[tuple[str, Stream], int] = {}
+        """By kind and stream, the row before the newest that tells of what is acknowledged, or was let go of: that one
+        grows as others follow on."""
         self._reads_since: float | None = None
         """When it read a site first since it was opened, as far as its journal was read; None: it did not."""
         self._overheard: list[tuple[float, str, bytes]] = []
         """Control frames that came: when, where and what."""
         self._watch = world.oracle.watches[name] = Stopwatch(world.scheduler.now)
         world.oracle.quarantines[name] = self._is_quarantined
+        world.oracle.leaving.looks[name] = self._tell_let_go
         self._words = Words(world.oracle, group, name, world.keys, settings["takeover_timeout"])
 
     def _is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
@@ -94,6 +100,16 @@ class ConsumerProcess(Process):
             return False
         found = self._inbox.quarantine.select(Selection(stream=stream))
         return any(one.epoch == epoch and one.first <= seq <= one.last for one in found)
+
+    def _tell_let_go(self) -> None:
+        """Tell the judge what the journal says by now of what was left to producers."""
+        if self._inbox is None:
+            return
+        with self.drive.reading() as connection:
+            for row in read_journal(connection):
+                if row.kind == "let_go":
+                    stream = Stream(row.producer, row.topic, row.partition)
+                    self.world.oracle.left(self.group, self.name, stream, row.epoch, row.first, row.last)
 
     def open(self, life: int | None = None) -> None:
         """See :class:`Process`."""
@@ -131,7 +147,7 @@ class ConsumerProcess(Process):
         return EngineSettings(
             self.group, self.world.scenario.topics_of(self.group), max_inbox_bytes=s["max_inbox_bytes"],
             takeover_timeout=s["takeover_timeout"], on_gap=s["on_gap"], standby=self._standby, keys=self.world.keys,
-            max_quarantine_bytes=s["max_quarantine_bytes"],
+            max_quarantine_bytes=self._quarantine_bytes,
         )  # fmt: skip
 
     def _rules(self) -> Rules:
@@ -150,6 +166,11 @@ class ConsumerProcess(Process):
             self.world.expected(self, error)
             self.close()
             self.scheduler.after(HALTED_S, self.open, self.life)
+        elif isinstance(error, QuarantineFull) and f"({HELD})" in str(
+            error
+        ):  # an operator gives it more room
+            self._quarantine_bytes = ROOMY
+            self.give_up(error, self._operators_pause())
         elif isinstance(error, QuarantineFull):  # which only an operator can help
             self.give_up(error, None)
         else:
@@ -446,10 +467,16 @@ class ConsumerProcess(Process):
             self._told_lsn = max(row.lsn, known)
             stream = Stream(row.producer, row.topic, row.partition)
             if row.kind == "acknowledged":
-                self._growing[stream] = row.lsn - 1
+                self._growing[row.kind, stream] = row.lsn - 1
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
+            elif row.kind == "let_go":
+                self._growing[row.kind, stream] = row.lsn - 1
+                self.world.oracle.left(self.group, self.name, stream, row.epoch, row.first, row.last)
+                self.world.reached["let_go"] += row.lsn > known
             elif row.lsn <= known:
                 continue
+            elif row.kind == "quarantined":
+                self.world.reached["quarantined"] += row.reason == "held"
             elif row.kind == "opened":
                 self._reads_since = None
             elif row.kind == "connected" and self._reads_since is None:

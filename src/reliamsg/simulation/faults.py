@@ -22,6 +22,7 @@ FAULTS: dict[str, tuple[float, str]] = {
     "confirm_disorder": (0.02, "a broker confirms messages in another order"),
     "duplicate": (0.05, "a broker puts a message into its queues twice"),
     "damage": (0.01, "a broker flips a bit of a message"),
+    "hole": (0.05, "what is published at one moment is lost at every site, and so is whatever is sent again of it"),
     "misroute": (0.02, "a message that is confirmed does not reach one of its queues"),
     "return": (0.02, "an AMQP broker returns a message"),
     "nack": (0.02, "an AMQP broker nacks a message, though a queue may have it"),
@@ -91,6 +92,7 @@ SHARES: dict[str, float] = {
     "address_refused": 0.15,
     "cut_control": 0.1,
     "reset_control": 0.1,
+    "hole": 0.08,
 }
 """Faults that a seed draws with this chance, however many others it has."""
 

@@ -89,6 +89,15 @@ class History:
         found = self._messages(delivery)
         return [] if found is None else found[0]
 
+    def frame(self, sent: Outgoing | Delivery) -> Frame | None:
+        """The batch that a broker message is, where it is sound."""
+        found = self._messages(sent)
+        return None if found is None else found[1]
+
+    def repair(self, body: bytes) -> Frame | None:
+        """The same of what is sent again to a group alone."""
+        return _frame(body, None)
+
     def captured(self, address: str, body: bytes) -> None:
         """A control frame passed."""
         if len(self.control) < CAPTURED:

@@ -17,6 +17,7 @@ from reliamsg.core.joining import JOINED_LATE
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.firsts import Firsts
+from reliamsg.simulation.leaving import Leaving
 from reliamsg.simulation.passages import Passages, covers, names, stream_of
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.simulation.verdicts import Violation
@@ -40,6 +41,8 @@ class Operation:
     confirmed: set[str] = field(default_factory=set)
     groups: frozenset[str] | None = None
     """The groups that its producer named for it, and still does; None for all. Nothing is promised to others."""
+    named: frozenset[str] = frozenset()
+    """The groups that its producer named when it was published."""
     removed: bool = False
     """Its application took it back: nothing is promised about it."""
 
@@ -76,15 +79,18 @@ class Oracle:
         gap_timeouts: Mapping[str, float],
         needed: Mapping[str, int],
         latest: Collection[str] = (),
+        keepers: Collection[str] = (),
     ) -> None:
         """`gap_timeouts`: of each consumer, in seconds. `needed`: how many sites must have confirmed what each producer
-        calls published. `latest`: groups that begin with what arrives first."""
+        calls published. `latest`: groups that begin with what arrives first. `keepers`: producers that hold everything
+        until the groups that they name have it."""
         self.violations: list[Violation] = []
         self.operations: dict[bytes, Operation] = {}
         self.groups, self.ended = tuple(groups), set[tuple[str, Stream]]()
         """Ended: streams that groups are not given to their end, since a client ended for good, and said why. What is
         missing of these must be where it can still be sent, or given, from."""
         self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
+        self.leaving = Leaving(self.groups, keepers)
         self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], int]()
         """Where these groups met streams: the number of the operation that came first."""
         self._streams, self._bodies = dict[Stream, list[Operation]](), dict[MessageId, bytes]()
@@ -259,6 +265,22 @@ class Oracle:
             if body is not None:
                 self._meets(group, self.operations[body])
 
+    def left(self, group: str, consumer: str, stream: Stream, epoch: int, first: int, last: int) -> None:
+        """A consumer says that it left these to their producer, which has to keep them for its group."""
+        for seq in range(first, last + 1):
+            message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
+            if message in self.leaving.said[group]:
+                continue
+            self.leaving.said[group].add(message)
+            body = self._bodies.get(message)
+            operation = None if body is None else self.operations[body]
+            if operation is not None and not self.leaving.is_kept(
+                group, stream, operation.named, operation.durable_at
+            ):
+                self.violate(
+                    "let_go_unsafe", f"{message} was left by {consumer} to a producer that does not keep it"
+                )
+
     def lacks(self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]) -> None:
         """A consumer says that it lacks these: (epoch, first, last)."""
         # Only what was lost with an outbox that was replaced is gone: without one there is no need to look.
@@ -270,6 +292,10 @@ class Oracle:
                 if message.epoch == epoch and first <= message.seq <= last and stream_of(message) == stream:
                     if self.quarantines[consumer](stream, epoch, message.seq):
                         continue  # it is safe there, and will be taken in
+                    if message not in self.leaving.said[group]:
+                        self.leaving.looks[consumer]()
+                    if message in self.leaving.said[group]:
+                        continue  # whether it is safe with its producer was judged then
                     self.violate(
                         "let_go_unsafe", f"{message} is lacking at {consumer}, and its broker let it go"
                     )
@@ -638,9 +664,8 @@ class Oracle:
             and self._is_new(group, operation)
         )  # fmt: skip
 
-    def judge(self, held_for: Collection[str] = (), keeps: Collection[str] = ()) -> None:
-        """Everything is over. `held_for`: groups that never give a gap up. `keeps`: producers that hold everything
-        until groups have it."""
+    def judge(self, held_for: Collection[str] = ()) -> None:
+        """Everything is over. `held_for`: groups that never give a gap up."""
         for group, operation, by, at in self._passed:
             message = operation.message
             if (
@@ -667,7 +692,9 @@ class Oracle:
                 )
         for group in self.groups:
             for operation in self.operations.values():
-                self._judge(group, operation, group in held_for and operation.stream.producer in keeps)
+                self._judge(
+                    group, operation, group in held_for and operation.stream.producer in self.leaving.keepers
+                )
             for message in sorted(self._buried[group] - self.letters[group]):
                 if message not in self.passages[group]:
                     self.violate("lost", f"{message} at {group}: given up, and not among the dead letters")
@@ -694,5 +721,6 @@ class Oracle:
             and declared is not None
             and let_go < declared
             and len(self.inboxes[group]) == 1
+            and (self.owes(group, operation) or message not in self.leaving.said[group])
         ):
             self.violate("let_go_unsafe", f"{message} at {group}: let go at {let_go:.3f}")

@@ -227,7 +227,7 @@ class ProducerProcess(Process):
         key = chance.choice([None, None, "k"])
         headers = {"account": "A"} if chance.random() < 0.2 else None
         operation = self.world.oracle.invoked(Stream(self.name, topic, 0), body)
-        operation.groups = self._counted[topic]
+        operation.groups = operation.named = self._counted[topic]
 
         def publish() -> Receipt:
             if key is None and headers is None:
@@ -331,6 +331,7 @@ class ProducerProcess(Process):
         if self._order(lambda: engine.membership.add_group(topic, group)):
             self.named[topic].append(group)
             self._counted[topic] |= {group}
+            self.world.oracle.leaving.naming(self.name, topic, group, self.scheduler.now)
 
     def _order(self, call: Callable[[], object]) -> bool:
         """Have the writer do something, between two of its steps; whether it did."""

@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,7 @@ from reliamsg.simulation.checking import compare
 from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.keeping import keep_journals
 from reliamsg.simulation.scenario import Scenario, draw
-from reliamsg.simulation.settings import VALUES
+from reliamsg.simulation.settings import DRAWN
 from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
 
@@ -34,6 +34,13 @@ GARBAGE_OBJECTS = 50_000
 """A world makes little garbage that refers to itself: it is looked for only when so many objects are there."""
 TOGETHER = 4
 """Seeds that a process is given at a time."""
+
+
+REACHED: dict[str, str] = {
+    "quarantined": "deliveries behind a held gap that went into the quarantine",
+    "let_go": "ranges behind a held gap that were left to their producer",
+}
+"""What is counted besides faults, since few runs come to it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,8 @@ class Outcome:
     """Simulated."""
     bit: frozenset[str] = frozenset()
     """Faults that happened at all: without the others the same run comes out."""
+    reached: Mapping[str, int] = field(default_factory=dict)
+    """How often it came to what :data:`REACHED` lists."""
 
     @property
     def kinds(self) -> set[str]:
@@ -68,10 +77,12 @@ class Summary:
     """How often each struck."""
     settings: dict[str, Counter[str]] = field(
         default_factory=lambda: {
-            name: Counter(dict.fromkeys(map(str, values), 0)) for name, values in VALUES.items()
+            name: Counter(dict.fromkeys(map(str, values), 0)) for name, values in DRAWN.items()
         }
     )
     """By setting, how often each value was drawn, by clients and at sites."""
+    reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REACHED, 0))
+    """How often runs came to what is counted besides."""
     seconds: float = 0.0
     """Of processor time, of all processes: on a machine that does nothing else, what a clock on the wall says with
     one."""
@@ -96,6 +107,11 @@ class Summary:
         """Those that never struck."""
         return [name for name, times in self.faults.items() if not times]
 
+    @property
+    def unreached(self) -> list[str]:
+        """What no run came to."""
+        return [name for name, times in self.reached.items() if not times]
+
     def add(self, outcome: Outcome, seconds: float) -> None:
         """Count a run that took so much processor time."""
         self.seeds += 1
@@ -107,6 +123,8 @@ class Summary:
             self.settings[name][str(value)] += 1
         for name, times in outcome.struck.items():
             self.faults[name] += times
+        for name, times in outcome.reached.items():
+            self.reached[name] += times
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -115,6 +133,7 @@ class Summary:
             "violations": self.violations,
             "failing_seeds": self.failing_seeds,
             "faults": self.faults,
+            "reached": self.reached,
             "settings": {name: dict(values) for name, values in self.settings.items()},
             "runs_per_minute": round(self.runs_per_minute, 1),
         }
@@ -159,7 +178,7 @@ def _run(scenario: Scenario, keep: bool, directory: Path, journals: Path | None)
     error = "".join(traceback.format_exception(world.error)) if world.error is not None else ""
     return Outcome(
         scenario, tuple(world.oracle.violations), world.faults.struck, tuple(world.history.lines), error,
-        world.scheduler.now, frozenset(world.faults.bit),
+        world.scheduler.now, frozenset(world.faults.bit), dict(world.reached),
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from reliamsg.config import Quorum, Site
 from reliamsg.simulation.faults import FAULTS, SHARES
-from reliamsg.simulation.settings import VALUES, ClientSettings, choose, draw_client, site_settings
+from reliamsg.simulation.settings import HOLDS, VALUES, ClientSettings, choose, draw_client, site_settings
 
 __all__ = ["Scenario", "draw"]
 
@@ -146,12 +146,16 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     begins = [value for value in VALUES["Consumer.begin"] if not keeps or value == "earliest"]
     gaps = [value for value in VALUES["Consumer.on_gap"] if waits or value != "wait"]
 
+    holds = _has_hole(seed)
+
     def reading(name: str, group: str) -> ClientSettings:
         fixed = {
             "standby": name != f"{group}-1", "reads_plain": plain, "on_gap": own(f"{group}/on_gap", gaps),
             "topics": own(f"{group}/topics", VALUES["Consumer.topics"]),
             "begin": own(f"{group}/begin", begins),
         }  # fmt: skip
+        if holds:
+            fixed |= {key.split(".")[1]: own(f"{name}/hole/{key}", HOLDS[key]) for key in HOLDS}
         return draw_client(seed, name, "Consumer", sites, fixed, frame)
 
     first = {group: reading(f"{group}-1", group) for group in groups}
@@ -160,6 +164,10 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     return Scenario(
         seed, messages, chosen, sites, sending, first, second, brokers, topics, own("created", CREATED), keys
     )
+
+
+def _has_hole(seed: int) -> bool:
+    return random.Random(f"{seed}/faults/hole").random() < SHARES["hole"]
 
 
 def _faults(seed: int, keys: bool) -> tuple[str, ...]:

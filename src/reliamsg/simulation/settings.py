@@ -13,7 +13,16 @@ from typing import Any
 
 from reliamsg.config import Quorum, Site
 
-__all__ = ["NOT_DRAWN", "VALUES", "ClientSettings", "choose", "draw_client", "site_settings"]
+__all__ = [
+    "DRAWN",
+    "HOLDS",
+    "NOT_DRAWN",
+    "VALUES",
+    "ClientSettings",
+    "choose",
+    "draw_client",
+    "site_settings",
+]
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -80,6 +89,23 @@ at most before somebody looks (again) at a stream that a gap holds (``operator_s
 MQTT site holds before it leaves out what is beyond its window (``held_bytes``), and what MQTT brokers are like: whether
 they say so where nobody subscribes (``tells``), what they send ahead of acknowledgements at most (``inflight``), and
 how they refuse control addresses (``refuses``)."""
+
+HOLDS: dict[str, tuple[Any, ...]] = {
+    "Consumer.on_gap": ("hold",),
+    "Consumer.gap_timeout": (2.0,),
+    "Consumer.repair_timeout": (1.0,),
+    "Consumer.max_inbox_bytes": (4 * KIB,),
+    "Consumer.max_quarantine_bytes": (16 * KIB, 64 * KIB, MIB),
+    "Consumer.max_streams": (8, 10_000),
+    "Consumer.operator_s": (30.0,),
+}
+"""What groups are set to in seeds with a hole in a stream: held so soon and for so long that little inboxes do not have
+the room. Drawn by dice of their own, in the place of :data:`VALUES`."""
+
+DRAWN: dict[str, tuple[Any, ...]] = {
+    name: tuple(dict.fromkeys((*values, *HOLDS.get(name, ())))) for name, values in VALUES.items()
+}
+"""Every value that is drawn of a setting, by any dice."""
 
 NOT_DRAWN: dict[str, str] = {
     "Site.name": "says which site it is",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path as FilePath
 
@@ -25,6 +26,7 @@ from reliamsg.simulation.consuming import ConsumerProcess
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.history import History
+from reliamsg.simulation.hole import Hole
 from reliamsg.simulation.kept import tell_kept
 from reliamsg.simulation.network import Path
 from reliamsg.simulation.oracle import Oracle
@@ -59,6 +61,7 @@ class World:
             {name: settings["gap_timeout"] for name, settings in scenario.consumers.items()},
             {name: scenario.needed(name) for name in scenario.producers},
             {name for name, settings in scenario.groups.items() if settings["begin"] == "latest"},
+            {name for name, each in scenario.producers.items() if each["release"] == "consumed"},
         )  # fmt: skip
         self.history = History(self.scheduler, self.oracle, keep)
         self.sites = scenario.sites
@@ -71,16 +74,19 @@ class World:
         it asks for looks recorded."""
         self.made_up: set[bytes] = set()
         """Control frames that an attacker made in a group's name: no inbox of it said that."""
+        self.reached: Counter[str] = Counter()
+        """What runs seldom come to; see :data:`reliamsg.simulation.runner.REACHED`."""
         self.wall_jump_us = 0
         self.error: BaseException | None = None
         """The first that the product should never have raised."""
         self.keys = KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if scenario.keys else None
         self._directory = directory
         self._paths: dict[tuple[str, str, str], Path] = {}
+        hole = Hole(self.scheduler, self.faults, scenario.seed)
         self.brokers = {
             site.name: Broker(
                 site.name, site.protocol, self.scheduler, self.faults.at(site.name), self.history,
-                random.Random(f"{scenario.seed}/broker/{site.name}"),
+                random.Random(f"{scenario.seed}/broker/{site.name}"), hole,
                 **scenario.brokers[site.name].values,
             )
             for site in scenario.sites
@@ -191,11 +197,10 @@ class World:
             consumer.tell_letters()
         policies = {name: settings["on_gap"] for name, settings in self.scenario.groups.items()}
         waiting = {name for name, policy in policies.items() if policy in ("wait", "hold")}
-        keeps = [name for name, each in self.scenario.producers.items() if each["release"] == "consumed"]
         self.oracle.ended = excused_streams(self)
         if self.oracle.ended:
             tell_kept(self)
-        self.oracle.judge(waiting - self.unheard, keeps)
+        self.oracle.judge(waiting - self.unheard)
 
     def _create_groups(self) -> None:
         """Somebody makes the groups at their sites: before all else, or while messages are published already, or never;

@@ -1,0 +1,81 @@
+"""What the judge makes of messages that a consumer left to their producer: only what that has to keep may be left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from reliamsg.message import MessageId
+from tests.simulation.test_judge import STREAM, Judged
+
+GROUP = frozenset({"g1"})
+
+
+class Left(Judged):
+    """One message, which its broker let go of; what the consumer's journal says is told when the judge asks."""
+
+    def __init__(self, keeps: bool = True, named: frozenset[str] = GROUP) -> None:
+        super().__init__()
+        self.says: list[MessageId] = []
+        self.oracle.leaving.keepers = frozenset({"p1"} if keeps else ())
+        self.oracle.leaving.looks["g1-1"] = self._tell
+        self.oracle.quarantines["g1-1"] = lambda *_: False
+        self.message = self.publish(1)
+        self.operation = self.oracle.operations[b"1"]
+        self.operation.groups = self.operation.named = named
+        self.oracle.let_go_at("dc1", "g1", self.message)
+        self.oracle.inboxes["g1"].add("inbox")
+
+    def _tell(self) -> None:
+        for message in self.says:
+            self.oracle.left("g1", "g1-1", STREAM, message.epoch, message.seq, message.seq)
+
+    def lacks(self) -> None:
+        self.oracle.lacks("g1", "g1-1", STREAM, [(1, 1, 1)])
+
+
+def test_what_a_producer_has_to_keep_may_be_left_to_it() -> None:
+    judged = Left()
+    judged.says.append(judged.message)
+    judged.lacks()
+    assert judged.kinds == []
+
+
+def test_what_is_not_said_to_be_left_was_let_go_of() -> None:
+    judged = Left()
+    judged.lacks()
+    assert judged.kinds == ["let_go_unsafe"]
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: Left(keeps=False), lambda: Left(named=frozenset())], ids=["confirmed", "not named"]
+)
+def test_what_nobody_keeps_must_not_be_left(made: Callable[[], Left]) -> None:
+    judged = made()
+    judged.says.append(judged.message)
+    judged.lacks()
+    assert judged.kinds == ["let_go_unsafe"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_group_that_was_named_afterwards_is_not_kept_for(before: bool) -> None:
+    judged = Left(named=frozenset())
+    judged.oracle.leaving.naming("p1", "orders", "g1", judged.scheduler.now + (-1.0 if before else 1.0))
+    judged.says.append(judged.message)
+    judged.lacks()
+    assert judged.kinds == ([] if before else ["let_go_unsafe"])
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_was_left_and_is_lost_after_all_was_not_safe(named: bool) -> None:
+    """But for a group that is named no longer: nothing is promised to it."""
+    judged = Left()
+    judged.says.append(judged.message)
+    judged.lacks()
+    judged.later(10.0)
+    if not named:
+        judged.operation.groups = frozenset()
+    judged.expire(1, 1)
+    judged.oracle.judge()
+    assert judged.kinds == (["let_go_unsafe"] if named else [])
