@@ -30,6 +30,6 @@ def test_a_stream_that_is_forgotten_without_a_tombstone_is_convicted(monkeypatch
     kinds: set[str] = set()
     for seed in range(733_000_000, 733_000_030):
         kinds |= {violation.kind for violation in run(draw(seed, 60, FAULTS)).violations}
-        if kinds:
+        if kinds & {"duplicate", "redelivered_after_ack"}:
             break
     assert kinds & {"duplicate", "redelivered_after_ack"}
