@@ -196,3 +196,23 @@ def test_what_used_up_the_windows_before_the_hold_began_gives_way(
     producer.repair(2, 4)
     flow.until_all(list(range(2, LAST + 1)))
     assert rows(bench.path, "declared") == []
+
+
+def test_what_lies_in_the_next_gap_is_taken_in_though_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in quarantine, so the gap would not expire; and nothing that is behind it makes room."""
+    bench = open_holding(tmp_path, "amqp", monkeypatch)
+    for number in [*range(8, 31), 7]:  # 6 is missing
+        send(bench.network["dc1"], number, number, producer="held", pad=PAD)
+        bench.settle()
+    assert summarize_inbox(bench.path).quarantined[QUARANTINED][0] > 10
+    send(bench.network["dc2"], 2, 4, producer="held", pad=PAD)
+    flow = Flow(bench)
+    flow.until_all([2, 3, 4, 5])
+    flow.go_on(100)
+    (held,) = bench.engine.take_errors()
+    assert isinstance(held, GapHeld)
+    assert (held.gap.first, held.gap.last) == (6, 6)
+    assert bench.engine.accept(held.gap)
+    flow.until_all([2, 3, 4, 5, *range(7, 31)])
