@@ -321,6 +321,7 @@ class ProducerProcess(Process):
             self.note(f"no longer names {group} for {topic}")
             self.named[topic].remove(group)
             self._counted[topic] -= {group}
+            self.world.oracle.leaving.no_longer(self.name, topic, group)
             stream = Stream(self.name, topic, 0)
             for operation in self.world.oracle.operations.values():
                 if operation.stream == stream and operation.groups is not None:
