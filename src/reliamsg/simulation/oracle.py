@@ -119,8 +119,7 @@ class Oracle:
         self.doubted: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was acknowledged or given up by a consumer that ended before that was known to be durable."""
         # Of what was done about these, journals tell; what was given up to the dead letters.
-        self._sure: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        self.dead: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        self._sure, self.dead = ({group: set[MessageId]() for group in self.groups} for _ in range(2))
         self._buried: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """Of that, what was not handed out again since: it must be among the dead letters."""
         self._tries: dict[str, Counter[MessageId]] = {group: Counter() for group in self.groups}
