@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import subprocess
 import sys
 import threading
@@ -159,14 +158,6 @@ def test_a_failed_commit_leaves_nothing(inbox: Inbox) -> None:
     assert inbox.load() == []
     commit(inbox, epochs=[epoch_row(1)], held=[held(1, 10)], entries=[Entry("opened")])
     assert len(inbox.load()) == 1
-
-
-def test_files_are_private(tmp_path: Path) -> None:
-    inbox = Inbox(tmp_path / "new" / "inbox.db", "billing")
-    commit(inbox, epochs=[epoch_row(1)])
-    for file in (tmp_path / "new").iterdir():
-        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
-    inbox.close()
 
 
 def test_wrong_files_are_refused(tmp_path: Path, inbox: Inbox) -> None:
