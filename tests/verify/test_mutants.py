@@ -600,10 +600,13 @@ def test_epochs_between_are_declared_with_a_gap_of_unknown_extent() -> None:
     assert (report.messages.declared_gaps, report.messages.lost) == (25, 0)
 
 
-def test_latest_starts_anywhere() -> None:
+@pytest.mark.parametrize("named", [False, True])
+def test_latest_starts_anywhere(named: bool) -> None:
+    """Also where a producer counts the group from the stream's beginning."""
     h = history()
     h.logs.clear()
-    _unnamed(h)
+    if not named:
+        _unnamed(h)
     h.groups["g"] = [[
         Entry("opened", detail={"topics": ["orders"], "begin": "latest"}), given("joined", E2, 6, 6),
         given("delivered", E2, 6, 20), given("acknowledged", E2, 6, 20), Entry("closed"),

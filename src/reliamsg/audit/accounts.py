@@ -104,7 +104,8 @@ def _states(pieces: DataFrame) -> DataFrame:
     missing = F.col("accounted") & ~F.col("handed") & ~F.col("dead") & ~F.col("gap") & ~F.col("pending")
     excused = F.col("excused") & ~F.col("counted")
     unmet = F.col("joined").isNull() & F.col("aside")
-    early = ~F.col("counted") & (F.col("before_join") | F.col("before")) & ~unmet
+    counted = F.col("counted") & ~F.coalesce("latest", F.lit(False))
+    early = ~counted & (F.col("before_join") | F.col("before")) & ~unmet
     return flagged.withColumns(
         {
             "early": missing & early,

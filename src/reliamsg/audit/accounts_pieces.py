@@ -74,7 +74,7 @@ def known(
     from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
     numbers passed which site, or were declined by it. `named`: the group reads the topic. `joined`, `reached`,
     `lowest`, `held_at`, `leaps`: of the stream at the group; `unseen`, likewise, what an inbox was told to be settled,
-    or NULL. `sound`, `finished`: of the group.
+    or NULL. `sound`, `finished`, `latest`: of the group.
     `parked`: at which sites the stream was at the end, or NULL. `told`, `going_on`: of the producer, NULL where it left
     no journal. `is_contested`: NULL where the epoch is not.
     `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.
@@ -87,7 +87,7 @@ def known(
         .join(groups.bounds(rows), list(_OF_STREAM), how="left")
         .join(F.broadcast(_behind(rows)), list(_OF_STREAM), how="left")
         .join(F.broadcast(_parked(rows)), list(STREAM), how="left")
-        .join(F.broadcast(_clients(chains)), "grp", how="left")
+        .join(F.broadcast(_clients(rows, chains)), "grp", how="left")
         .join(F.broadcast(_owners(rows, chains, until_us)), "producer", how="left")
         .join(F.broadcast(restores.cuts(rows)), "producer", how="left")
         .join(
@@ -254,9 +254,14 @@ def _parked(rows: DataFrame) -> DataFrame:
     )
 
 
-def _clients(chains: DataFrame) -> DataFrame:
-    """Of each group: `sound`, and `finished`: what it lacks at the end of a stream it will not get."""
-    return producers.soundness(chains, "group").withColumnRenamed("client", "grp")
+def _clients(rows: DataFrame, chains: DataFrame) -> DataFrame:
+    """Of each group: `sound`; `finished`: what it lacks at the end of a stream it will not get; `latest`: it joins
+    streams with what arrives first, whatever producers count it for."""
+    of_groups = rows.where(F.col("role") == "group")
+    begins = F.get_json_object("detail", "$.begin") == "latest"
+    latest = producers.opened(of_groups).groupBy("client").agg(F.max(begins).alias("latest"))
+    sound = producers.soundness(chains, "group").join(F.broadcast(latest), ["client"], how="left")
+    return sound.withColumnRenamed("client", "grp")
 
 
 def _owners(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFrame:

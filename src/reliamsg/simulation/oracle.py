@@ -630,7 +630,12 @@ class Oracle:
             and (operation.groups is None or group in operation.groups)
             and operation.message not in self.handed[group]
             and operation.message not in self.dead[group]
+            and not (group in self._latest and self._is_before(group, operation, operation.message))
         ]
+
+    def _is_before(self, group: str, operation: Operation, message: MessageId) -> bool:
+        """Whether a group that begins with the latest has nothing to do with a message."""
+        return not self._is_new(group, operation) or self.passages[group].came_before(message)
 
     def open_for(self, group: str) -> list[Operation]:
         """What the group has still to come."""

@@ -141,9 +141,6 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     frame = max(site.max_frame_bytes for client in sending.values() for site in client.sites)
     # To wait for a gap makes sense where every producer holds what is missing.
     waits = all(client["release"] == "consumed" for client in sending.values())
-    keeps = any(client["release"] == "consumed" for client in sending.values())
-    # What a producer counts a group for, and comes before the group's beginning, the checker takes for lost.
-    begins = [value for value in VALUES["Consumer.begin"] if not keeps or value == "earliest"]
     gaps = [value for value in VALUES["Consumer.on_gap"] if waits or value != "wait"]
 
     holds = _has_hole(seed)
@@ -152,7 +149,7 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
         fixed = {
             "standby": name != f"{group}-1", "reads_plain": plain, "on_gap": own(f"{group}/on_gap", gaps),
             "topics": own(f"{group}/topics", VALUES["Consumer.topics"]),
-            "begin": own(f"{group}/begin", begins),
+            "begin": own(f"{group}/begin", VALUES["Consumer.begin"]),
         }  # fmt: skip
         if holds:
             fixed |= {key.split(".")[1]: own(f"{name}/hole/{key}", HOLDS[key]) for key in HOLDS}

@@ -47,6 +47,8 @@ class GroupFacts:
     """Whether no row is missing."""
     finished: bool = True
     """Whether nothing can follow."""
+    latest: bool = False
+    """Whether it joins streams with what arrives first, whatever producers count it for."""
     handed: SpanMap = field(default_factory=SpanMap)
     """What the application was given, flagged or not."""
     unflagged: SpanMap = field(default_factory=SpanMap)
@@ -262,6 +264,7 @@ class _Reader:
         topics = boot.opened.get("topics")
         self.facts.topics.update(topics if isinstance(topics, list | dict) else ())
         self.latest = boot.opened.get("begin") == "latest"
+        self.facts.latest |= self.latest
         for stream, state in self.streams.items():
             state.owed = {
                 epoch: handed

@@ -130,7 +130,8 @@ class _Ledger:
         self._put("declared_gap", key, gap - taken)
         self._excuse(key, declared | group.dead[key] | pending)
         missing = enqueued - group.handed[key] - group.dead[key] - declared - pending
-        early = (missing - counted) & (group.before_join[key] | self._before(key))
+        owed = Spans() if group.latest else counted
+        early = (missing - owed) & (group.before_join[key] | self._before(key))
         if key[0] not in group.joined:
             quarantined, discarded = group.set_aside(key)
             early = early - quarantined - discarded
