@@ -557,7 +557,7 @@ MUTANTS = (
     Mutant(
         "quarantine-overtaken",
         "receiving/sites.py",
-        "        if stream not in shared.core.streams and shared.quarantine.waits(stream):\n"
+        "        if shared.quarantine_comes_first(stream):\n"
         "            # What came before it is there. Were it taken in first, the stream might "
         "begin with it.\n"
         "            self._refuse(delivery, frame, stream)\n"

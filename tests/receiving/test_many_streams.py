@@ -273,6 +273,28 @@ def test_what_is_too_far_ahead_leaves_the_quarantine_once_its_producer_has_answe
     assert bench.inbox.quarantine.select(Selection()) == []
 
 
+def test_a_stream_that_is_known_and_not_joined_begins_with_what_is_in_quarantine(tmp_path: Path) -> None:
+    """Its producer told of it before; what came first found no room, and what comes next finds some."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=1, begin="latest")
+    FakeProducer(bench).status((1, 1), since={})
+    bench.settle(0.1)
+    bench.take()
+    bench.settle(2.0)
+    assert bench.engine.shared.core.known_elsewhere == 1
+    busy = fill(bench)
+    send(bench.network["dc1"], 1, 3)
+    bench.settle(0.6)
+    assert [row.reason for row in bench.inbox.quarantine.select(Selection())] == [TOO_MANY_STREAMS]
+    busy.ack()
+    while bench.engine.shared.core.streams:
+        bench.settle(0.002)
+        assert bench.take() == []
+    send(bench.network["dc1"], 4, 4)
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [1, 2, 3, 4]
+    assert rows(bench.path, "before_join") == []
+
+
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("clean", [None, False, True])
 def test_what_is_not_too_far_ahead_any_more_waits_for_room(

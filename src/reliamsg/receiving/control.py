@@ -184,7 +184,7 @@ class Control:
                 shared.absent.wait(announced.stream, None, partial(self._status_loaded, site, one))
                 shared.due(now)
                 continue
-            if announced.stream not in shared.core.streams and shared.quarantine.waits(announced.stream):
+            if shared.quarantine_comes_first(announced.stream):
                 # The stream begins with what is there. By what is told it might begin behind that.
                 site.refuse_status(TOO_MANY_STREAMS)
                 continue

@@ -243,7 +243,7 @@ class SiteReceiver:
                 lambda room: self._take_repair(address, frame, shared.clock(), wall) if room else None,
             )
             return
-        if stream not in shared.core.streams and shared.quarantine.waits(stream):
+        if shared.quarantine_comes_first(stream):
             return
         moves = shared.core.moves
         arrival = shared.core.receive(
@@ -351,7 +351,7 @@ class SiteReceiver:
             shared.absent.wait(stream, self.name, lambda room: self._loaded(delivery, frame, stream, room))
             shared.due(now)
             return False
-        if stream not in shared.core.streams and shared.quarantine.waits(stream):
+        if shared.quarantine_comes_first(stream):
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False

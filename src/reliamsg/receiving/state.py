@@ -285,6 +285,12 @@ class Shared:
             else:
                 del self.core.far[stream]
 
+    def quarantine_comes_first(self, stream: Stream) -> bool:
+        """Whether the group may begin with a stream only by what is in quarantine of it: anything else might have it
+        begin behind that."""
+        state = self.core.streams.get(stream)
+        return (state is None or state.current is None) and self.quarantine.waits(stream)
+
     def quarantine_is_full(self, reason: str, stream: Stream) -> None:
         """A delivery finds no room there. Nothing may be dropped, so that is the end of reading."""
         self.fail(
