@@ -81,7 +81,7 @@ def _events(rows: DataFrame, *others: str) -> DataFrame:
         _end().alias("last"),
         F.when(F.col("kind") == "declared", leap_until()).alias("leap"),
         F.when(
-            (F.col("kind") == _FORGOTTEN) & F.col("reason").isin(_FORGED, _UNREMEMBERED),
+            _sends_back(),
             F.struct(
                 F.when(
                     F.col("reason") == _FORGED,
@@ -99,7 +99,17 @@ def _events(rows: DataFrame, *others: str) -> DataFrame:
     )
 
 
-def _followed(events: DataFrame) -> DataFrame:
+def _sends_back() -> Column:
+    """Whether a row sends the group back."""
+    return (F.col("kind") == _FORGOTTEN) & F.col("reason").isin(_FORGED, _UNREMEMBERED)
+
+
+def _is_sent_back(rows: DataFrame) -> bool:
+    """Whether any group is sent back anywhere: hardly ever, and all is simpler where none is."""
+    return not rows.where((F.col("role") == "group") & _sends_back()).isEmpty()
+
+
+def _followed(events: DataFrame, is_sent_back: bool) -> DataFrame:
     """The same with `cursor`, the furthest position by all rows before, and `moved`, to which the row would move it.
 
     A row that sends the group back ends a life of the stream. The next one begins where that row says, or where the
@@ -107,6 +117,10 @@ def _followed(events: DataFrame) -> DataFrame:
     """
     along = Window.partitionBy(*_CHAIN, *STREAM).orderBy("lsn")
     before = along.rowsBetween(Window.unboundedPreceding, -1)
+    if not is_sent_back:
+        earlier = F.count(F.when(_counts_as_first(), 1)).over(before)
+        moved = F.coalesce(_advance(), F.when(earlier == 0, F.col("seed")))
+        return events.withColumn("moved", moved).withColumn("cursor", F.max("moved").over(before))
     in_life = (
         Window.partitionBy(*_CHAIN, *STREAM, "life").orderBy("lsn").rowsBetween(Window.unboundedPreceding, -1)
     )
@@ -163,20 +177,24 @@ def bounds(rows: DataFrame) -> DataFrame:
         F.col("leap").isNotNull(), F.struct(F.col("epoch").alias("low"), F.col("leap").alias("high"))
     )
     holds = F.when(F.col("kind") == HELD, _position(F.col("epoch"), F.greatest("first", F.lit(1))))
-    after = F.when(F.col("back").isNotNull(), _sent_back(F.col("cursor"), F.col("back.to"))).otherwise(
-        F.greatest("cursor", "moved")
-    )
-    of_chains = (
-        _followed(_events(rows))
-        .groupBy(*_CHAIN, *STREAM)
-        .agg(
-            F.min(said).alias("said"),
-            F.min(F.when(F.col("cursor").isNull(), given)).alias("begun"),
-            F.max_by(after, "lsn").alias("reached"),
-            F.min(handed).alias("lowest"),
-            F.collect_set(leap).alias("leaps"),
-            F.collect_set(holds).alias("holds"),
+    events = _events(rows)
+    if _is_sent_back(rows):
+        events = _followed(events, True)
+        after = F.when(F.col("back").isNotNull(), _sent_back(F.col("cursor"), F.col("back.to"))).otherwise(
+            F.greatest("cursor", "moved")
         )
+        begun, reached = F.min(F.when(F.col("cursor").isNull(), given)), F.max_by(after, "lsn")
+    else:  # the same without having to follow each row
+        begun = F.min_by(given, F.when(given.isNotNull(), F.col("lsn")))
+        opening = F.min(F.when(_counts_as_first(), F.struct("lsn", "seed")))
+        reached = F.greatest(F.max(_advance()), opening.getField("seed"))
+    of_chains = events.groupBy(*_CHAIN, *STREAM).agg(
+        F.min(said).alias("said"),
+        begun.alias("begun"),
+        reached.alias("reached"),
+        F.min(handed).alias("lowest"),
+        F.collect_set(leap).alias("leaps"),
+        F.collect_set(holds).alias("holds"),
     )
     of_groups = of_chains.groupBy("grp", *STREAM).agg(
         F.coalesce(F.min("said"), F.min("begun")).alias("joined"),
@@ -185,8 +203,7 @@ def bounds(rows: DataFrame) -> DataFrame:
         F.array_distinct(F.flatten(F.collect_list("leaps"))).alias("leaps"),
         F.flatten(F.collect_list("holds")).alias("holds"),
     )
-    reached = F.col("reached")
-    ahead = F.filter("holds", lambda place: reached.isNull() | (place > reached))
+    ahead = F.filter("holds", lambda place: F.col("reached").isNull() | (place > F.col("reached")))
     return of_groups.withColumn("held_at", F.array_min(ahead)).drop("holds")
 
 
@@ -245,7 +262,7 @@ def ordered(rows: DataFrame) -> DataFrame:
         .otherwise(F.col("last") + 1)
     )
     placed = (
-        _followed(_events(rows, ACKNOWLEDGED))
+        _followed(_events(rows, ACKNOWLEDGED), _is_sent_back(rows))
         .select(
             *_CHAIN, "boot_lsn", "lsn", "kind", *EPOCH, "first", "last", "cursor",
             F.min(begun).over(before).alias("begin"),

@@ -34,6 +34,8 @@ _FOR_LITTLE = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
+    # Each plan is written out for whoever looks at Spark's page.
+    "spark.sql.ui.explainMode": "simple",
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOCAL_SETTINGS = {
