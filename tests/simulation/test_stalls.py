@@ -10,12 +10,18 @@ from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
 from reliamsg.message import MessageId, Stream
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.simulation.runner import quiet
-from reliamsg.simulation.scenario import draw
+from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.stalls import Liveness, excused_streams, group_bound, judge_stalls
 from reliamsg.simulation.world import World
 
-TWO = next(seed for seed in range(100) if len(draw(seed).producers) == 2 and not draw(seed).standbys)
-"""A seed with two producers."""
+
+def _is_plain(scenario: Scenario) -> bool:
+    """Two producers, and groups that are owed everything by one consumer each."""
+    begins = {settings["begin"] for settings in scenario.consumers.values()}
+    return len(scenario.producers) == 2 and not scenario.standbys and begins == {"earliest"}
+
+
+TWO = next(seed for seed in range(100) if _is_plain(draw(seed)))
 
 
 def world_of(path: Path, seed: int = TWO) -> World:

@@ -479,7 +479,7 @@ class ConsumerCore:
     def given(self, state: StreamState, now: float) -> None:
         """The application was given all that was taken of a stream, or what it was not given came back."""
         state.giving = False
-        if state.next_epoch() is not None:
+        if len(state.live) > 1 and state.next_epoch() is not None:
             follow(self, state, now)
 
     def untake(self, state: StreamState, offered: Offer, first: int, last: int, now: float) -> None:
@@ -693,8 +693,12 @@ class ConsumerCore:
     @property
     def places(self) -> int:
         """For so many more streams there is room in memory. Those that gaps hold have as many places of their own."""
-        most = self.rules.max_streams
-        return most - len(self.streams) + min(len(self.holding), most)
+        return self.rules.max_streams - len(self.streams) + self.places_of_held
+
+    @property
+    def places_of_held(self) -> int:
+        """How many of the streams in memory have places of their own."""
+        return min(len(self.holding), self.rules.max_streams)
 
     # -- for the modules that this one is composed of -----------------------------------------------------
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
 from typing import Protocol
 
 from reliamsg.core.ranges import RangeSet
@@ -285,8 +284,12 @@ class SiteWindow:
         """`row` is handed to the transport."""
         flight = Flight(row, lane, now, trial=lane.state is LaneState.PROBING)
         self.flights[row.id] = lane.flights[row.id] = flight
-        (self._trials if flight.trial else self._usual)[row.id] = flight
-        self._weigh(flight, 1)
+        self.bytes += row.size
+        if flight.trial:
+            self._trials[row.id] = flight
+        else:
+            self._usual[row.id] = flight
+            self._usual_bytes += row.size
         lane.next = row.id + 1
 
     def confirm(self, row_id: int, now: float) -> Flight | None:
@@ -295,7 +298,7 @@ class SiteWindow:
         if flight is None:
             return None
         self.overdue_since = None
-        self._answers(flight, now)
+        self._note_answer(flight, now)
         self._arrived(flight)
         return flight
 
@@ -313,16 +316,18 @@ class SiteWindow:
         """The row is another one now, under the same id: what is in flight counts as that."""
         flight = self.flights.get(row.id)
         if flight is not None:
-            self._weigh(flight, -1)
+            grown = row.size - flight.row.size
+            self.bytes += grown
+            if not flight.trial:
+                self._usual_bytes += grown
             flight.row = row
-            self._weigh(flight, 1)
 
     def refuse(self, row_id: int, reason: str, now: float) -> Flight | None:
         """The site does not have the row: its stream is parked. None where nothing of it is in flight."""
         flight = self._land(row_id, now)
         if flight is None:
             return None
-        self._answers(flight, now)
+        self._note_answer(flight, now)
         lane = flight.lane
         if lane is self.main:
             self._park(flight.row.stream_id, row_id, reason, now)
@@ -435,15 +440,17 @@ class SiteWindow:
     def _oldest(self) -> Iterator[tuple[float, Flight]]:
         """The oldest usual row and the oldest that is tried again, each with when its confirm is overdue."""
         wait = self.limits.confirm_timeout * self._patience
-        for flight in islice(self._usual.values(), 1):
+        if self._usual:
+            flight = next(iter(self._usual.values()))
             yield max(flight.at, self._oldest_at) + wait, flight
-        for flight in islice(self._trials.values(), 1):
+        if self._trials:
+            flight = next(iter(self._trials.values()))
             yield flight.at + wait, flight
 
     def _due_at(self) -> float | None:
-        if self.blocked is not None:
+        if self.blocked is not None or not self.flights:
             return None
-        return min((due for due, _ in self._oldest()), default=None)
+        return min(due for due, _ in self._oldest())
 
     def deadline(self) -> float | None:
         """When this site needs to be looked at, if nothing else happens."""
@@ -477,14 +484,16 @@ class SiteWindow:
                 flight.lane = lane
         return lane
 
-    def _answers(self, flight: Flight, now: float) -> None:
+    def _note_answer(self, flight: Flight, now: float) -> None:
         """The site said something about a row: it is not silent, so what was parked for its silence is tried again."""
-        self._answered, self._answered_at = max(self._answered, flight.at), now
+        self._answered_at = now
+        self._answered = max(self._answered, flight.at)
         for stream_id in self._silenced:
             lane = self.lanes.get(stream_id)
             if lane is not None and lane.state is LaneState.PARKED:
                 lane.retry_at = min(lane.retry_at, now)
-        self._silenced.clear()
+        if self._silenced:
+            self._silenced.clear()
 
     def _arrived(self, flight: Flight) -> None:
         """Nobody waits for the row any more."""
@@ -497,7 +506,8 @@ class SiteWindow:
         if lane.state is LaneState.PROBING and not lane.flights:  # else it was in flight before the try
             lane.state = LaneState.FLOWING
             lane.attempts = 0
-        self._settle(lane)
+        if lane.trusted:
+            self._settle(lane)
 
     def _land(self, row_id: int, now: float) -> Flight | None:
         if row_id == next(iter(self._usual), None):
@@ -505,12 +515,12 @@ class SiteWindow:
         flight = self.flights.pop(row_id, None)
         if flight is not None:
             del flight.lane.flights[row_id]
-            del (self._trials if flight.trial else self._usual)[row_id]
-            self._weigh(flight, -1)
-            self._overdue.discard(row_id)
+            self.bytes -= flight.row.size
+            if flight.trial:
+                del self._trials[row_id]
+            else:
+                del self._usual[row_id]
+                self._usual_bytes -= flight.row.size
+            if self._overdue:
+                self._overdue.discard(row_id)
         return flight
-
-    def _weigh(self, flight: Flight, sign: int) -> None:
-        self.bytes += sign * flight.row.size
-        if not flight.trial:
-            self._usual_bytes += sign * flight.row.size

@@ -312,24 +312,26 @@ class ReceivingEngine:
         ]
 
     def _report_errors(self) -> None:
-        conflicts = self.shared.core.conflicts
-        for stream, epoch, reason in conflicts:
+        core = self.shared.core
+        if not (core.conflicts or core.missed or core.held_up):
+            return
+        for stream, epoch, reason in core.conflicts:
             error = ProducerConflict(
                 f"{stream}, epoch {epoch}: {reason}. Producer {stream.producer!r} has two histories: was its outbox"
                 " restored from a backup, or copied?"
             )
             log.error("%s", error)
             self.shared.errors.append(error)
-        conflicts.clear()
-        for gap in self.shared.core.missed:
+        core.conflicts.clear()
+        for gap in core.missed:
             log.error("%s: it was not known when the stream was joined", gap)
             self.shared.errors.append(GapError(gap))
-        self.shared.core.missed.clear()
-        for gap in self.shared.core.held_up:
+        core.missed.clear()
+        for gap in core.held_up:
             held = GapHeld(gap)
             log.error("%s: the stream waits; other streams go on", held)
             self.shared.errors.append(held)
-        self.shared.core.held_up.clear()
+        core.held_up.clear()
 
     # -- handing out --------------------------------------------------------------------------------------
 

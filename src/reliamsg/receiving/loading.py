@@ -34,8 +34,8 @@ class Loader:
         self._shared = shared
         self._control = control
         most = shared.core.rules.max_streams
-        self._low = most - max(1, most * 8 // 10)
-        """With no more places than that idle streams leave memory."""
+        self._high = max(1, most * 8 // 10)
+        """With so many streams in memory, without those that gaps hold, idle ones leave it."""
         self._revived_at = float("-inf")
 
     # -- out of memory ------------------------------------------------------------------------------------
@@ -50,7 +50,9 @@ class Loader:
             elif shared.forget(state):
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
-        surplus = self._low - core.places - len(core.retiring)
+        surplus = len(core.streams) - self._high
+        if surplus >= 0:
+            surplus -= core.places_of_held + len(core.retiring)
         if surplus >= 0:
             spared = SPARED_S if core.places > 0 else 0.0
             core.retire(now, min(AT_ONCE, 2 * surplus + 100), spared)
@@ -64,7 +66,8 @@ class Loader:
             return now + 0.01
         waits = self._shared.inbox.quarantine.has(TOO_MANY_STREAMS)
         waits = waits or bool(self._shared.quarantine.held)
-        return now + SPARED_S if waits or core.places <= self._low else None
+        waits = waits or len(core.streams) >= self._high + (core.places_of_held if core.holding else 0)
+        return now + SPARED_S if waits else None
 
     # -- and back -----------------------------------------------------------------------------------------
 

@@ -24,12 +24,13 @@ HELD_BYTES = 32 * 1024 * 1024
 class Inflow:
     """Decides which messages of one connection are taken. Not thread-safe."""
 
-    def __init__(self, window: int, ledger: AckLedger, held_bytes: int = HELD_BYTES) -> None:
-        """`window`: so many messages are taken whatever their size. `ledger`: those that are held."""
+    def __init__(self, window: int, ledger: AckLedger, held_bytes: int | None = None) -> None:
+        """`window`: so many messages are taken whatever their size. `ledger`: those that are held. `held_bytes`:
+        instead of :data:`HELD_BYTES`."""
         self.dropped = 0
         """Messages that were dropped; they come again on the next connection."""
         self._window = window
-        self._held_bytes = held_bytes
+        self._held_bytes = HELD_BYTES if held_bytes is None else held_bytes
         self._ledger = ledger
 
     def admits(self, size: int) -> bool:
