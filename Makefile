@@ -1,6 +1,7 @@
 # `make demo` and `make test` do their whole set-up by themselves; see .ci/setup.
 
-.PHONY: help setup demo chaos test test-integrations test-full test-full-most test-full-integrations evidence tests-side-by-side tests-with-spark prove mutants lint format types
+.PHONY: help setup demo chaos test test-integrations test-full test-full-most test-full-integrations evidence prove mutants lint format types
+.PHONY: tests-side-by-side tests-with-spark integrations-side-by-side integrations-with-spark
 .PHONY: bench bench-audit soak fuzz model clean
 .DEFAULT_GOAL := help
 
@@ -29,8 +30,9 @@ test: setup  ## All tests at small sizes, about 10 minutes on 2 cores
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@$(MAKE) --no-print-directory --keep-going -j 2 tests-side-by-side tests-with-spark
 
-test-integrations: setup  ## Tests that need real brokers for minutes, at most 20 minutes
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m integrations
+test-integrations: setup  ## Tests that need real brokers or Spark for minutes, at most 20 minutes
+	@mkdir -p build
+	@$(MAKE) --no-print-directory --keep-going -j 2 integrations-side-by-side integrations-with-spark
 
 test-full: setup  ## All tests at full sizes, at most two hours
 	@$(MAKE) --no-print-directory --keep-going test-full-most test-full-integrations
@@ -40,7 +42,8 @@ test-full-most:
 	@$(MAKE) --no-print-directory --keep-going SIZE=--full WORKERS=2 tests-side-by-side tests-with-spark
 
 test-full-integrations:
-	@$(BIN)/python -m pytest --full -n 2 --dist worksteal -m integrations
+	@mkdir -p build
+	@$(MAKE) --no-print-directory --keep-going SIZE=--full WORKERS=2 integrations-side-by-side integrations-with-spark
 
 evidence: setup  ## All that shows what this state is worth, in several sittings: ONLY=seeds,fuzz MINUTES=30 JOBS=2
 	@VIRTUAL_ENV=$(CURDIR)/.venv $$(command -v uv || echo $(BIN)/uv) pip install -q --group fuzz
@@ -57,7 +60,14 @@ tests-side-by-side:
 # all processors. What it says comes when it has ended, and not between the lines of the others. Only the directories
 # that have such tests are looked through; tests/spark.py, in the other half, sees to it that these are all.
 tests-with-spark:
-	@nice -n 5 $(BIN)/python -m pytest $(SIZE) -m spark tests/audit tests/cli tests/docs > $(CURDIR)/build/spark.txt 2>&1; \
+	@nice -n 5 $(BIN)/python -m pytest $(SIZE) -m 'spark and not integrations' tests/audit tests/cli tests/docs > $(CURDIR)/build/spark.txt 2>&1; \
+	status=$$?; cat $(CURDIR)/build/spark.txt; exit $$status
+
+integrations-side-by-side:
+	@$(BIN)/python -m pytest $(SIZE) -n $(WORKERS) --dist worksteal -m 'integrations and not spark'
+
+integrations-with-spark:
+	@nice -n 5 $(BIN)/python -m pytest $(SIZE) -m 'integrations and spark' tests/audit > $(CURDIR)/build/spark.txt 2>&1; \
 	status=$$?; cat $(CURDIR)/build/spark.txt; exit $$status
 
 prove: setup  ## 20,000 simulated runs, each with its own faults; how often each fault struck

@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: makes sense at full size only; runs with --full")
     config.addinivalue_line("markers", "long: half a minute or more, most of it waiting; begins first")
     config.addinivalue_line(
-        "markers", "integrations: needs real brokers for minutes; runs with make test-integrations"
+        "markers", "integrations: needs real brokers or Spark for minutes; runs with make test-integrations"
     )
     config.addinivalue_line("markers", "last: needs what other tests leave; ends the run")
 

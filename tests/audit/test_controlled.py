@@ -18,6 +18,7 @@ from tests.verify.controlled import E2, E9, SCENARIOS
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "audit.py"
 
 
+@pytest.mark.integrations
 @pytest.mark.timeout(900)
 def test_forks_are_told_and_all_is_complete(
     kept_spark: list[SparkSession],

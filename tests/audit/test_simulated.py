@@ -60,6 +60,7 @@ def by_run(verdict: dict[str, Any]) -> dict[str, str]:
     return {tag: worst(found) for tag, found in kinds.items()}
 
 
+@pytest.mark.integrations
 @pytest.mark.timeout(3000)
 def test_all_are_judged_as_by_the_plain_checker(
     spark: SparkSession, tmp_path: Path, size: Callable[[int, int], int]

@@ -128,6 +128,7 @@ def test_a_users_sites(
     assert last_line(capsys)["messages"] >= 500
 
 
+@pytest.mark.integrations
 def test_a_users_two_rabbitmqs(
     tmp_path: Path, rabbit: RabbitNode, unique: str, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import paho.mqtt.client as mqtt
+import pytest
 
 from reliamsg import Producer
 from reliamsg.lab import Mosquitto
@@ -86,6 +87,7 @@ def rss() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.integrations
 def test_genuine_messages_and_repairs_go_on(
     tmp_path: Path, unique: str, make_mosquitto: Callable[..., Mosquitto]
 ) -> None:

@@ -536,6 +536,7 @@ def test_closing_is_quick_and_final(site: Site, binding: Binding) -> None:
         sender.close(1.0)
 
 
+@pytest.mark.integrations
 def test_a_killed_broker_returns_with_what_it_confirmed(
     site: Site, node: RabbitNode, binding: Binding
 ) -> None:
