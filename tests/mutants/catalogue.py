@@ -1844,8 +1844,8 @@ MUTANTS = (
     Mutant(
         "held-streams-keep-others-out",
         "core/consumer.py",
-        "        return most - len(self.streams) + min(len(self.holding), most)\n",
-        "        return most - len(self.streams)\n",
+        "        return min(len(self.holding), self.rules.max_streams)\n",
+        "        return 0\n",
         "P7: streams that gaps hold use up max_streams for all others",
         ByTest(
             "receiving/test_holds.py::test_held_streams_have_places_of_their_own_in_memory",

@@ -50,9 +50,8 @@ class Loader:
             elif shared.forget(state):
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
-        surplus = len(core.streams) - self._high
-        if surplus >= 0:
-            surplus -= core.places_of_held + len(core.retiring)
+        held = core.places_of_held if core.holding else 0
+        surplus = len(core.streams) - len(core.retiring) - held - self._high
         if surplus >= 0:
             spared = SPARED_S if core.places > 0 else 0.0
             core.retire(now, min(AT_ONCE, 2 * surplus + 100), spared)
