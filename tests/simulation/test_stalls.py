@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
-from reliamsg.message import MessageId, Stream
+from reliamsg.message import Gap, MessageId, Stream
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.simulation.runner import quiet
 from reliamsg.simulation.scenario import Scenario, draw
@@ -108,6 +108,28 @@ def test_what_goes_on_slowly_is_no_stall_and_what_stands_still_is(tmp_path: Path
         world.oracle.acked[each].update(messages[:-1])
     world.scheduler.run(world.scheduler.now + 10 * bound)
     liveness.look()
+    assert liveness.stalled
+
+
+def test_a_group_that_passes_what_it_is_not_owed_on_its_way_is_not_stalled(tmp_path: Path) -> None:
+    """Its producer named it late: what is owed lies behind gaps that nobody has to fill."""
+    world = world_of(tmp_path)
+    group = next(iter(world.scenario.groups))
+    for producer in world.producers:
+        producer.left = 0
+    consumer = next(each.name for each in world.consumers if each.group == group)
+    publish(world, "p1", 9)
+    liveness, bound = Liveness(world), group_bound(world, group)
+    liveness.look()
+    for seq in range(1, 8):
+        world.scheduler.run(world.scheduler.now + bound - 1.0)
+        world.oracle.missed(group, consumer, Gap(Stream("p1", "orders"), 5, seq, seq, "expired"))
+        liveness.look()
+        assert not liveness.stalled
+    for _ in range(2):  # what it passes once more is no progress
+        world.scheduler.run(world.scheduler.now + bound - 1.0)
+        world.oracle.missed(group, consumer, Gap(Stream("p1", "orders"), 5, 7, 7, "expired"))
+        liveness.look()
     assert liveness.stalled
 
 

@@ -67,6 +67,8 @@ class _Given:
     wind its clock."""
     failed: dict[str, set[MessageId]] = field(default_factory=dict)
     """By consumer, messages whose handling raised, and that did not come again since."""
+    reached: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The highest (epoch, number) that each consumer handed out or declared."""
 
 
 class Oracle:
@@ -334,6 +336,7 @@ class Oracle:
         given.own[consumer] = max(own, place), max(number, operation.number)
         given.number = max(given.number, operation.number)
         given.firsts.append((self._scheduler.now, given.latest, given.number))
+        given.reached[consumer] = max(place, given.reached.get(consumer, place))
         self._moved(consumer, given)
 
     def _was_told(self, consumer: str, identity: MessageId) -> bool:
@@ -526,6 +529,11 @@ class Oracle:
         """What was acknowledged durably, or handed out by this consumer, which did not end since, is no gap. Another
         inbox of the group may not have heard of that."""
         self.passages[group].declare(gap, at, consumer, until)
+        given, place = (
+            self._given.setdefault((group, gap.stream), _Given()),
+            (gap.epoch, gap.last or gap.first),
+        )
+        given.reached[consumer] = max(place, given.reached.get(consumer, place))
         for message, given_at in self._given_at[group].items():
             if not names(gap, message) or message in self.dead[group] or given_at >= at:
                 continue
@@ -594,6 +602,7 @@ class Oracle:
                 given.firsts = [each for each in given.firsts if each[0] <= since]
                 _, given.latest, given.number = given.firsts[-1] if given.firsts else (0.0, (0, 0), -1)
                 given.moved_at.pop(consumer, None)
+                given.reached.pop(consumer, None)
 
     def _done(self, group: str, message: MessageId) -> bool:
         return message in self.handed[group] or message in self.dead[group] or message in self.passages[group]
@@ -648,6 +657,12 @@ class Oracle:
             and not (operation.message is not None and operation.message in self.passages[group])
             and not self.is_behind(group, operation)
         ]
+
+    def reached(self, group: str, stream: Stream) -> Mapping[str, tuple[int, int]]:
+        """How far in a stream each consumer of a group has come: the highest (epoch, number) that it handed out or
+        declared."""
+        given = self._given.get((group, stream))
+        return {} if given is None else given.reached
 
     @property
     def looks_for_ends(self) -> bool:

@@ -36,6 +36,8 @@ MESSAGE_BYTES = 300
 
 _Key = tuple[str, Stream] | str
 """A stream at a group; a producer; empty for what is open besides."""
+_Place = tuple[str, Stream, str]
+"""A group's consumer in a stream."""
 _WHY_FULL = re.compile(
     r"a message of stream (?P<producer>[^/]+)/(?P<rest>\S+) can't be taken in \((?P<why>[a-z-]+)\)"
 )
@@ -53,6 +55,8 @@ class Liveness:
         self._world = world
         self._least: dict[_Key, tuple[int, float]] = {}
         """Of each stream at a group, producer, and of what is open besides: the least that was left, and since when."""
+        self._furthest: dict[_Place, tuple[int, int]] = {}
+        """How far each consumer has come: what is owed to a group may be behind much that is not, with gaps in it."""
         self._stands: dict[_Key, float] = {}
         """By what is left now: since when it is not less."""
 
@@ -67,12 +71,24 @@ class Liveness:
                 left[producer.name] = 1 + producer.left + producer.pending
         if not left and not world.is_quiet:
             left[""] = 1
-        now = world.scheduler.now
+        now, moved = world.scheduler.now, self._moved()
         for key, count in left.items():
             least, _ = self._least.get(key, (count + 1, now))
-            if count < least:
-                self._least[key] = count, now
+            if count < least or key in moved:
+                self._least[key] = min(count, least), now
         self._stands = {key: self._least[key][1] for key in left}
+
+    def _moved(self) -> set[_Key]:
+        """The streams in which any consumer has come further than ever before; with what is open besides, if there
+        are any."""
+        oracle, moved = self._world.oracle, set[_Key]()
+        for group in self._world.scenario.groups:
+            for stream in oracle.streams:
+                for consumer, place in oracle.reached(group, stream).items():
+                    if place > self._furthest.get((group, stream, consumer), (0, 0)):
+                        self._furthest[group, stream, consumer] = place
+                        moved |= {(group, stream), ""}
+        return moved
 
     @property
     def stalled(self) -> bool:
