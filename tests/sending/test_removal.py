@@ -82,6 +82,26 @@ def test_in_flight(bench: Bench) -> None:
     assert [body for _, _, body in bench.sinks["dc1"].messages][-1] == b"6"
 
 
+@pytest.mark.parametrize("crash", [True, False])
+def test_nobody_waits_after_a_restart_for_what_was_removed_before_it(bench: Bench, crash: bool) -> None:
+    bench.network["dc1"].down()
+    engine = bench.open(hello_timeout=0)
+    for body in (b"1", b"2", b"3"):
+        bench.publish(engine, "t", body)
+    assert remove(engine, 2, 2) == 1, "all of a batch, behind one that no site has confirmed"
+    assert remove(engine, 3, 3) == 1, "the newest"
+    bench.close(engine, crash=crash)
+    again = bench.open(hello_timeout=0)
+    assert again.status().sites["dc1"].behind == 1
+    bench.network["dc1"].up()
+    bench.run(5.0)
+    again.outcomes.flush(0.0)
+    assert again.status().sites["dc1"].behind == again.pending() == 0
+    bench.publish(again, "t", b"4")
+    again.outcomes.flush(0.0)
+    assert [body for _, _, body in bench.sinks["dc1"].messages] == [b"1", b"4"]
+
+
 def test_a_hole_in_the_middle(bench: Bench) -> None:
     """What is behind it becomes a batch of its own, behind all others; consumers put it in its place."""
     bench.network["dc1"].down()

@@ -7,7 +7,7 @@ thread-safe: the caller holds one lock around every call. Times are monotonic se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from reliamsg.config import Confirm
 from reliamsg.core.confirms import Confirms
@@ -32,6 +32,15 @@ class ProducerCore:
         self.top = 0
         """The highest row that is committed."""
         self._asked: set[str] = set()
+
+    def opened(self, top: int, held: Iterable[Span]) -> None:
+        """`held`: what the outbox still has of the rows up to `top`, the highest that ever was. Nobody waits for a confirm
+        of the others: they were removed, or left as published while an earlier row was not."""
+        self.top = top
+        for span in RangeSet(held).missing(1, top) if top else ():
+            for window in self.sites.values():
+                window.confirmed.add(*span)
+            self.confirms.published.add(*span)
 
     # -- connections --------------------------------------------------------------------------------------
 

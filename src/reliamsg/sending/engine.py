@@ -133,7 +133,7 @@ class Engine:
         limits = {s.name: SiteLimits(s.window_batches, s.window_bytes, s.confirm_timeout) for s in sites}
         cursors = {s.name: stored[s.name].cursor if s.name in stored else oldest for s in sites}
         self.core = ProducerCore(limits, cursors, self.settings.confirm, outbox.published())
-        self.core.top = top
+        self.core.opened(top, outbox.held())
         self._forget_sites({name: c.cursor for name, c in stored.items() if name not in limits}, top)
         self._name_groups(sites, groups)
         self.control = Control(

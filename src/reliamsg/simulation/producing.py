@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reliamsg.errors import ConfigError, FatalError, OutboxFull, ProducerFenced, ReliamsgError
+from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.intake import MESSAGE_OVERHEAD
@@ -401,8 +401,14 @@ class ProducerProcess(Process):
 
     @property
     def done(self) -> bool:
-        """Whether all was published and confirmed."""
-        return self.alive and self.engine is not None and not self.left and self.engine.pending() == 0
+        """Whether all was published and confirmed; then nobody waits who waits for that."""
+        if not self.alive or self.engine is None or self.left or self.engine.pending():
+            return False
+        try:
+            self.engine.outcomes.flush(0.0)
+        except ConfirmTimeout:
+            return False
+        return True
 
     @property
     def pending(self) -> int:
