@@ -283,6 +283,7 @@ def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: in
     )
     assert {name for one in each for name in one["faults"]} == set(found["faults"])
     assert list(found)[: len(FORM)] == FORM == list(each[0])[: len(FORM)]
+    assert not [one["problems"] for one in each if not one["ok"]]
     assert found["not_ok"] == [], "runs with nothing at stake are no proof, and no failure"
     assert (found["runs"], found["lost"], found["duplicates"], found["out_of_order"]) == (2, 0, 0, 0)
     assert sum(found["faults"].values()) >= 4

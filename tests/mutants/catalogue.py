@@ -181,6 +181,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "removed-rows-waited-for-after-restart",
+        "sending/engine.py",
+        "        self.core.opened(top, outbox.held())\n",
+        "        self.core.opened(top, [(1, top)] if top else [])\n",
+        "P7: flush() waits for good for a row that was removed before a restart",
+        ByTest(
+            "sending/test_removal.py::test_nobody_waits_after_a_restart_for_what_was_removed_before_it",
+            "assert again.status()",
+        ),
+    ),
+    Mutant(
         "resend-forgotten",
         "core/window.py",
         "            lane.next = lane.unanswered\n",

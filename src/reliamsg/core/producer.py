@@ -34,8 +34,8 @@ class ProducerCore:
         self._asked: set[str] = set()
 
     def opened(self, top: int, held: Iterable[Span]) -> None:
-        """`held`: what the outbox still has of the rows up to `top`, the highest that ever was. Nobody waits for a confirm
-        of the others: they were removed, or left as published while an earlier row was not."""
+        """`held`: what the outbox still has of the rows up to `top`, the highest that ever was. Nobody waits for a
+        confirm of the others: they were removed, or left as published while an earlier row was not."""
         self.top = top
         for span in RangeSet(held).missing(1, top) if top else ():
             for window in self.sites.values():
