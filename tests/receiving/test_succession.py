@@ -228,6 +228,40 @@ def test_a_standby_takes_over_at_once_from_one_that_is_closed(group: Group) -> N
     assert seqs(second.take()) == list(range(101, 111))
 
 
+@pytest.mark.parametrize("end", ["killed", "closed", "closed unheard"])
+def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Group, end: str) -> None:
+    """The standby's own beacons are too far apart to be heard in that time."""
+    second = group.join(standby=True, takeover_timeout=40.0)
+    group.settle(1.0)
+    first = group.join(takeover_timeout=40.0)
+    if end == "closed unheard":  # what the standby says is lost
+        for site in second.engine.sites.values():
+            site.tell = lambda *_: None  # type: ignore[method-assign]
+    group.settle(0.4)
+    send(group.network["dc1"], 1, 100)
+    group.settle(0.2)
+    assert seqs(first.take(50)) == list(range(1, 51))
+    group.settle(0.3)
+    if end == "killed":
+        group.kill(first)
+        group.settle(45.0, step=0.25)
+    else:
+        first.engine.flush(first.now)
+        first.engine.say_goodbye(first.now)
+        first.close()
+        group.members.remove(first)
+        for site in second.engine.sites.values():
+            vars(site).pop("tell", None)
+        group.settle(8.0)
+    assert group.readers() == [second]
+    took_over = rows(second, "took_over")[0].detail
+    assert took_over is not None
+    assert took_over["streams"] == 1
+    send(group.network["dc2"], 41, 60)
+    group.settle(0.5)
+    assert seqs(second.take()) == list(range(51, 61))
+
+
 def test_one_that_was_stopped_hands_out_nothing_when_it_goes_on(group: Group) -> None:
     first, second = group.join_both()
     send(group.network["dc1"], 1, 100)

@@ -308,6 +308,8 @@ class Control:
             return
         self._told_at = float("-inf")
         self.step(now, False)
+        # Whoever waits takes over at once, and may not have been heard yet.
+        self._tell_standbys(stream for stream in self.shared.core.streams if stream.producer)
         nonce = make_nonce(self.shared.lease.run, b"\xff", False)
         self._tell(self._state(self._own_address, "", "standby", nonce, []))
 

@@ -78,6 +78,8 @@ class Succession:
         self._beacon_at = self._said_at = float("-inf")
         self._try_at = float("-inf")
         """A standby that was refused a lock tries again then."""
+        self._answered: bytes | None = None
+        """The run of the inbox that reads, once this one, which waits, has let itself be heard by it."""
         self._read_since = float("-inf")
         self._stepped_at = self._awake_since = float("-inf")
         """When it was looked at last; since when that has not been long apart: the process was not stopped."""
@@ -313,6 +315,8 @@ class Succession:
         else:
             if self._contested_since is None:
                 self._contested_since = now
+            if self._answered != rival.beacon.run:
+                self._answered, self._beacon_at = rival.beacon.run, now  # so that it tells how far it is
             if not self._standby and now - self._contested_since >= timeout:
                 self._shared.fail(
                     GroupBusy(
