@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from reliamsg.core.ranges import RangeSet
+from reliamsg.errors import OutboxWriteError
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import read_journal
-from tests.sending.control_tools import Bench
+from tests.sending.control_tools import Bench, settled
 
 
 @pytest.mark.parametrize("lengths", ["retain_seconds", "retain_bytes", "both"])
@@ -44,3 +45,23 @@ def test_what_leaves_was_journalled_as_published(lengths: str, tmp_path: Path, s
                 released += row.last - row.first + 1
     assert not published.missing(1, last), "all was confirmed"
     assert released > last // 2, "nothing left, so that nothing was tried"
+
+
+def test_what_a_group_was_done_with_is_journalled_before_it_is_dropped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = bench.open({"t": ["g"]}, hello_timeout=0, release="consumed")
+    bench.publish(engine, "t", b"1", b"2", b"3")
+    bench.run(1.0)
+
+    def full(*_: object) -> None:
+        raise OutboxWriteError("disk full")
+
+    monkeypatch.setattr(engine._outbox, "progress", full)
+    bench.group("g").tell(settled(engine, "t", 2))
+    bench.run(0.5)
+    engine.membership.remove_group("t", "g")
+    bench.close(engine, crash=True)
+    with contextlib.closing(open_readonly(bench.path)) as connection:
+        told = [(row.kind, row.first, row.last) for row in read_journal(connection) if row.group == "g"]
+    assert told == [("consumed", 1, 2), ("group_removed", 1, 1)]

@@ -10,7 +10,7 @@ from reliamsg.config import check_name
 from reliamsg.core.announced import Span3
 from reliamsg.core.groups import GroupTable
 from reliamsg.core.ranges import RangeSet, Span
-from reliamsg.errors import ConfigError
+from reliamsg.errors import ConfigError, ReliamsgError
 from reliamsg.message import Gap, Stream
 from reliamsg.sending.book import Book, Page
 from reliamsg.sending.proving import advice
@@ -190,8 +190,18 @@ class Membership:
         self._bind()
 
     def _store(self, changes: Mapping[tuple[int, str], Member | None], entries: Iterable[Entry]) -> None:
-        self._outbox.name_groups(changes, entries, self._engine.wall_us(), self._engine.mono_us())
-        self._engine.probe("named")
+        """What else waits for the journal comes first: some of it may say what a group was done with that is dropped
+        now, and whose messages may leave from then on."""
+        engine = self._engine
+        with engine.lock:
+            waiting = engine.notes.take()
+        try:
+            self._outbox.name_groups(changes, [*waiting, *entries], engine.wall_us(), engine.mono_us())
+        except ReliamsgError:
+            with engine.lock:
+                engine.notes.put_back(waiting)
+            raise
+        engine.probe("named")
 
     def _entry(self, kind: str, stream: Stream, group: str, since: Position) -> Entry:
         return Entry(kind, stream, since[0], 0, since[1], since[1], group=group)
