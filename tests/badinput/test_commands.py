@@ -71,9 +71,18 @@ def test_wrong_credentials(wrong_login: Sites, unique: str) -> None:
         assert "refused credentials" in last
         assert "not yet confirmed" in last
     refused(secretless(create(wrong_login, unique, unique, "--timeout", "10")), 69, "dc1")
-    secretless(refused_sub(wrong_login, unique))
     stats = reliamsg("outbox", "stats", wrong_login.file("p.db"))
     assert b"2" in succeeded(secretless(stats))
+
+
+@pytest.mark.parametrize("count", [(), ("--count", "1")], ids=["any number", "one"])
+def test_a_refused_login_is_no_silence(wrong_login: Sites, unique: str, count: tuple[str, ...]) -> None:
+    """Who only waits for what comes would else take a mistyped password for a topic on which nothing is published."""
+    for seconds in ("1", "4", "16"):  # however long a busy broker takes to refuse the first attempt
+        result = subscribe(wrong_login, unique, unique, "--timeout", seconds, *count)
+        if b"refused" in result.stderr:
+            break
+    refused(secretless(result), 69, "nothing came for", "no site is connected: dc1: refused")
 
 
 def refused_sub(sites: Sites, unique: str) -> subprocess.CompletedProcess[bytes]:

@@ -319,6 +319,20 @@ class TestParking:
         found.pull(now=late)
         assert found.window.lanes == {}
 
+    def test_without_room_it_stays_apart_until_it_has_caught_up(self) -> None:
+        found = site(1, 1, 2, 2, limits=SiteLimits(1, 1_000, 30.0))
+        found.pull()
+        found.window.refuse(1, "returned", now=0.0)
+        assert found.pull(now=0.1) == [3], "which passes row 2, and takes all room"
+        assert found.pull(now=PARK_MIN_S) == [1]
+        found.confirm(1)
+        assert found.pull(now=PARK_MIN_S) == [], "row 2 waits for room"
+        found.confirm(3)
+        assert found.pull(now=PARK_MIN_S) == [2]
+        found.confirm(2)
+        assert found.pull(now=PARK_MIN_S) == [4]
+        assert found.window.lanes == {}
+
     def test_the_pause_doubles_up_to_a_limit(self) -> None:
         found = site(1)
         found.pull()

@@ -247,8 +247,8 @@ MUTANTS = (
         "P2: a stream that was parked rejoins the others before it has caught up, and what lies "
         "between is not sent",
         ByTest(
-            "core/test_window.py::test_random_sites",
-            "assert sorted(taken) == list(range(1, 61))",
+            "core/test_window.py::TestParking::test_without_room_it_stays_apart_until_it_has_caught_up",
+            "assert found.pull(now=PARK_MIN_S) == [2]",
         ),
     ),
     Mutant(
@@ -397,6 +397,51 @@ MUTANTS = (
             "e2e/test_permissions.py::test_mosquitto[5]",
             'producer.publish(TOPIC, b"1").wait(30)',
             "ConfirmTimeout",
+        ),
+    ),
+    Mutant(
+        "lock-where-no-rule-says",
+        "wire/address.py",
+        '    return f"reliamsg:lock:{topic}:{partition}:{group}"\n',
+        '    return f"reliamsg:locks:{topic}:{partition}:{group}"\n',
+        "P2: a group's lock at RabbitMQ is a queue that the documented permissions do not cover, so no consumer reads",
+        ByTest(
+            "e2e/test_permissions.py::test_rabbitmq[passive]",
+            "first = take(consumer, 1)",
+        ),
+    ),
+    Mutant(
+        "control-queue-where-no-rule-says",
+        "wire/address.py",
+        '    return f"reliamsg:control:{name}"\n',
+        '    return f"reliamsg:listen:{name}"\n',
+        "P6: the documented permissions do not cover the queues for control frames at RabbitMQ, so nothing is heard",
+        ByTest(
+            "e2e/test_permissions.py::test_rabbitmq[passive]",
+            "first = take(consumer, 1)",
+        ),
+    ),
+    Mutant(
+        "passive-declares",
+        "transport/amqp_topology.py",
+        '    if site.declare == "create":\n        yield from _declare_queue(',
+        '    if site.declare != "none":\n        yield from _declare_queue(',
+        'P2: with declare="passive" a client declares queues, which the documented permissions forbid it',
+        ByTest(
+            "e2e/test_permissions.py::test_rabbitmq[passive]",
+            'producer.publish(TOPIC, b"1").wait(30)',
+            "ConfirmTimeout",
+        ),
+    ),
+    Mutant(
+        "state-told-where-no-rule-says",
+        "wire/address.py",
+        'CONTROL_PREFIX + "status:"',
+        'CONTROL_PREFIX + "state:"',
+        "P6: a producer announces its streams at addresses that the documented topic permissions do not cover",
+        ByTest(
+            "e2e/test_permissions.py::test_rabbitmq[passive]",
+            "first = take(consumer, 1)",
         ),
     ),
     # -- P3: first in, first out ----------------------------------------------------------------------------
@@ -1216,6 +1261,30 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "pickled-message-acknowledged-nowhere",
+        "pickling.py",
+        "    message._settler = _ELSEWHERE\n",
+        "",
+        "P5: a message that was pickled is acknowledged in another process, and its consumer never hears of it",
+        ByTest(
+            "test_message.py::test_a_pickled_message_is_equal_and_cannot_be_acknowledged[5]",
+            'with pytest.raises(ClosedError, match="was pickled"):',
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "message-pickled-with-its-consumer",
+        "pickling.py",
+        "copyreg.pickle(Message, _reduce)\n",
+        "",
+        "P9: a message of a consumer can't be pickled",
+        ByTest(
+            "test_message.py::test_a_pickled_message_is_equal_and_cannot_be_acknowledged[5]",
+            "again = pickle.loads(pickle.dumps([message], protocol))[0]",
+            "TypeError",
+        ),
+    ),
+    Mutant(
         "refused-stream-acknowledged",
         "receiving/sites.py",
         "        if arrival.refused:\n"
@@ -1954,6 +2023,77 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "refused-login-counts-as-silence",
+        "cli/subscribe.py",
+        "    if away:\n",
+        "    if away and count is not None:\n",
+        "P9: `reliamsg sub --timeout` ends with 0 though no site lets it in",
+        ByTest(
+            "badinput/test_commands.py::test_a_refused_login_is_no_silence[mqtt-any number]",
+            "assert result.returncode == status, (result.returncode, text)",
+        ),
+    ),
+    Mutant(
+        "refused-login-counts-as-incomplete",
+        "cli/subscribe.py",
+        '_REACHED = ("connected", "listening", "busy")\n',
+        '_REACHED = ("connected", "listening", "busy", "refused")\n',
+        "P9: `reliamsg sub --count --timeout` blames the topic for a login that is refused",
+        ByTest(
+            "badinput/test_commands.py::test_a_refused_login_is_no_silence[mqtt-one]",
+            "assert result.returncode == status, (result.returncode, text)",
+        ),
+    ),
+    Mutant(
+        "number-of-any-type",
+        "arguments.py",
+        "    if isinstance(value, bool) or not isinstance(value, (int, float)):\n"
+        '        raise ConfigError(f"{name} must be a number, not {_kind(value)}")\n',
+        "",
+        "P9: a duration that is a text ends in a TypeError from inside the library",
+        ByTest(
+            "badinput/test_zoo.py::test_settings[number as text-Site]",
+            "came = call(arguments)",
+            "TypeError",
+        ),
+    ),
+    Mutant(
+        "count-of-any-type",
+        "arguments.py",
+        "    if isinstance(value, bool) or not isinstance(value, int):\n",
+        "    if isinstance(value, bool):\n",
+        "P9: a number of messages that is a text ends in a TypeError from inside the library",
+        ByTest(
+            "badinput/test_zoo.py::test_settings[number as text-Quorum]",
+            "came = call(arguments)",
+            "TypeError",
+        ),
+    ),
+    Mutant(
+        "instance-of-any-class",
+        "arguments.py",
+        "    if not isinstance(value, kind):\n",
+        "    if value is None:\n",
+        "P9: something else in place of a MessageId ends in an AttributeError from inside the library",
+        ByTest(
+            "badinput/test_zoo.py::test_methods[text]",
+            "came = call(arguments)",
+            "AttributeError",
+        ),
+    ),
+    Mutant(
+        "list-of-anything",
+        "arguments.py",
+        "    if isinstance(value, (str, bytes, bytearray, memoryview, dict)) or not isinstance(value, Iterable):\n",
+        "    if isinstance(value, dict) or not isinstance(value, Iterable):\n",
+        "P9: a group's name in place of a list of names is taken letter by letter",
+        ByTest(
+            "badinput/test_zoo.py::test_what_is_said[arguments3-must be a list of group names, not str]",
+            "with pytest.raises(ConfigError, match=words):",
+            "Failed",
+        ),
+    ),
+    Mutant(
         "gap-not-named",
         "core/groups.py",
         "            member.lacks = lacks\n            self.lacking_changed |= member.named\n",
@@ -2068,6 +2208,21 @@ MUTANTS = (
         ByTest(
             "test_secrets.py::test_a_site_shows_no_password",
             "assert not [text for text in looks_at(site) if MARK in str(text)]",
+        ),
+    ),
+    Mutant(
+        "password-in-the-pickle",
+        "config.py",
+        "    def __reduce__(self) -> str | tuple[object, ...]:\n"
+        "        raise TypeError(\n"
+        '            "a site with a password is not pickled: make it where it is used, or pass credentials="\n'
+        "        )\n",
+        "    def __reduce__(self) -> str | tuple[object, ...]:\n        return _Login, self._ask()\n",
+        "P9: a site that is pickled carries its password along",
+        ByTest(
+            "test_secrets.py::test_a_site_shows_no_password",
+            'with pytest.raises(TypeError, match="not pickled") as raised:',
+            "Failed",
         ),
     ),
     Mutant(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["BySimulator", "ByTest", "Mutant"]
+__all__ = ["BySimulator", "ByTest", "DoesNotFit", "Mutant"]
+
+
+class DoesNotFit(Exception):
+    """The sources no longer have what a defect replaces."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,5 @@ class Mutant:
     def applied(self, text: str) -> str:
         """The text of the file with the defect."""
         if text.count(self.old) != 1:
-            raise ValueError(
-                f"{self.name}: what it replaces occurs {text.count(self.old)} times in {self.file}"
-            )
+            raise DoesNotFit(f"what it replaces occurs {text.count(self.old)} times in {self.file}")
         return text.replace(self.old, self.new)

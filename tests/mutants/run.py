@@ -4,13 +4,15 @@ One defect at a time is put into a copy of the sources. The catalogue says what 
 copy, which runs plain seeds until one has a violation of the expected kind that it does not have without the defect; or
 a test that is run against the copy, and has to fail in the expected statement, and to pass without the defect. Anything
 else convicts nobody: another kind of violation, another failure, a copy that can't be imported, a run without an end.
+A defect that no longer fits the sources is reported as such, and the others are tried all the same.
 
 Prints a line for each defect. Convictions are kept in ``build/mutants/convictions.json``, by what they follow from: the
 sources, the tests and the catalogue. A later run begins where an earlier one was ended.
 
-Exit status: 0; 1 when a defect survived: then a test is missing, or the simulator or its judge is blind; 2 for wrong
-arguments. With --json the last line is an object: `sources` (a hash), `commit`, `survivors` (names), and `mutants`, the
-fields of a :class:`Verdict` each.
+Exit status: 0; 1 when a defect was not convicted: either it survived, and a test is missing, or the simulator or its
+judge is blind; or it could not be tried, and the catalogue has to follow the sources; 2 for wrong arguments. With
+--json the last line is an object: `sources` (a hash), `commit`, `survivors` (the names of all that were not convicted),
+and `mutants`, the fields of a :class:`Verdict` each.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import BySimulator, ByTest, Mutant
+from tests.mutants.mutant import BySimulator, ByTest, DoesNotFit, Mutant
 
 __all__ = ["ROOT", "SOURCES", "Copies", "Verdict", "convict"]
 
@@ -70,6 +72,8 @@ class Verdict:
     """Seeds, or trials."""
     others: dict[str, int] = field(default_factory=dict)
     """What else was seen, by kind, in how many seeds."""
+    untried: str = ""
+    """Why it could not be tried at all."""
 
 
 class Copies:
@@ -84,11 +88,15 @@ class Copies:
 
     @contextlib.contextmanager
     def having(self, mutant: Mutant) -> Iterator[Path]:
-        """A copy with a defect."""
+        """A copy with a defect. DoesNotFit if the sources have no place for it."""
+        original = SOURCES / "reliamsg" / mutant.file
+        if not original.is_file():
+            raise DoesNotFit(f"there is no {mutant.file}")
+        defective = mutant.applied(original.read_text())
         with self._lock:
             copy = self._idle.pop() if self._idle else self._new()
-        original, file = SOURCES / "reliamsg" / mutant.file, copy / "reliamsg" / mutant.file
-        file.write_text(mutant.applied(original.read_text()))
+        file = copy / "reliamsg" / mutant.file
+        file.write_text(defective)
         os.utime(file, (next(_TIMES),) * 2)  # by its time Python knows what it has compiled
         try:
             yield copy
@@ -119,7 +127,8 @@ _TIMES = itertools.count(int(time.time()))
 
 
 def convict(mutant: Mutant, copies: Copies, seeds: range = SEEDS, hint: int | None = None) -> Verdict:
-    """Have a defect convicted. `seeds`: those that the simulator may try. `hint`: a seed to try first."""
+    """Have a defect convicted. `seeds`: those that the simulator may try. `hint`: a seed to try first. DoesNotFit if
+    the sources have no place for it."""
     with copies.having(mutant) as copy:
         if isinstance(mutant.expected, ByTest):
             return _by_test(mutant, mutant.expected, copy)
@@ -159,7 +168,7 @@ def _is_sound(seed: int, kind: str) -> bool:
 
 
 def _search(sources: Path, seeds: range, kinds: tuple[str, ...]) -> dict[str, Any]:
-    done = _python(sources, "tests.mutants.search", f"{seeds.start}:{seeds.stop}", *kinds)
+    done = _python(sources, "tests.mutants.search", f"{seeds.start}:{seeds.stop}", *kinds, limit=None)
     if done is None or not done:
         return {"tried": 0, "seed": None, "kind": "", "text": "", "others": {"did not run": 1}}
     return done
@@ -189,6 +198,21 @@ _LOCKS: dict[str, threading.Lock] = {}
 _PASSED: dict[str, bool] = {}
 
 
+def pass_together(tests: Iterable[str]) -> None:
+    """Have tests run without any defect, all in one process, since its start takes longer than most of them. Those that
+    pass need not be run again; any other one is run alone when it is needed."""
+    wanted = sorted(set(tests) - _PASSED.keys())
+    if len(wanted) > 1:
+        passed = _trial(SOURCES, *wanted)["passed"]
+        _PASSED.update((test, True) for test in wanted if _is_among(f"tests/{test}", passed))
+
+
+def _is_among(test: str, passed: dict[str, bool]) -> bool:
+    """Whether a test passed, with all its parameters if it is named without them."""
+    found = [good for name, good in passed.items() if name == test or name.startswith(f"{test}[")]
+    return bool(found) and all(found)
+
+
 def _passes(test: str) -> bool:
     """Whether a test passes without any defect."""
     with _LOCKS.setdefault(test, threading.Lock()):
@@ -198,10 +222,12 @@ def _passes(test: str) -> bool:
         return _PASSED[test]
 
 
-def _trial(sources: Path, test: str) -> dict[str, Any]:
-    done = _python(sources, "tests.mutants.trial", f"tests/{test}")
+def _trial(sources: Path, *tests: str) -> dict[str, Any]:
+    done = _python(
+        sources, "tests.mutants.trial", *(f"tests/{test}" for test in tests), limit=len(tests) * TRIAL_S
+    )
     if not done or Path(done["product"]) != (sources / "reliamsg").resolve():
-        return {"status": -1, "ran": 0, "failures": []}
+        return {"status": -1, "ran": 0, "failures": [], "passed": {}}
     return done
 
 
@@ -211,8 +237,8 @@ def _environment(sources: Path) -> dict[str, str]:
     return {**{name: os.environ[name] for name in os.environ if name != "PYTHONDONTWRITEBYTECODE"}, **own}
 
 
-def _python(sources: Path, *arguments: str) -> dict[str, Any] | None:
-    """The last line that a module prints, from JSON; None if it does not get that far."""
+def _python(sources: Path, *arguments: str, limit: float | None) -> dict[str, Any] | None:
+    """The last line that a module prints, from JSON; None if it does not get that far within `limit` seconds."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", *arguments],
@@ -221,7 +247,7 @@ def _python(sources: Path, *arguments: str) -> dict[str, Any] | None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=None if arguments[0].endswith("search") else TRIAL_S,
+            timeout=limit,
         )
     except subprocess.TimeoutExpired:
         return None
@@ -296,7 +322,17 @@ def convict_all(
     with ThreadPoolExecutor(jobs) as pool:
         begun = {pool.submit(convict, mutant, copies, seeds, kept.hint(mutant)): mutant for mutant in mutants}
         for done in as_completed(begun):
-            yield begun[done], done.result()
+            mutant = begun[done]
+            try:
+                yield mutant, done.result()
+            except DoesNotFit as error:
+                yield mutant, _untried(mutant, f"does not fit: {error}")
+            except Exception as error:  # noqa: BLE001  (else the rest would be tried, and nobody would hear of it)
+                yield mutant, _untried(mutant, f"could not be tried: {error!r}")
+
+
+def _untried(mutant: Mutant, why: str) -> Verdict:
+    return Verdict(mutant.name, mutant.breaks, _by(mutant), str(mutant.expected), False, untried=why)
 
 
 def main() -> int:
@@ -330,9 +366,7 @@ def main() -> int:
     first, last = map(int, options.seeds.split(":"))
     verdicts = _run(mutants, range(first, last), options.jobs, options.again)
     survivors = [verdict.name for verdict in verdicts if not verdict.convicted]
-    print(
-        f"{len(verdicts)} defects, {len(survivors)} survived{': ' if survivors else ''}{', '.join(survivors)}"
-    )
+    print(summary(verdicts))
     if options.markdown:
         print(_markdown(verdicts))
     if options.json:
@@ -356,6 +390,7 @@ def _run(mutants: list[Mutant], seeds: range, jobs: int, again: bool) -> list[Ve
         else:
             verdicts.append(verdict)
             print(_line(verdict), "(before)", flush=True)
+    pass_together(mutant.expected.test for mutant in left if isinstance(mutant.expected, ByTest))
     for mutant, verdict in convict_all(left, seeds, jobs, kept):
         verdicts.append(verdict)
         if verdict.convicted:
@@ -364,12 +399,23 @@ def _run(mutants: list[Mutant], seeds: range, jobs: int, again: bool) -> list[Ve
     return verdicts
 
 
+def summary(verdicts: Iterable[Verdict]) -> str:
+    """How many there are, and the names of those that were not convicted."""
+    verdicts = list(verdicts)
+    survived = [verdict.name for verdict in verdicts if not (verdict.convicted or verdict.untried)]
+    untried = [verdict.name for verdict in verdicts if verdict.untried]
+    told = f"{len(verdicts)} defects, {len(survived)} survived{': ' if survived else ''}{', '.join(survived)}"
+    return f"{told}; {len(untried)} not tried: {', '.join(untried)}" if untried else told
+
+
 def _by(mutant: Mutant) -> str:
     return "simulator" if isinstance(mutant.expected, BySimulator) else "test"
 
 
 def _line(verdict: Verdict) -> str:
-    if not verdict.convicted:
+    if verdict.untried:
+        told = f"NOT TRIED: it {verdict.untried}"
+    elif not verdict.convicted:
         seen = ", ".join(f"{times} × {kind}" for kind, times in verdict.others.items()) or verdict.text
         told = f"SURVIVED {verdict.tried} tried; expected {verdict.expected}; seen: {seen or 'nothing'}"
     elif verdict.by == "simulator":
@@ -390,7 +436,7 @@ def _markdown(verdicts: Iterable[Verdict]) -> str:
     lines = ["| defect | breaks | convicted of | by |", "|---|---|---|---|"]
     for verdict in sorted(verdicts, key=lambda each: (each.by, each.breaks, each.name)):
         if not verdict.convicted:
-            kind, by = "**survived**", ""
+            kind, by = "**not tried**" if verdict.untried else "**survived**", ""
         elif verdict.by == "simulator":
             kind, by = verdict.kind.replace("_", " "), f"seed {verdict.seed}"
         else:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import sys
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from reliamsg.simulation.verdicts import KINDS
+from tests.mutants import run
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import BySimulator, ByTest, Mutant
 from tests.mutants.run import ROOT, SOURCES, Copies, convict
@@ -124,3 +128,43 @@ def test_a_test_that_fails_otherwise_convicts_nobody(statement: str, error: str,
     expected = ByTest(mutant.expected.test, statement, error)
     other = Mutant(mutant.name, mutant.file, mutant.old, mutant.new, "", expected)
     assert not convict(other, copies).convicted
+
+
+def test_what_does_not_fit_is_reported_and_the_others_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = named("prev-last-ignored")
+    table = (
+        replace(good, name="of-another-time", old="    return what_is_no_longer_there\n"),
+        replace(good, name="twice", old="return"),
+        replace(good, name="of-another-file", file="core/no_longer_there.py"),
+        good,
+    )
+    monkeypatch.setattr(run, "MUTANTS", table)
+    monkeypatch.setattr(run, "BUILD", tmp_path)
+    monkeypatch.setattr(run, "KEPT", tmp_path / "convictions.json")
+    monkeypatch.setattr(sys, "argv", ["run", "--jobs", "1", "--json"])
+    assert run.main() == 1
+    *lines, last = capsys.readouterr().out.splitlines()
+    told = json.loads(last)
+    assert {mutant["name"]: mutant["convicted"] for mutant in told["mutants"]} == {
+        "of-another-time": False, "twice": False, "of-another-file": False, good.name: True,
+    }  # fmt: skip
+    unfit = {line.split()[0] for line in lines if "does not fit: " in line}
+    assert unfit == set(told["survivors"]) == {"of-another-time", "twice", "of-another-file"}
+    assert lines[-1].startswith("4 defects, 0 survived; 3 not tried: ")
+
+
+def test_an_error_of_one_trial_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(mutant: Mutant, *_: object) -> None:
+        raise OSError(f"no room for {mutant.name}")
+
+    monkeypatch.setattr(run, "MUTANTS", (named("number-used-twice"), named("window-full-drops")))
+    monkeypatch.setattr(run, "BUILD", tmp_path)
+    monkeypatch.setattr(run, "KEPT", tmp_path / "convictions.json")
+    monkeypatch.setattr(run, "convict", fails)
+    monkeypatch.setattr(sys, "argv", ["run", "--jobs", "1"])
+    assert run.main() == 1
+    assert "2 not tried: number-used-twice, window-full-drops" in capsys.readouterr().out

@@ -1,8 +1,9 @@
-"""Run one test against the product on the path: ``python -m tests.mutants.trial NODE-ID``.
+"""Run tests against the product on the path: ``python -m tests.mutants.trial NODE-ID…``.
 
-The last line is JSON: how many tests ran, where the product was imported from, and each failure of a test's own call:
-its id, the name of the exception, and the innermost statement in ``tests/`` that it passed through. What fails
-before or after a test's call (an import, a fixture) is no failure of it, and is not in the list.
+The last line is JSON: how many tests ran, which of them passed, where the product was imported from, and each failure
+of a test's own call: its id, the name of the exception, and the innermost statement in ``tests/`` that it passed
+through. What fails before or after a test's call (an import, a fixture) is no failure of it, and is not in the list;
+but the test has not passed.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Witness:
 
     def __init__(self) -> None:
         self.ran = 0
+        self.passed: dict[str, bool] = {}
+        """Of each that was called."""
         self.failures: list[dict[str, str]] = []
 
     @pytest.hookimpl(wrapper=True)
@@ -35,8 +38,11 @@ class Witness:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
+        if report.failed:
+            self.passed[item.nodeid] = False
         if call.when == "call":
             self.ran += 1
+            self.passed.setdefault(item.nodeid, report.passed)
             if report.failed and call.excinfo is not None:
                 self.failures.append(
                     {
@@ -61,12 +67,18 @@ if __name__ == "__main__":
     patience._LEAST_S, patience._FACTOR = 30.0, 1.5  # half of what is usual: many of these wait in vain
     witness = Witness()
     status = pytest.main(
-        ["-q", "-p", "no:cacheprovider", "--tb=short", f"--timeout={TIMEOUT_S}", sys.argv[1]],
+        ["-q", "-p", "no:cacheprovider", "--tb=short", f"--timeout={TIMEOUT_S}", *sys.argv[1:]],
         plugins=[witness],
     )
     product = str(Path(reliamsg.__file__).parent)
     print(
         json.dumps(
-            {"status": int(status), "ran": witness.ran, "product": product, "failures": witness.failures}
+            {
+                "status": int(status),
+                "ran": witness.ran,
+                "passed": witness.passed,
+                "product": product,
+                "failures": witness.failures,
+            }
         )
     )
