@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-import re
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,33 +20,15 @@ from reliamsg import Consumer, KeyRing, Producer, Site
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
-from tests.docs.blocks import blocks
+from tests.docs.permissions import GROUP, PRODUCER, SECTIONS, TOPIC, Declare, recipe
 from tests.e2e.tools import numbers, take
 from tests.lab.clients import MqttClient
 
 pytestmark = pytest.mark.integrations
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "permissions.md"
-TOPIC, GROUP, PRODUCER = "orders", "billing", "till"
 BINDING = Binding(TOPIC, 0, GROUP)
 KEYS = KeyRing({"k": b"K" * 32}, sign_with="k")
 """With keys a group asks the producer what is new to it: frames must get through in both directions."""
-
-Declare = Literal["create", "passive", "none"]
-_SECTIONS: dict[Declare, str] = {
-    "create": "Queues declared by the clients",
-    "passive": "Queues declared by an operator",
-    "none": "Queues declared by an operator",
-}
-
-
-def recipe(heading: str) -> str:
-    """The one block under a heading of the page."""
-    text = PAGE.read_text()
-    found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"{PAGE.name} has no section {heading!r}"
-    (block,) = blocks(found[1])
-    return block.text
 
 
 class Vhost:
@@ -57,7 +38,7 @@ class Vhost:
         self.node, self.name, self.declare = node, name, declare
         node.ctl("add_vhost", name)
         node.ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")
-        for line in recipe(_SECTIONS[declare]).splitlines():
+        for line in recipe(SECTIONS[declare]).splitlines():
             program, *words = shlex.split(line)
             assert [program, *words[1:3]] == ["rabbitmqctl", "-p", "/"], line
             node.ctl(words[0], "-p", name, *words[3:])

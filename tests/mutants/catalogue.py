@@ -406,8 +406,9 @@ MUTANTS = (
         '    return f"reliamsg:locks:{topic}:{partition}:{group}"\n',
         "P2: a group's lock at RabbitMQ is a queue that the documented permissions do not cover, so no consumer reads",
         ByTest(
-            "e2e/test_permissions.py::test_rabbitmq[passive]",
-            "first = take(consumer, 1)",
+            "transport/test_amqp_rights.py::test_what_a_group_asks_for[passive]",
+            "raise Refused(ACCESS_REFUSED,",
+            "Refused",
         ),
     ),
     Mutant(
@@ -417,8 +418,9 @@ MUTANTS = (
         '    return f"reliamsg:listen:{name}"\n',
         "P6: the documented permissions do not cover the queues for control frames at RabbitMQ, so nothing is heard",
         ByTest(
-            "e2e/test_permissions.py::test_rabbitmq[passive]",
-            "first = take(consumer, 1)",
+            "transport/test_amqp_rights.py::test_control_frames[passive-billing]",
+            "raise Refused(ACCESS_REFUSED,",
+            "Refused",
         ),
     ),
     Mutant(
@@ -428,9 +430,9 @@ MUTANTS = (
         '    if site.declare != "none":\n        yield from _declare_queue(',
         'P2: with declare="passive" a client declares queues, which the documented permissions forbid it',
         ByTest(
-            "e2e/test_permissions.py::test_rabbitmq[passive]",
-            'producer.publish(TOPIC, b"1").wait(30)',
-            "ConfirmTimeout",
+            "transport/test_amqp_rights.py::test_what_a_group_asks_for[passive]",
+            "raise Refused(ACCESS_REFUSED,",
+            "Refused",
         ),
     ),
     Mutant(
@@ -440,8 +442,8 @@ MUTANTS = (
         'CONTROL_PREFIX + "state:"',
         "P6: a producer announces its streams at addresses that the documented topic permissions do not cover",
         ByTest(
-            "e2e/test_permissions.py::test_rabbitmq[passive]",
-            "first = take(consumer, 1)",
+            "transport/test_amqp_rights.py::test_control_frames[passive-billing]",
+            "assert refused == {}",
         ),
     ),
     # -- P3: first in, first out ----------------------------------------------------------------------------
@@ -2053,7 +2055,7 @@ MUTANTS = (
         "P9: a duration that is a text ends in a TypeError from inside the library",
         ByTest(
             "badinput/test_zoo.py::test_settings[number as text-Site]",
-            "came = call(arguments)",
+            "attempt(lambda given: make(**given), good | {name: wrong})",
             "TypeError",
         ),
     ),
@@ -2065,7 +2067,7 @@ MUTANTS = (
         "P9: a number of messages that is a text ends in a TypeError from inside the library",
         ByTest(
             "badinput/test_zoo.py::test_settings[number as text-Quorum]",
-            "came = call(arguments)",
+            "attempt(lambda given: make(**given), good | {name: wrong})",
             "TypeError",
         ),
     ),
@@ -2077,7 +2079,7 @@ MUTANTS = (
         "P9: something else in place of a MessageId ends in an AttributeError from inside the library",
         ByTest(
             "badinput/test_zoo.py::test_methods[text]",
-            "came = call(arguments)",
+            "attempt(lambda given, call=call: call(**given), good | {name: wrong})",
             "AttributeError",
         ),
     ),

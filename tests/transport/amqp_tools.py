@@ -12,6 +12,7 @@ import pika
 from reliamsg.config import Site
 from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.transport.amqp import AmqpReceiver, AmqpSender
+from reliamsg.transport.amqp_topology import Refused, Script
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import EXCHANGE
 from tests.patience import wait_for
@@ -23,6 +24,34 @@ def silent_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def perform(script: Script[Any], channel: Any) -> Any:
+    """Run a script without a broker: ``channel.answer(name, *arguments, **options)`` answers its requests."""
+    try:
+        request = next(script)
+        while True:
+            asked: list[Any] = []
+            request(asked.append)
+            (name, arguments, options) = asked[0]
+            try:
+                answer = channel.answer(name, *arguments, **options)
+            except Refused as refused:
+                request = script.throw(refused)
+            else:
+                request = script.send(answer)
+    except StopIteration as ended:
+        return ended.value
+
+
+class Asked:
+    """A channel that hands each request to its callback, for :func:`perform`."""
+
+    def __getattr__(self, name: str) -> Any:
+        def ask(*arguments: Any, callback: Any, **options: Any) -> None:
+            callback((name, arguments, options))
+
+        return ask
 
 
 @contextmanager

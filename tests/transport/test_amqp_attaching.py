@@ -12,13 +12,14 @@ from reliamsg.transport.amqp_receiver import AmqpReceiver, _Flow
 from reliamsg.transport.amqp_topology import PRECONDITION_FAILED, Refused
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import group_queue
+from tests.transport.amqp_tools import Asked, perform
 from tests.transport.tools import Receiving
 
 BINDING = Binding("orders", 0, "billing")
 QUEUE = group_queue("orders", 0, "billing")
 
 
-class Channel:
+class Channel(Asked):
     """Notes what is asked for. `kind`: of the group's queue, which somebody has declared."""
 
     def __init__(self, kind: str) -> None:
@@ -37,12 +38,6 @@ class Channel:
                 raise Refused(PRECONDITION_FAILED, f"{reason} but current is '{self.kind}'")
         return SimpleNamespace(method=SimpleNamespace(message_count=0))
 
-    def __getattr__(self, name: str) -> Any:
-        def ask(*arguments: Any, callback: Any, **options: Any) -> None:
-            callback((name, arguments, options))
-
-        return ask
-
 
 class Delivery(SimpleNamespace):
     delivery_tag = 1
@@ -59,21 +54,8 @@ def connected(receiver: AmqpReceiver, channel: Channel) -> tuple[_Flow, list[str
     )  # fmt: skip
     flow = _Flow(receiver, link, "broker:5672")  # type: ignore[arg-type]
     flow._channel = channel
-    script, answer = flow._set_up(), None
-    try:
-        request = next(script)
-        while True:
-            asked: list[Any] = []
-            request(asked.append)
-            (name, arguments, options) = asked[0]
-            try:
-                answer = channel.answer(name, *arguments, **options)
-            except Refused as refused:
-                request = script.throw(refused)
-            else:
-                request = script.send(answer)
-    except StopIteration:
-        return flow, dropped
+    perform(flow._set_up(), channel)
+    return flow, dropped
 
 
 def deliver(flow: _Flow, headers: dict[str, Any]) -> None:
