@@ -321,3 +321,41 @@ def test_no_gap_expires_while_the_application_keeps_the_inbox_full(
     assert status.streams[Stream("p", TOPIC, 0)].gap_elapsed_s < 3.0, "but for what passed before it was full"
     taken = Taken(bench)
     taken.take_all({"p": [2, 3], "q": list(range(1, 30))})
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_full_inbox_takes_in_what_is_left_of_a_gap_though_the_gap_begins_with_what_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holds: bool
+) -> None:
+    """Nobody can fill the gap from its beginning, so whoever passes it must not give up what its producer sends."""
+    bench = open_bench(tmp_path, "amqp", 1, monkeypatch, gap_timeout=5.0, hold_gaps=holds, **TINY)
+    (broker,) = bench.network.brokers.values()
+    send(broker, 1, 1)
+    bench.settle(0.1)
+    assert seqs(bench.take()) == [1]
+    for number in range(9, 41):
+        send(broker, number, number, pad=PAD)
+    bench.settle(8.0 if holds else 2.0)
+    assert [each.cause for each in look(bench).stalled] == ["gap"]
+    producer = FakeProducer(bench)
+    producer.status((5, 40))
+    bench.settle(0.5)
+    producer.repair(7, 8)  # it is not the lowest that is held
+    bench.settle(0.5)
+    producer.repair(5, 6)
+    bench.settle(0.5)
+    gap = look(bench).streams[Stream("p", TOPIC, 0)].gap
+    assert gap is not None
+    assert (gap.first, gap.last) == (2, 4)
+    for _ in range(40):
+        bench.settle(0.5)
+        if bench.engine.accept(gap):
+            break
+    bench.settle(0.5)
+    assert seqs(bench.take()) == [5, 6]
+    producer.repair(7, 8)
+    got: list[int] = []
+    for _ in range(100):
+        bench.settle(0.1)
+        got += seqs(bench.take(1))
+    assert got == list(range(7, 41))

@@ -449,12 +449,15 @@ class Shared:
         if not self.inbox_full:
             return True
         state = self.core.streams.get(envelope.stream)
-        known = state.current if state is not None else None
-        if known is None:
+        if state is None or state.current is None:
             return envelope.seq == 1
+        known = state.current
         # Whatever follows on what can be handed out can be handed out, too.
         run = known.held.run_from(known.cursor)
-        return known.epoch == envelope.epoch and envelope.seq <= (known.cursor if run is None else run + 1)
+        head = known.cursor if run is None else run + 1
+        return known.epoch == envelope.epoch and (
+            envelope.seq <= head or state.is_first_of_gap(known, head, envelope.seq)
+        )
 
     @property
     def may_write(self) -> bool:
