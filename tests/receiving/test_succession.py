@@ -18,9 +18,10 @@ from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
 from reliamsg.transport.memory_broker import Refused
 from reliamsg.wire.address import group_address
+from reliamsg.wire.control import StreamState
 from reliamsg.wire.limits import CHALLENGE_BYTES
 from tests.receiving.control_tools import FakeProducer, rows
-from tests.receiving.tools import GROUP, Bench, send, seqs
+from tests.receiving.tools import GROUP, TOPIC, Bench, send, seqs
 
 KINDS = ["amqp", "mqtt", "mixed"]
 
@@ -260,6 +261,33 @@ def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Grou
     send(group.network["dc2"], 41, 60)
     group.settle(0.5)
     assert seqs(second.take()) == list(range(51, 61))
+
+
+@pytest.mark.parametrize("ends", ["killed", "closed"])
+def test_a_mark_from_when_a_stream_left_memory_tells_nothing_without_a_goodbye(
+    group: Group, ends: str
+) -> None:
+    """The other inbox may have gone on with the stream, and had no time to tell another one."""
+    first, second = group.join_both()
+    group.settle(1.0)
+    control = first.engine.control
+    left = StreamState(TOPIC, 0, (10, 11), (10, 77), 11, [], [], [], [])
+    control._tell(control._state(group_address(GROUP), "p", "active", control._nonce, [left]))
+    group.settle(0.1)
+    if ends == "killed":
+        group.kill(first)
+        group.settle(9.0)
+    else:
+        first.engine.say_goodbye(first.now)
+        first.close()
+        group.members.remove(first)
+        group.settle(3.0)
+    assert group.readers() == [second]
+    send(group.network["dc2"], 11, 20)
+    group.settle(0.5)
+    got = second.take()
+    assert seqs(got) == list(range(11, 21))
+    assert {message.redelivered for message in got} == {ends == "killed"}
 
 
 def test_one_that_was_stopped_hands_out_nothing_when_it_goes_on(group: Group) -> None:

@@ -31,6 +31,7 @@ from reliamsg.receiving.control import Control
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
+from reliamsg.wire.control import StreamState
 
 __all__ = ["Phase", "Succession"]
 
@@ -213,7 +214,7 @@ class Succession:
             )
             shared.settled_elsewhere(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
-            told[stream] = state.entered[0] if state.high_water else state.position[0] - 1
+            told[stream] = state.entered[0] if self._told_mark(state) else state.position[0] - 1
         for (stream, inbox), state in self._control.unbelieved.items():  # which counts as soon as it is
             shared.core.adopt(
                 stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
@@ -233,6 +234,12 @@ class Succession:
             log.log(level, "group %s: taken over from inbox %s", shared.group, before or "unknown")
         shared.standing = "took_over" if shared.core.succeeds else ""
         shared.after_core()
+
+    def _told_mark(self, state: StreamState) -> bool:
+        """Whether the other inbox told what it may have handed out of a stream. Without a goodbye a mark that was at
+        its position says nothing: the stream had left memory there, and may have been gone on with since."""
+        ended = self._lease.freed_at is not None and self._lease.freed_at > self._lease.silent_since()
+        return state.high_water > 0 and (ended or (state.entered[0], state.high_water) > state.position)
 
     def _load_told(self, now: float) -> None:
         """Have streams in memory that the other inbox told of, and that this one knows."""
