@@ -7,6 +7,7 @@ import random
 import pytest
 
 from reliamsg.core.consumer import ConsumerCore, Rules
+from reliamsg.core.delivery import Offer
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -201,6 +202,40 @@ def test_nothing_is_offered_before_a_commit_says_that_it_may_have_been() -> None
     found = made.offer(state, 0.0, 1)
     assert found is not None
     assert (found.first, found.last, found.redelivered) == (1, 10, False)
+
+
+@pytest.mark.parametrize(
+    "later", [(1, None, 3, 4), (2, Prev(1, 7, 2), 1, 2)], ids=["same epoch", "next epoch"]
+)
+def test_a_message_that_failed_is_overtaken_by_none(later: tuple[int, Prev | None, int, int]) -> None:
+    run = Run(core())
+    run.receive("dc1", 1, None, 1, 2)
+    run.receive("dc1", *later)
+    commit(run.core)
+    made, state = run.core, run.core.streams[STREAM]
+    first = made.offer(state, 0.0, 1)
+    assert first is not None
+    made.take(state, first, 2, 0.0)
+    made.given(state, 0.0)
+    made.fail(STREAM, 1, 2, 2, 0.0)
+    for _ in range(3):
+        assert made.offer(state, 0.05, 1) is None
+        commit(made)
+    again = offered(made, 10.0)
+    assert (again.epoch, again.first, again.last, again.redelivered) == (1, 2, 2, True)
+    made.take(state, again, 2, 10.0)
+    after = offered(made, 10.0)
+    assert (after.epoch, after.first) == (later[0], later[2])
+
+
+def offered(made: ConsumerCore, now: float) -> Offer:
+    """What is offered next, after as many commits as that takes."""
+    for _ in range(5):
+        found = made.offer(made.streams[STREAM], now, 1)
+        if found is not None:
+            return found
+        commit(made)
+    raise AssertionError("nothing is offered")
 
 
 def test_a_partial_fill_starts_the_clock_anew() -> None:

@@ -561,7 +561,10 @@ MUTANTS = (
         "                return None, False\n",
         "        if not known.retry.empty and now >= state.retry_at:\n",
         "P3: while a message whose handling raised waits to be handed out again, later ones are handed out",
-        BySimulator("out_of_order"),
+        ByTest(
+            "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[same epoch]",
+            "assert made.offer(state, 0.05, 1) is None",
+        ),
     ),
     Mutant(
         "chunk-goes-on-after-failure",
@@ -599,7 +602,10 @@ MUTANTS = (
         "            if now < state.retry_at:\n                return None, False\n",
         "            if now < state.retry_at:\n                continue\n",
         "P3: while a message whose handling raised waits, those of the next epoch are handed out",
-        BySimulator("out_of_order"),
+        ByTest(
+            "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[next epoch]",
+            "assert made.offer(state, 0.05, 1) is None",
+        ),
     ),
     Mutant(
         "dropped-message-passed",

@@ -15,8 +15,8 @@ import signal
 import sys
 from collections import Counter
 from types import FrameType
+from typing import Any
 
-from reliamsg.message import MessageId
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import draw
@@ -57,12 +57,16 @@ def search(seeds: range, expected: frozenset[str]) -> dict[str, object]:
             raise Ended(found, text)
         seen.add(found)
 
-    def violate(self: Oracle, kind: str, text: str, about: tuple[str, MessageId] | None = None) -> None:
-        """In place of :meth:`Oracle.violate`, whose parameters it has."""
-        note(kind, text)
+    original = Oracle.violate
+
+    def violate(self: Oracle, *arguments: Any, **named: Any) -> None:
+        """As :meth:`Oracle.violate`, but an expected violation ends the run."""
+        original(self, *arguments, **named)
+        latest = self.violations[-1]
+        note(latest.kind, latest.text)
 
     signal.signal(signal.SIGPROF, _too_long)
-    Oracle.violate = violate  # type: ignore[method-assign]  # as long as it is called as that is
+    Oracle.violate = violate  # type: ignore[method-assign]
     tried = 0
     for seed in seeds:
         tried += 1

@@ -5,15 +5,20 @@ from __future__ import annotations
 import ast
 import json
 import re
+import signal
 import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from reliamsg.message import MessageId
+from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.verdicts import KINDS
-from tests.mutants import run
+from tests.mutants import run, search
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import BySimulator, ByTest, Mutant
 from tests.mutants.run import ROOT, SOURCES, Copies, convict
@@ -168,3 +173,26 @@ def test_an_error_of_one_trial_costs_no_other(
     monkeypatch.setattr(sys, "argv", ["run", "--jobs", "1"])
     assert run.main() == 1
     assert "2 not tried: number-used-twice, window-full-drops" in capsys.readouterr().out
+
+
+def test_the_search_ends_with_an_expected_violation_however_it_is_noted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    about = ("g", MessageId("p", 1, "t", 0, 1))
+    for kind, arguments in {"lost": ("lost", "t 1 at g", about), "phantom": ("phantom", "t 2")}.items():
+
+        def ran(seed: int, arguments: Any = arguments) -> SimpleNamespace:
+            oracle = Oracle.__new__(Oracle)
+            oracle.violations, oracle._scheduler = [], SimpleNamespace(now=1.0)  # type: ignore[assignment]
+            oracle.violate("stalled", "before it")
+            oracle.violate(*arguments)
+            raise AssertionError("the run goes on")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Oracle, "violate", Oracle.violate)
+            patched.setattr(search, "run", ran)
+            patched.setattr(search, "draw", lambda seed, messages: seed)
+            patched.setattr(signal, "signal", lambda *_: None)
+            patched.setattr(signal, "setitimer", lambda *_: None)
+            found = search.search(range(3), frozenset({kind}))
+        assert found == {"tried": 1, "seed": 0, "kind": kind, "text": arguments[1], "others": {}}
