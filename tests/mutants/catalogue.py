@@ -572,7 +572,21 @@ MUTANTS = (
         "        if seq > self.last or self.abandoned:\n            return None",
         "        if seq > self.last:\n            return None",
         "P3: when handling a message raises, those behind it are handed out before it comes again",
-        BySimulator("out_of_order"),
+        ByTest(
+            "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
+            "assert chunk.next() is None",
+        ),
+    ),
+    Mutant(
+        "batch-goes-on-after-failure",
+        "receiving/lane.py",
+        "        if start >= stop or self.abandoned:\n",
+        "        if start >= stop:\n",
+        "P3: when handling a message raises, a handler of batches is given those behind it before it comes again",
+        ByTest(
+            "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
+            "assert chunk.take(5) == []",
+        ),
     ),
     Mutant(
         "late-message-delivered",

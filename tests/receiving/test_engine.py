@@ -208,6 +208,23 @@ def test_what_another_inbox_settled_is_not_given_out_of_a_chunk_in_hand(bench: B
     assert bench.queued() == {"dc1": 0, "dc2": 0}
 
 
+def test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand(bench: Bench) -> None:
+    send(bench.network["dc1"], 1, 10)
+    bench.settle()
+    chunk = bench.engine.take(1, 10)
+    assert isinstance(chunk, Chunk)
+    message = chunk.next()
+    assert message is not None
+    with pytest.raises(RuntimeError), message.process():
+        raise RuntimeError("as planned")
+    assert chunk.next() is None
+    assert chunk.take(5) == []
+    assert bench.engine.take_more(chunk, 1, 10) is None
+    bench.engine.release(chunk)
+    bench.settle(1.0)
+    assert seqs(bench.take()) == list(range(1, 11))
+
+
 def test_late_messages_are_shown_once_and_never_in_order(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, skip_gaps=True)
     bench.settings["keep_late"] = True
