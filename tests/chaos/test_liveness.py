@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
 
 from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
-from reliamsg.lab.chaos.outside_run import compare
+from reliamsg.lab.chaos.outside_run import OutsideRun, compare
+from reliamsg.lab.chaos.processes import App
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.scenario import Scenario
+from reliamsg.lab.chaos.settings import draw
 from reliamsg.verify import Report
 from reliamsg.verify.report import Finding
 
@@ -169,3 +172,18 @@ def test_what_only_the_checker_counts_is_a_violation(kind: str) -> None:
 
 def test_what_only_the_judge_counts_is_a_violation() -> None:
     assert any("judge 1" in problem for problem in compared(reported(), duplicates=1).problems)
+
+
+def test_a_full_quarantine_gets_more_room_once_and_only_where_there_are_too_many_streams(seed: int) -> None:
+    run = OutsideRun(None, black_box=True)
+    run.drawn = draw(random.Random(seed), ("mqtt", "mqtt"))
+    streams = len(run.drawn.producers) * len(run.drawn.topics)
+
+    def group(max_streams: int) -> App:
+        return App("none", {"options": {"max_streams": max_streams, "max_quarantine_bytes": 1024 * 1024}})
+
+    assert not run._gives_room(group(streams)), "there is a place for each"
+    crowded = group(streams - 1)
+    assert run._gives_room(crowded)
+    assert crowded.config["options"]["max_quarantine_bytes"] > 64 * 1024 * 1024
+    assert not run._gives_room(crowded), "that much is not published"

@@ -39,6 +39,8 @@ class Summary:
     lost: int = 0
     declared: int = 0
     held: int = 0
+    operated: int = 0
+    """How often an operator had to do what a client's last error asked for."""
     duplicates: int = 0
     out_of_order: int = 0
     idle: int = 0
@@ -64,6 +66,7 @@ class Summary:
         self.lost += result.lost
         self.declared += result.declared
         self.held += result.held
+        self.operated += result.operated
         self.duplicates += result.duplicates
         self.out_of_order += result.out_of_order
         self.seconds += result.seconds
@@ -82,7 +85,7 @@ class Summary:
             "messages": self.messages, "lost": self.lost, "duplicates": self.duplicates,
             "out_of_order": self.out_of_order, "control": {"lost": None}, "seconds": round(self.seconds, 1),
             "runs": self.runs, "idle": self.idle, "faults": dict(sorted(self.faults.items())),
-            "declared_gaps": self.declared, "held": self.held,
+            "declared_gaps": self.declared, "held": self.held, "operated": self.operated,
             "slowest_drain_seconds": round(self.slowest_drain_seconds, 1),
             "not_ok": self.not_ok, "missing": self.missing,
             **({"settings": tally(self.drawn)} if self.drawn else {}),
@@ -101,6 +104,7 @@ class Summary:
             f" {self.held:,} held back by gaps that brokers explain,"
             f" {self.duplicates:,} doubled, {self.out_of_order:,} out of order",
             f"slowest drain after the faults: {self.slowest_drain_seconds:.1f} s",
+            f"full quarantines that an operator gave more room: {self.operated}",
         ]
         for name, values in tally(self.drawn).items():
             lines.append(f"  {name}: " + ", ".join(f"{value} {count} ×" for value, count in values.items()))
@@ -121,7 +125,7 @@ def run_line(result: Result) -> dict[str, Any]:
     """One run, for its line of ``--json``: lines of several campaigns can be added up."""
     return {
         **result.as_dict(), "scenario": "campaign run", "idle": _idle(result), "ok": not _bad(result),
-        "drain_seconds": round(result.drain_seconds, 1), "faults": struck(result),
+        "drain_seconds": round(result.drain_seconds, 1), "operated": result.operated, "faults": struck(result),
         "findings": result.findings, "files": result.files if _bad(result) else "",
         **({"settings": tally([result.drawn])} if result.drawn is not None else {}),
     }  # fmt: skip

@@ -43,6 +43,7 @@ from reliamsg.errors import (
     JournalFull,
     OutboxFull,
     OutboxWriteError,
+    QuarantineFull,
 )
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message
@@ -51,6 +52,8 @@ from reliamsg.sending.producer import Producer
 
 BUSY = 75
 """How a consumer ends that found another one reading: whoever supervises it starts it again (sysexits: temporary)."""
+CROWDED = 78
+"""How a consumer ends whose quarantine is full: an operator has to give it more room (sysexits: configuration)."""
 SPARE_GROUP = "spare"
 """Named for a while and then no more: it never reads."""
 
@@ -292,6 +295,9 @@ def handle(config: dict[str, Any], stop: threading.Event) -> None:
     except GroupBusy as error:
         print(repr(error), file=sys.stderr, flush=True)
         sys.exit(BUSY)
+    except QuarantineFull as error:
+        print(repr(error), file=sys.stderr, flush=True)
+        sys.exit(CROWDED)
     consumer.close(5.0)
 
 

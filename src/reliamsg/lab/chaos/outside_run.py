@@ -30,7 +30,7 @@ from reliamsg.lab.chaos.mishaps import (
     of_paths,
     stop_for,
 )
-from reliamsg.lab.chaos.outside import BUSY
+from reliamsg.lab.chaos.outside import BUSY, CROWDED
 from reliamsg.lab.chaos.processes import App, SiteSpec
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.settings import Drawn, draw, fit_small_disks
@@ -49,6 +49,7 @@ RATE = 200
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("amqp", "mqtt"), ("mqtt", "mqtt"), ("amqp", "mqtt", "mqtt"), ("mqtt", "mqtt"), ("mqtt",),
 )  # fmt: skip
+ROOMY_QUARANTINE = 256 * 1024 * 1024
 SMALL_DISKS = 0.2
 """The part of the runs whose first producer and first consumer have a disk of 2 MB each, where we are root."""
 
@@ -278,7 +279,7 @@ class OutsideRun:
         """Deliveries that are still owed, over all groups; without those that are held back for good, if messages of
         the producers `gone` can be gone."""
         assert self.drawn is not None
-        self._supervise()
+        self._supervise(context)
         published, handled = self._logs(context.run.directory)
         found: list[liveness.Owed] = []
         for number, log in enumerate(handled.values()):
@@ -296,20 +297,34 @@ class OutsideRun:
         return [app for app in self._publishers if not Path(app.config["settled"]).exists()]
 
     def _some_delivered(self, context: Context) -> bool:
-        self._supervise()
+        self._supervise(context)
         _, handled = self._logs(context.run.directory)
         return all(len(log) >= 20 for log in handled.values())
 
-    def _supervise(self) -> None:
-        """Start again what ended because another one still held the group's lock; anything else that ends by itself is
-        a failure of the run."""
+    def _supervise(self, context: Context) -> None:
+        """Start again what ended because another one still held the group's lock, and do for a full quarantine what its
+        error says; anything else that ends by itself is a failure of the run."""
         for app in self._apps:
             child = app.child
             if child is None or child.alive or app.killed():
                 continue
-            if child.exit_code != BUSY:
+            if child.exit_code == CROWDED and self._gives_room(app):
+                context.event(f"an operator gives the quarantine of {app.name} more room")
+                context.result.operated += 1
+            elif child.exit_code != BUSY:
                 raise LabError(f"{app.name} ended by itself with {child.exit_code}: {app.errors()}")
             app.start()
+
+    def _gives_room(self, app: App) -> bool:
+        """As an operator, have a group's quarantine hold all that a run publishes, where its settings explain that it
+        was full: there are more streams than the group may have in use at once. Once: then it may not be full again."""
+        drawn, options = self.drawn, app.config["options"]
+        assert drawn is not None
+        crowded = options["max_streams"] < len(drawn.producers) * len(drawn.topics)
+        if not crowded or options["max_quarantine_bytes"] >= ROOMY_QUARANTINE:
+            return False
+        app.config["options"] = {**options, "max_quarantine_bytes": ROOMY_QUARANTINE}
+        return True
 
     # -- faults -----------------------------------------------------------------------------------------------
 
@@ -353,7 +368,7 @@ class OutsideRun:
             if isinstance(broker, RabbitNode):
                 broker.memory_alarm(False)
         paths.heal(reset=True)
-        self._supervise()
+        self._supervise(context)
         (context.run.directory / "enough").touch()
         (context.run.directory / "hurry").touch()
         context.event("all faults are over")

@@ -54,6 +54,8 @@ class Result:
     declared: int = 0
     held: int = 0
     """Held back, with status() naming the gap, for a cause that the fault log confirms."""
+    operated: int = 0
+    """How often an operator had to do what a client's last error asked for."""
     duplicates: int = 0
     out_of_order: int = 0
     seconds: float = 0.0
