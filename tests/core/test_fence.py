@@ -37,12 +37,12 @@ def test_the_timeout_starts_with_the_first_connection() -> None:
 def test_the_gate_opens_when_all_named_groups_have_answered() -> None:
     gate = fence()
     gate.connected(0.0)
-    gate.heard("billing", ORDERS, (95, 8), CHAIN, 0.1)
+    gate.heard("billing", ORDERS, (95, 8), CHAIN, 0.1, named=True)
     gate.answered("billing")
     assert gate.verdict(0.1) is Verdict.WAIT
     gate.answered("stranger")
     assert gate.verdict(0.1) is Verdict.WAIT
-    gate.heard("audit", ORDERS, (0, 0), CHAIN, 0.2)
+    gate.heard("audit", ORDERS, (0, 0), CHAIN, 0.2, named=True)
     gate.answered("audit")
     assert gate.verdict(0.2) is Verdict.SEND
 
@@ -91,11 +91,11 @@ def test_a_hello_goes_out_at_every_connection_though_the_gate_is_open() -> None:
 def test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time() -> None:
     gate = fence()
     gate.connected(0.0)
-    conflict = gate.heard("billing", ORDERS, (120, 5), CHAIN, 0.4)
+    conflict = gate.heard("billing", ORDERS, (120, 5), CHAIN, 0.4, named=True)
     assert conflict is not None
     assert (conflict.group, conflict.epoch, conflict.incarnation) == ("billing", 120, 5)
     assert gate.hello_due(0.4)
-    gate.heard("audit", ORDERS, (110, 4), CHAIN, 0.5)
+    gate.heard("audit", ORDERS, (110, 4), CHAIN, 0.5, named=True)
     gate.answered("billing")
     gate.answered("audit")
     assert gate.verdict(1.39) is Verdict.WAIT
@@ -109,7 +109,7 @@ def test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time() -> No
 def test_another_incarnation_of_the_own_epoch_counts_as_a_higher_one() -> None:
     gate = fence()
     gate.connected(0.0)
-    conflict = gate.heard("billing", ORDERS, (100, 6), CHAIN, 0.0)
+    conflict = gate.heard("billing", ORDERS, (100, 6), CHAIN, 0.0, named=True)
     assert conflict is not None
     assert gate.verdict(1.0) is Verdict.RENUMBER
     assert gate.above == 100
@@ -117,7 +117,7 @@ def test_another_incarnation_of_the_own_epoch_counts_as_a_higher_one() -> None:
 
 def test_a_group_that_entered_this_very_epoch_is_no_conflict() -> None:
     gate = fence()
-    assert gate.heard("billing", ORDERS, (100, 7), CHAIN, 0.0) is None
+    assert gate.heard("billing", ORDERS, (100, 7), CHAIN, 0.0, named=True) is None
     assert gate.above == 0
 
 
@@ -125,19 +125,19 @@ def test_a_higher_epoch_that_shows_up_later_closes_the_gate_again() -> None:
     gate = fence()
     gate.connected(0.0)
     assert gate.verdict(1.0) is Verdict.SEND
-    gate.heard("billing", ORDERS, (120, 5), CHAIN, 50.0)
+    gate.heard("billing", ORDERS, (120, 5), CHAIN, 50.0, named=True)
     assert gate.verdict(50.0) is Verdict.WAIT
     assert gate.hello_due(50.0)
     assert gate.verdict(51.0) is Verdict.RENUMBER
     gate.renumbered(121, 70)
     assert gate.verdict(51.0) is Verdict.SEND
-    assert gate.heard("billing", ORDERS, (121, 70), [*CHAIN, (121, 70)], 52.0) is None
+    assert gate.heard("billing", ORDERS, (121, 70), [*CHAIN, (121, 70)], 52.0, named=True) is None
 
 
 def test_a_group_that_is_not_named_is_believed_nothing_but_reported() -> None:
     gate = fence()
     gate.connected(0.0)
-    assert gate.heard("stranger", ORDERS, (120, 5), CHAIN, 0.0) is not None
+    assert gate.heard("stranger", ORDERS, (120, 5), CHAIN, 0.0, named=False) is not None
     assert gate.above == 0
     assert gate.verdict(1.0) is Verdict.SEND
 
@@ -145,7 +145,7 @@ def test_a_group_that_is_not_named_is_believed_nothing_but_reported() -> None:
 def test_no_epoch_is_renumbered_beyond_the_largest() -> None:
     gate = fence()
     gate.connected(0.0)
-    assert gate.heard("billing", ORDERS, (MAX_EPOCH, 5), CHAIN, 0.0) is not None
+    assert gate.heard("billing", ORDERS, (MAX_EPOCH, 5), CHAIN, 0.0, named=True) is not None
     assert gate.above == 0
 
 
@@ -161,15 +161,17 @@ def test_no_epoch_is_renumbered_beyond_the_largest() -> None:
 )
 def test_older_epochs_are_held_against_the_chain(entered: tuple[int, int], clashes: bool) -> None:
     gate = fence()
-    assert (gate.heard("billing", ORDERS, entered, CHAIN, 0.0) is not None) is clashes
+    assert (gate.heard("billing", ORDERS, entered, CHAIN, 0.0, named=True) is not None) is clashes
     assert gate.above == 0
 
 
 def test_each_conflict_is_reported_once_and_so_many_at_most() -> None:
     gate = fence([])
-    assert gate.heard("billing", ORDERS, (95, 3), CHAIN, 0.0) is not None
-    assert gate.heard("billing", ORDERS, (95, 3), CHAIN, 0.0) is None
-    reported = sum(gate.heard(f"g{i}", ORDERS, (95, 3), CHAIN, 0.0) is not None for i in range(500))
+    assert gate.heard("billing", ORDERS, (95, 3), CHAIN, 0.0, named=True) is not None
+    assert gate.heard("billing", ORDERS, (95, 3), CHAIN, 0.0, named=True) is None
+    reported = sum(
+        gate.heard(f"g{i}", ORDERS, (95, 3), CHAIN, 0.0, named=True) is not None for i in range(500)
+    )
     assert reported == MAX_CONFLICTS - 1
 
 
@@ -223,7 +225,7 @@ def test_a_restored_outbox_is_fenced_where_the_owner_of_what_groups_entered_is_a
     assert living.hello_due(0.0)
     restored.connected(10.0)
     assert restored.hello_due(10.0)
-    restored.heard("billing", ORDERS, (120, 5), CHAIN, 10.1)
+    restored.heard("billing", ORDERS, (120, 5), CHAIN, 10.1, named=True)
     living.heard_twin(restored.epoch, restored.incarnation, 10.1)
     assert living.hello_due(10.1)
     restored.heard_twin(living.epoch, living.incarnation, 10.2)
@@ -243,10 +245,10 @@ def test_one_made_up_state_with_a_far_epoch_costs_a_moment() -> None:
     gate.connected(0.0)
     gate.answered("billing")
     assert gate.verdict(0.0) is Verdict.SEND
-    assert gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 5.0, WALL_MS) is not None
+    assert gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 5.0, WALL_MS, named=True) is not None
     assert gate.verdict(5.0) is Verdict.WAIT
     assert gate.hello_due(5.0)
-    gate.heard("billing", ORDERS, (95, 8), CHAIN, 5.1, WALL_MS)
+    gate.heard("billing", ORDERS, (95, 8), CHAIN, 5.1, WALL_MS, named=True)
     assert gate.verdict(5.1) is Verdict.SEND
     assert (gate.above, gate.fenced_by) == (0, None)
 
@@ -256,7 +258,7 @@ def test_one_that_nobody_contradicts_nor_repeats_is_forgotten(epoch: int) -> Non
     gate = fence(["billing"])
     gate.connected(0.0)
     gate.answered("billing")
-    gate.heard("billing", ORDERS, (epoch, 5), CHAIN, 5.0, WALL_MS)
+    gate.heard("billing", ORDERS, (epoch, 5), CHAIN, 5.0, WALL_MS, named=True)
     assert gate.deadline(5.0) is not None
     assert gate.verdict(5.9) is Verdict.WAIT
     assert gate.verdict(6.0) is Verdict.SEND
@@ -267,7 +269,7 @@ def test_a_claim_that_outlasts_the_timeout_is_waited_for_without_being_looked_at
     gate = fence()
     gate.connected(0.0)
     assert gate.hello_due(0.0)
-    gate.heard("billing", ORDERS, (100 + FAR_MS + 1, 5), CHAIN, 0.9)
+    gate.heard("billing", ORDERS, (100 + FAR_MS + 1, 5), CHAIN, 0.9, named=True)
     now, looked = 0.9, 0
     while gate.verdict(now) is Verdict.WAIT:
         gate.hello_due(now)
@@ -283,7 +285,7 @@ def test_a_far_epoch_that_a_group_says_again_is_moved_above() -> None:
     gate = fence(["billing"])
     gate.connected(0.0)
     for at in (0.0, 0.3, 0.6):
-        gate.heard("billing", ORDERS, (FAR, 5), CHAIN, at, WALL_MS)
+        gate.heard("billing", ORDERS, (FAR, 5), CHAIN, at, WALL_MS, named=True)
     gate.answered("billing")
     assert gate.verdict(0.9) is Verdict.WAIT
     assert gate.verdict(1.0) is Verdict.WAIT  # the twin that has that epoch may answer
@@ -304,7 +306,7 @@ def test_a_group_that_entered_what_no_producer_can_exceed_fences(epoch: int, ver
     gate = fence(["billing"])
     gate.connected(0.0)
     for at in (0.0, 0.3):
-        gate.heard("billing", ORDERS, (epoch, 5), CHAIN, at, WALL_MS)
+        gate.heard("billing", ORDERS, (epoch, 5), CHAIN, at, WALL_MS, named=True)
     gate.answered("billing")
     assert gate.verdict(1.0) in (Verdict.FENCED, Verdict.WAIT)
     assert gate.verdict(2.0) is verdict
@@ -314,9 +316,9 @@ def test_a_group_that_entered_what_no_producer_can_exceed_fences(epoch: int, ver
 def test_what_is_signed_is_believed_at_once() -> None:
     gate = Fence(100, 7, ["billing"], 1.0, trusts=True)
     gate.connected(0.0)
-    gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 0.0, WALL_MS)
+    gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 0.0, WALL_MS, named=True)
     assert gate.above == FAR
-    gate.heard("billing", ORDERS, (MAX_EPOCH, 5), CHAIN, 0.0, WALL_MS)
+    gate.heard("billing", ORDERS, (MAX_EPOCH, 5), CHAIN, 0.0, WALL_MS, named=True)
     assert gate.verdict(0.0) is Verdict.FENCED
 
 
@@ -334,6 +336,6 @@ def test_a_far_hello_in_its_own_name_fences_nobody_and_is_reported_once() -> Non
 def test_claims_of_a_group_that_is_dropped_are_forgotten() -> None:
     gate = fence(["billing"])
     gate.connected(0.0)
-    gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 0.0, WALL_MS)
+    gate.heard("billing", ORDERS, (FAR, 5), CHAIN, 0.0, WALL_MS, named=True)
     gate.dropped("billing")
     assert gate.verdict(0.0) is Verdict.SEND

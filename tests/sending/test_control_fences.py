@@ -206,6 +206,29 @@ class TestRenumbering:
         assert receipt.id is not None
         assert (receipt.id.epoch, receipt.id.seq) == (second._outbox.epoch, 1)
 
+    def test_above_what_a_group_has_entered_that_is_named_later(self, bench: Bench) -> None:
+        """Else it declares everything as superseded, and an outbox that keeps that for it stays full."""
+        engine = bench.open(release="consumed", max_bytes=3_000, retain_seconds=0.0)
+        before = engine._outbox.epoch
+        bench.publish(engine, "t", b"1")
+        group = eager(bench, knows(before + 1_000_000))
+        bench.run(2.0)
+        assert engine._outbox.epoch == before
+        engine.membership.add_group("t", "g")
+        bench.publish(engine, "t", bytes(2_000))
+        with pytest.raises(OutboxFull):
+            bench.publish(engine, "t", bytes(2_000))
+        group.tell(knows(before + 1_000_000)["t"])
+        bench.run(3.0)
+        assert engine._outbox.epoch > before + 1_000_000
+        group.tell(knows(before + 1_000_000)["t"])
+        bench.run(2.0)
+        receipt = bench.publish(engine, "t", bytes(2_000))
+        bench.run(2.0)
+        assert receipt.done
+        assert receipt.id is not None
+        assert receipt.id.epoch == engine._outbox.epoch
+
     def test_what_a_crash_left_behind_the_gate_moves_too(self, bench: Bench) -> None:
         engine = bench.open(GROUPS)
         bench.publish(engine, "t", b"1")

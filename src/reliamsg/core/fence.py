@@ -22,8 +22,9 @@ another incarnation of this epoch      as a higher epoch: the groups will not ta
 =====================================  ====================================================================
 
 The same goes for what is heard after the gate has opened: it closes again until it is decided. The timeout starts when
-the first site was connected. Without named groups, or with a timeout of 0, the gate is always open, and histories that
-clash are only reported. Not thread-safe; times are monotonic seconds.
+the first site was connected. A group that is named later is not waited for, but counts from then on. Without named
+groups, or with a timeout of 0, the gate is always open, and histories that clash are only reported. Not thread-safe;
+times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class _Claim:
 
 
 class Fence:
-    """The gate of one producer. `groups`: those that are named for any of its topics. `trusts`: what is heard is
-    signed."""
+    """The gate of one producer. `groups`: those that are named for any of its topics when it is made. `trusts`: what is
+    heard is signed."""
 
     def __init__(
         self, epoch: int, incarnation: int, groups: Iterable[str], timeout: float, trusts: bool = False
@@ -98,7 +99,6 @@ class Fence:
         """Epoch and incarnation of the twin that fenced this producer."""
         self._timeout = timeout
         self._unanswered = set(groups) if timeout > 0 else set()
-        self._named = frozenset(self._unanswered)
         self._until: float | None = None
         """When the waiting ends; None while no site was connected, or where nothing is waited for."""
         self._started = False
@@ -117,7 +117,6 @@ class Fence:
 
     def dropped(self, group: str) -> None:
         """The group is not named any more."""
-        self._named -= {group}
         self._unanswered.discard(group)
         self._claims = {key: claim for key, claim in self._claims.items() if key[0] != group}
 
@@ -129,9 +128,12 @@ class Fence:
         chain: Iterable[tuple[int, int]],
         now: float,
         wall_ms: int = 0,
+        *,
+        named: bool,
     ) -> Conflict | None:
         """A group told which epoch of a stream it has entered, and its incarnation ((0, 0) for none). `wall_ms` is this
-        clock's word on what an epoch may be.
+        clock's word on what an epoch may be. `named`: the group is named by now, for whatever topic; others are not
+        moved above.
 
         `chain`: the stream's epochs that this producer knows, and their incarnations, this epoch not necessarily among
         them. Returns a conflict that has to be reported; each is returned once.
@@ -150,7 +152,7 @@ class Fence:
             reason = self._clash(epoch, incarnation, dict(chain))
         if not reason:
             return None
-        if epoch >= self.epoch and group in self._named:
+        if epoch >= self.epoch and named and self._timeout > 0:
             if far:
                 self._doubt(group, stream, epoch, incarnation, now)
             else:

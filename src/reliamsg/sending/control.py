@@ -257,7 +257,10 @@ class Control:
         membership, timetable = self._engine.membership, self.announcing.timetable
         chain = {link.epoch: link.incarnation for link in page.chain}
         wall_ms = self._engine.wall_us() // 1000
-        self._report(self.fence.heard(group, stream, told.entered, chain.items(), now, wall_ms))
+        with self._engine.lock:
+            named = membership.table.is_named(group)
+        conflict = self.fence.heard(group, stream, told.entered, chain.items(), now, wall_ms, named=named)
+        self._report(conflict)
         position = told.position
         if position[0] == told.entered[0] and chain.get(position[0], told.entered[1]) != told.entered[1]:
             position = (position[0], 1)  # the numbers are another history's
