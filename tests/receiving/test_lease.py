@@ -13,6 +13,7 @@ from reliamsg.receiving.clock import elapsed_clock
 from reliamsg.receiving.lease import Beacon, Lease
 from reliamsg.testing import MemoryNetwork
 from tests.patience import wait_for
+from tests.receiving.tools import Bench, send, seqs
 
 OWN, OTHER = b"o" * 8, b"x" * 8
 
@@ -99,3 +100,16 @@ def test_a_consumer_that_was_suspended_hands_out_nothing_before_it_has_a_new_pro
             assert not shared.holds
             assert consumer._engine.take(1, 10) is None
         wait_for(lambda: shared.holds, "it has a new proof", 60)
+
+
+def test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_proof(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "inbox.db")
+    bench.settle(5.0)
+    send(bench.network["dc1"], 1, 10)
+    bench.settle()
+    assert seqs(bench.take(3)) == [1, 2, 3], "it reads, and the rest is there"
+    assert bench.engine.shared.lease.until < bench.now + 60.0
+    bench.now += 3_600.0
+    assert bench.engine.take(1, 10) is None
+    bench.settle(5.0)
+    assert seqs(bench.take()) == [4, 5, 6, 7, 8, 9, 10]
