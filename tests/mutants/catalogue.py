@@ -782,7 +782,10 @@ MUTANTS = (
         "            known.redelivered_below = max(known.redelivered_below, self.high_water)",
         "            known.redelivered_below = max(known.redelivered_below, 0)",
         "P4: a standby that takes over hands out again without a flag what the other had handed out",
-        BySimulator("duplicate"),
+        ByTest(
+            "core/test_status_standby.py::test_a_standby_flags_what_the_other_may_have_handed_out",
+            "assert next((flag, first) for first, _, flag in flags) == (True, 21)",
+        ),
     ),
     Mutant(
         "doubt-forgotten",
