@@ -106,6 +106,16 @@ class TestGate:
         bench.run(0.3)  # the hello is repeated
         assert receipt.done
 
+    def test_a_group_that_is_no_longer_named_is_not_waited_for(self, bench: Bench) -> None:
+        eager(bench)
+        engine = bench.open({"t": ["g", "h"]}, hello_timeout=1_000.0)
+        receipt = bench.publish(engine, "t", b"1")
+        bench.run(2.0)
+        assert not receipt.done
+        engine.membership.remove_group("t", "h")
+        bench.run(2.0)
+        assert receipt.done
+
     def test_a_disk_that_is_full_when_it_opens(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = bench.open(GROUPS)
         receipt = bench.publish(engine, "t", b"1")

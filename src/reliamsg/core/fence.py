@@ -115,6 +115,11 @@ class Fence:
             self._until = now + self._timeout
         self._hello_at = now
 
+    @property
+    def awaited(self) -> set[str]:
+        """The groups whose word is waited for."""
+        return {*self._unanswered, *(group for group, _ in self._claims)}
+
     def dropped(self, group: str) -> None:
         """The group is not named any more."""
         self._unanswered.discard(group)

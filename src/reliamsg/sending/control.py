@@ -326,10 +326,20 @@ class Control:
 
     # -- the gate -----------------------------------------------------------------------------------------------------
 
+    def _drop_unnamed(self) -> None:
+        """Groups that are not named any more are not waited for."""
+        for group in self.fence.awaited:
+            with self._engine.lock:
+                named = self._engine.membership.table.is_named(group)
+            if not named:
+                self._unanswered.pop(group, None)
+                self.fence.dropped(group)
+
     def _judge(self, now: float) -> None:
         """Open the gate, renumber what is behind it, or stop."""
         if now < self._retry_at:
             return
+        self._drop_unnamed()
         verdict = self.fence.verdict(now)
         try:
             if verdict is Verdict.FENCED:
