@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry, JournalRow
@@ -301,7 +302,10 @@ class _Group:
             within = sum(number[0] == numbers[0][0] for number in numbers)
             del numbers[: self.rng.randint(0, within - 1)]
         epoch, incarnation, seq = numbers[0]
-        self.entries.append(Entry("joined", stream, epoch, incarnation, seq, seq, group=self.name))
+        unheard = {"unheard": True} if (epoch + seq) % 3 == 0 else None
+        self.entries.append(
+            Entry("joined", stream, epoch, incarnation, seq, seq, group=self.name, detail=unheard)
+        )
 
     def _take(self, stream: Stream, numbers: list[Number]) -> None:
         rng = self.rng
@@ -403,6 +407,11 @@ def spoil(rng: random.Random, made: Journals) -> None:
     made.clients[number] = (role, name, rows)
 
 
+def _entered(rng: random.Random, rows: Sequence[JournalRow]) -> dict[str, Any] | None:
+    """How far a group was, which an opening is behind, perhaps."""
+    return {"entered": rng.choice(rows).epoch + rng.choice((0, 1, 5))} if rng.random() < 0.5 else None
+
+
 def _restore(rng: random.Random, made: Journals) -> None:
     """A producer's journal lacks what came before one of its openings, and perhaps groups met that opening, or its last
     one was fenced by one that is not there."""
@@ -425,7 +434,8 @@ def _restore(rng: random.Random, made: Journals) -> None:
             left[before] = replace(left[before], epoch=left[before].epoch - 1)
         if rng.random() < 0.3:
             left.insert(
-                rng.randrange(cut + 1, len(left) + 1), replace(rows[begin], kind="surpassed", detail=None)
+                rng.randrange(cut + 1, len(left) + 1),
+                replace(rows[begin], kind="surpassed", detail=_entered(rng, rows)),
             )
         for i, (role, group, own) in enumerate(made.clients):
             if role == "group" and own and rng.random() < 0.8:
@@ -436,7 +446,7 @@ def _restore(rng: random.Random, made: Journals) -> None:
                 met = replace(
                     own[at - 1], kind=kind, producer=name, topic=topic, epoch=of.epoch, incarnation=of.incarnation,
                     first=0, last=0, reason="", site="", digest=None, latency=None,
-                    detail={"lsn": rng.randint(1, 40), "epoch": of.epoch} if heard else None,
+                    detail={"lsn": rng.randint(1, 40), "epoch": of.epoch} if heard else _entered(rng, rows),
                 )  # fmt: skip
                 more = [*own[:at], met, *own[at:]]
                 made.clients[i] = (role, group, [replace(row, lsn=lsn) for lsn, row in enumerate(more, 1)])

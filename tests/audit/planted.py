@@ -281,6 +281,15 @@ PLANTS: dict[str, Plant] = {
         frozenset({_found("gap_closed_late", E1, (21, 22)), _found("declared_gap", E1, (21, 22))}),
         _ADMITTED,
     ),
+    "joined_unheard": _alone(
+        both(
+            swap_out("g", "joined", E1, 1, given("before_join", E1, 1, 3),
+                     given("joined", E1, 4, 4, detail={"unheard": True})),
+            change("g", "delivered", E1, 1, first=4, digest=digest_of(S, E1, 4, 10)),
+            change("g", "acknowledged", E1, 1, first=4),
+        ),
+        _found("joined_unheard", E1, (1, 3)),
+    ),
     "false_before_join": _alone(
         both(
             _unnamed,

@@ -252,6 +252,7 @@ class Disk:
                 state.unheard,
                 None if state.doubt is None else (state.doubt.after, state.doubt.end),
                 takeover=state.takeover,
+                joined_after=state.joined_after,
             )
         for item in change.epochs:
             known: Reorder = item.known

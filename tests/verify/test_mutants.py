@@ -281,6 +281,11 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
     "a lost head called before_join": (
         both(swap_out("g", "delivered", E1, 1, given("before_join", E1, 1, 3), given("delivered", E1, 4, 10)),
              change("g", "acknowledged", E1, 1, first=4)), {"lost"}, "lost"),
+    "a head lost before a group joined, having heard nothing": (
+        both(swap_out("g", "joined", E1, 1, given("before_join", E1, 1, 3),
+                     given("joined", E1, 4, 4, detail={"unheard": True})),
+             change("g", "delivered", E1, 1, first=4, digest=digest_of(S, E1, 4, 10)),
+             change("g", "acknowledged", E1, 1, first=4)), {"joined_unheard"}, "lost"),
     "a gap called before_join": (
         quiet(both(_unnamed, swap_out("g", "delivered", E2, 1, given("before_join", E2, 1, 3),
                                       given("delivered", E2, 4, 10)),

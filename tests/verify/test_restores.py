@@ -170,6 +170,23 @@ def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
     assert found_in(h) == {("phantom", E1, 21, 30)}
 
 
+@pytest.mark.parametrize("teller", ["group", "producer"])
+def test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch(teller: str) -> None:
+    """The group had entered a later epoch than the copy, which is told so; the copy's own epochs are whole."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    _of_a_later_epoch(h)
+    add_after("g", "delivered", E2, 11, given("delivered", E2, 21, 22))(h)
+    change("g", "acknowledged", E2, 1, last=22)(h)
+    detail = {"position": [E3, 3], "entered": E3}
+    if teller == "producer":
+        h.producers["A"][1].insert(1, Entry("surpassed", S, E2, INC[E2], group="g", detail=detail))
+    else:
+        h.groups["g"][1].insert(1, given("conflict", E2, 0, 0, detail=detail))
+    assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}
+
+
 def restored_inbox(h: History) -> None:
     """The copy was made when the group had settled ten of the first epoch; its producer tells that it had been at 21.
     What lies between is in no journal of the group."""

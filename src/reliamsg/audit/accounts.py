@@ -12,7 +12,7 @@ from reliamsg.audit.schema import findings as as_findings
 
 __all__ = ["PRODUCER", "counts", "findings", "losses", "ranges", "unverified"]
 
-_LOSSES = ("lost", "declared_gap", "removed", "discarded")
+_LOSSES = ("lost", "joined_unheard", "declared_gap", "removed", "discarded")
 _FATES = (*_LOSSES, "never_joined", "undelivered", "settled_unseen", "phantom", "unproven")
 """What is a finding by itself, at a group."""
 
@@ -38,7 +38,8 @@ def ranges(
     Columns: `grp` (``""`` for the producer's own account), EPOCH, `first`, `last`, and `fate`:
 
     - of what was enqueued: ``delivered``, ``declared_gap``, ``dead``, ``pending``, ``before_join``,
-      ``never_joined``, ``excused``, ``removed``, ``discarded``, ``undelivered``, ``settled_unseen``, ``lost``;
+      ``never_joined``, ``excused``, ``removed``, ``discarded``, ``undelivered``, ``settled_unseen``,
+      ``joined_unheard``, ``lost``;
       in the producer's own account ``enqueued``, ``removed`` or ``pending``;
     - of what was enqueued, or can have been, after `until_us`: ``after``;
     - of what was not: ``phantom``, ``unproven``, ``phantom_gap``, ``unproven_gap``, or ``strange`` for what can't be
@@ -197,7 +198,10 @@ def _fate_of_group(certain: Column, tail: Column) -> Column:
             F.when(F.col("aside") & F.col("discarded"), "discarded")
             .when(F.col("aside") | (F.col("held_up") & F.col("received")), "undelivered")
             .when(
-                certain & ~(tail & kept), F.when(F.col("settled_unseen"), "settled_unseen").otherwise("lost")
+                certain & ~(tail & kept),
+                F.when(F.col("settled_unseen"), "settled_unseen")
+                .when(F.col("before") & F.coalesce("joined_unheard", F.lit(False)), "joined_unheard")
+                .otherwise("lost"),
             )
             .otherwise("undelivered"),
         )
@@ -286,8 +290,8 @@ def _sites() -> Column:
 def losses(pieces: DataFrame) -> DataFrame:
     """What is lost, of the pieces that :func:`ranges` gives, as few ranges as can be.
 
-    Columns: `kind` (``lost``, ``declared_gap``, ``removed``, ``discarded``), `grp`, EPOCH, `first`, `last`, `place`,
-    `hop`, `sites`.
+    Columns: `kind` (``lost``, ``joined_unheard``, ``declared_gap``, ``removed``, ``discarded``), `grp`, EPOCH, `first`,
+    `last`, `place`, `hop`, `sites`.
     """
     lost = pieces.where((F.col("grp") != PRODUCER) & F.col("fate").isin(*_LOSSES))
     return merged(lost.withColumnRenamed("fate", "kind"), ["kind", *KEY, "place", "hop", "sites"])
@@ -350,7 +354,7 @@ def counts(pieces: DataFrame) -> DataFrame:
     told = pieces.groupBy("grp").agg(
         messages(own & F.col("accounted")).alias("enqueued"),
         messages(~own & F.col("handed")).alias("delivered"),
-        messages(fate("lost")).alias("lost"),
+        messages(fate("lost", "joined_unheard")).alias("lost"),
         messages(fate("declared_gap", "removed", "discarded")).alias("declared_gaps"),
         messages(fate("phantom")).alias("phantom"),
         messages(~own & F.col("late")).alias("late"),

@@ -89,6 +89,7 @@ def _events(rows: DataFrame, *others: str) -> DataFrame:
                 ).alias("to")
             ),
         ).alias("back"),
+        ((F.col("kind") == "joined") & (F.get_json_object("detail", "$.unheard") == "true")).alias("unheard"),
     )
     seed = F.when(
         F.col("latest") & (F.col("kind") == "joined"),
@@ -165,7 +166,8 @@ def bounds(rows: DataFrame) -> DataFrame:
     """Each stream as a whole, for each group: `grp`, STREAM, and what follows, NULL (`leaps`: empty) where nothing is.
 
     `joined` (`epoch`, `number`): where it began, which is the lowest position that a ``joined`` row names; where none
-    does, the lowest with which a chain began. `reached` (the same): how far it got. `lowest` (the same): the lowest
+    does, the lowest with which a chain began. `joined_unheard`: whether it had heard nothing of its producer by then.
+    `reached` (the same): how far it got. `lowest` (the same): the lowest
     that the application was given. `held_at` (the same): where the gap begins that holds it, since it got no
     further. `leaps`: pairs of epochs (`low`, `high`) between which everything was declared lost, whatever epochs there
     were.
@@ -190,6 +192,7 @@ def bounds(rows: DataFrame) -> DataFrame:
         reached = F.greatest(F.max(_advance()), opening.getField("seed"))
     of_chains = events.groupBy(*_CHAIN, *STREAM).agg(
         F.min(said).alias("said"),
+        F.min(F.when(F.col("unheard"), said)).alias("unheard"),
         begun.alias("begun"),
         reached.alias("reached"),
         F.min(handed).alias("lowest"),
@@ -198,6 +201,7 @@ def bounds(rows: DataFrame) -> DataFrame:
     )
     of_groups = of_chains.groupBy("grp", *STREAM).agg(
         F.coalesce(F.min("said"), F.min("begun")).alias("joined"),
+        F.coalesce(F.min("unheard") == F.min("said"), F.lit(False)).alias("joined_unheard"),
         F.max("reached").alias("reached"),
         F.min("lowest").alias("lowest"),
         F.array_distinct(F.flatten(F.collect_list("leaps"))).alias("leaps"),

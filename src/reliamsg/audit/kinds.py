@@ -47,6 +47,10 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "false_removal": ("violated", "declared as removed, yet its producer never removed it"),
     "corrupt": ("violated", "the content that was delivered is not what was published"),
     "lost": ("lost", "published, and never delivered"),
+    "joined_unheard": (
+        "lost",
+        "published for a group that joined behind it, having heard nothing of its producer",
+    ),
     "declared_gap": ("lost", "declared lost to the application"),
     "discarded": ("lost", "discarded from quarantine by an operator, and never delivered"),
     "removed": ("lost", "removed by its producer, and never delivered"),

@@ -95,7 +95,10 @@ def _groups(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[st
         {
             "name": name,
             "delivered": delivered.get(name, 0),
-            "lost": sum(found.get(name, {}).get(kind, 0) for kind in ("lost", "declared_gap", "removed")),
+            "lost": sum(
+                found.get(name, {}).get(kind, 0)
+                for kind in ("lost", "joined_unheard", "declared_gap", "removed")
+            ),
             "open": sum(found.get(name, {}).get(kind, 0) for kind in ("undelivered", "never_joined")),
             "duplicates": found.get(name, {}).get("duplicate", 0),
             "out_of_order": found.get(name, {}).get("out_of_order", 0),

@@ -21,7 +21,7 @@ HOPS = {
 """Rows that carry latencies, and the hop that these are of."""
 
 TIMES = {
-    "lost": ("lost", "declared_gap", "removed"),
+    "lost": ("lost", "joined_unheard", "declared_gap", "removed"),
     "open": ("undelivered", "pending", "never_joined"),
     "duplicate": ("duplicate", "redelivered_after_ack"),
     "out_of_order": ("out_of_order",),

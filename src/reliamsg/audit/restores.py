@@ -6,7 +6,8 @@ has the later epoch, a ``fenced`` row names an opening that left no journal. A `
 its journal was committed, which can be further than it is now: what is lacking goes on to the next opening that the
 journal has. A ``surpassed`` row is the producer's own: a group told that it was further than the outbox ever was. That
 and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
-the part may be lacking anywhere behind the opening that published to it last.
+the part may be lacking anywhere behind the opening that published to it last. Where the copy's clock went back, both
+say how far the group had come: up to there the part may be lacking, but for what the copy entered itself.
 """
 
 from __future__ import annotations
@@ -33,17 +34,15 @@ def cuts(rows: DataFrame) -> DataFrame:
     """
     begins = F.col("lsn") == F.col("boot_lsn")
     enters = begins | (F.col("kind") == "epoch")
-    end = F.greatest(F.when(enters, F.col("written_epoch")), destination(), F.lit(0))
-    boots = (
-        rows.where(F.col("role") == "producer")
-        .groupBy(*_BOOT)
-        .agg(
-            F.max(F.when(begins, F.col("incarnation"))).alias("incarnation"),
-            F.max(F.when(begins, F.col("written_epoch"))).alias("began"),
-            F.max(end).alias("end"),
-            F.max(F.col("kind") == "closed").alias("closed"),
-            F.max("lsn").alias("has"),
-        )
+    entered = F.array(F.when(enters, F.col("written_epoch")), destination())
+    end = F.greatest(F.array_max(entered), F.lit(0))
+    of_producers = rows.where(F.col("role") == "producer")
+    boots = of_producers.groupBy(*_BOOT).agg(
+        F.max(F.when(begins, F.col("incarnation"))).alias("incarnation"),
+        F.max(F.when(begins, F.col("written_epoch"))).alias("began"),
+        F.max(end).alias("end"),
+        F.max(F.col("kind") == "closed").alias("closed"),
+        F.max("lsn").alias("has"),
     )
     along = Window.partitionBy(*_CHAIN).orderBy("boot_lsn")
     before = along.rowsBetween(Window.unboundedPreceding, -1)
@@ -54,7 +53,13 @@ def cuts(rows: DataFrame) -> DataFrame:
         F.coalesce(F.max("end").over(before), F.lit(0)).alias("low"),
         F.coalesce(~F.lag("closed").over(along), F.lit(False)).alias("goes_on"),
     )
-    between = _between(rows, after)
+    epochs = (
+        of_producers.select(*_BOOT, F.explode(entered).alias("epoch"))
+        .where(F.col("epoch").isNotNull())
+        .groupBy(*_CHAIN)
+        .agg(F.collect_set(F.struct("boot_lsn", "epoch")).alias("entered"))
+    )
+    between = _between(rows, after.join(epochs, list(_CHAIN)))
     known = boots.groupBy("client", F.col("incarnation").alias("other")).agg(F.max("has").alias("has"))
     fenced = (
         rows.where((F.col("role") == "producer") & (F.col("kind") == "fenced"))
@@ -101,12 +106,16 @@ def cuts(rows: DataFrame) -> DataFrame:
 
 def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
     """The cuts between openings of a chain: `producer` and what :func:`cuts` says of each. `openings`: with the epoch
-    that each `began` with, and what was before."""
+    that each `began` with, what was before, and which epochs the chain `entered`, with which opening."""
     met = (
         rows.where(F.col("kind") == F.when(F.col("role") == "group", "conflict").otherwise("surpassed"))
         .where(F.col("incarnation") != _NOBODY)
         .select(
-            F.col("producer").alias("client"), "incarnation", "topic", "part", F.col("epoch").alias("met")
+            F.col("producer").alias("client"),
+            "incarnation",
+            "topic",
+            "part",
+            F.greatest("epoch", F.get_json_object("detail", "$.entered").try_cast("long") + 1).alias("met"),
         )
         .distinct()
     )
@@ -126,16 +135,34 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
         )
     )
     last = F.col("boot_lsn") == F.col("at")
+    # Of what was entered from that opening on the journal has everything.
+    own = F.filter(
+        "entered",
+        lambda one: (one.boot_lsn >= F.col("at")) & (F.col("low") < one.epoch) & (one.epoch < F.col("high")),
+    )
+    epochs = F.array_sort(F.array_distinct(F.transform(own, lambda one: one.epoch)))
+    ends = F.concat(epochs, F.array("high"))
+    pieces = F.transform(
+        ends,
+        lambda end, number: F.struct(
+            F.when(number == 0, F.col("low")).otherwise(ends[number - 1]).alias("low"),
+            (F.col("goes_on") & (number == 0)).alias("goes_on"),
+            end.alias("high"),
+        ),
+    )
     return (
         openings.join(F.broadcast(since), [*_CHAIN], how="inner")
         .where((F.col("since") < F.col("boot_lsn")) & (F.col("boot_lsn") <= F.col("at")))
         .where(~last | (F.col("met") > F.col("low")))
         .select(
             F.col("client").alias("producer"),
+            "at",
             "low",
             "goes_on",
+            "entered",
             F.when(last, F.col("met")).otherwise(F.col("began")).alias("high"),
         )
+        .select("producer", F.inline(pieces))
     )
 
 

@@ -14,6 +14,7 @@ from reliamsg.core.passage import follow
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import MAX_EPOCHS_AHEAD, Note, StreamState
+from reliamsg.core.superseding import supersede, supersede_before
 from reliamsg.message import Prev
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def arrive(
         known = state.live[epoch] = Reorder(epoch, incarnation, prev)
         core.mark(state)
     if known is None:
+        supersede_before(core, state, prev)
         return None, _past(core, state, site, epoch, incarnation, first, last, reason)
     if known.incarnation != incarnation:
         return known, _conflict(core, state, site, epoch, incarnation, first, last)
@@ -170,11 +172,14 @@ def _past(
         # A crash before the next commit would bring the epoch back, without what its broker had let go.
         core.mark(state)
         return Arrival()
-    elif state.joined is not None and epoch < state.joined[0]:
-        core.note(Note("before_join", state.stream, epoch, incarnation, first, last, site, "begin"))
+    elif state.came_before(epoch):
+        # Where this inbox had begun earlier, another one has dealt with it, and this one took over behind it.
+        kind, reason = ("duplicate", reason) if state.history.has_before(epoch) else ("before_join", "begin")
+        core.note(Note(kind, state.stream, epoch, incarnation, first, last, site, reason))
     else:
-        for span in state.history.supersede(epoch, first, last):
-            core.note(Note("declared", state.stream, epoch, incarnation, *span, site, "superseded"))
+        supersede(core, state, epoch, incarnation, first, last, site)
+        if first > 1:  # all that comes before it exists as well
+            supersede(core, state, epoch, incarnation, 1, first - 1)
     state.history_changed = True
     core.mark(state, urgent=True)
     return Arrival(late=late)
@@ -196,8 +201,7 @@ def _late(
     """
     for first, last in spans:
         if end is not None and last > end:
-            for span in state.history.supersede(epoch, end + 1, last):
-                core.note(Note("declared", state.stream, epoch, incarnation, *span, "", "superseded"))
+            supersede(core, state, epoch, incarnation, end + 1, last)
         core.note(Note("late", state.stream, epoch, incarnation, first, last, site, "expired"))
     state.history_changed = True
     core.mark(state, urgent=True)

@@ -108,6 +108,10 @@ class History:
         i = bisect_left(self.finished, Finished(epoch, 0, 0))
         return self.finished[i] if i < len(self.finished) and self.finished[i].epoch == epoch else None
 
+    def has_before(self, epoch: int) -> bool:
+        """Whether an earlier epoch is finished."""
+        return self.floor > 0 or (bool(self.finished) and self.finished[0].epoch < epoch)
+
     def supersede(self, epoch: int, first: int, last: int) -> list[Span]:
         """These exist, and can't be handed out any more; return what of it is new."""
         seen = self.superseded.setdefault(epoch, RangeSet())

@@ -68,6 +68,8 @@ class Conflict:
     epoch: int
     incarnation: int
     reason: str = field(compare=False)
+    doubted: bool = field(compare=False, default=False)
+    """The epoch is far, and what is heard is not signed: it may be made up."""
 
 
 @dataclass(slots=True)
@@ -162,7 +164,7 @@ class Fence:
                 self._doubt(group, stream, epoch, incarnation, now)
             else:
                 self._believe(group, epoch, incarnation, now)
-        return self._once(Conflict(group, stream, epoch, incarnation, reason))
+        return self._once(Conflict(group, stream, epoch, incarnation, reason, far))
 
     def _once(self, conflict: Conflict) -> Conflict | None:
         if conflict in self._reported or len(self._reported) >= MAX_CONFLICTS:
@@ -208,7 +210,7 @@ class Fence:
             return None
         if self._is_far(epoch, wall_ms):
             reason = f"it says to be in epoch {epoch}, far above this one ({self.epoch}), and is not believed"
-            return self._once(Conflict("", Stream("", ""), epoch, incarnation, reason))
+            return self._once(Conflict("", Stream("", ""), epoch, incarnation, reason, True))
         if (epoch, incarnation) > (self.epoch, self.incarnation):
             self.fenced_by = (epoch, incarnation)
         else:

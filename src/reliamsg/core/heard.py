@@ -243,7 +243,7 @@ def start_of(announced: Announced, handed_out: HandedOut | None) -> tuple[Positi
     published nothing since it does."""
     since, before = announced.since, None
     if since is not None and handed_out is not None:
-        since = max(since, handed_out.position)  # what is gone from before that is no loss
+        since = max(since, handed_out.settled_in(announced.chain))  # what is gone from before that is no loss
     for epoch, incarnation, first, last in announced.chain:
         offered = first if first <= last else None
         counted = None

@@ -15,6 +15,7 @@ from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, tr
 from reliamsg.core.joining import believed, declare_missed, flag_handed_out, join_as_told, skip_settled
 from reliamsg.core.passage import follow
 from reliamsg.core.stream import Note, StreamState
+from reliamsg.core.superseding import supersede_told
 from reliamsg.wire.limits import MAX_SEQ
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     was_there = any(owner.is_fresh(now) for owner in heard.owners.values())
     is_known = (announced.epoch, announced.incarnation) in heard.owners
     end = end_of(announced)
+    whole = announced
     announced, cut = trimmed(state, announced)
     if not announced.late:
         _is_answered(core, state, announced)
@@ -61,6 +63,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
         core.challenges.want(state.stream, now)
     if not heard.take(announced, now, cut, core.rules.signed):
         return ""
+    supersede_told(core, state, whole)
     if state.doubt is not None and state.doubt.end is None and not announced.late:
         state.doubt.end, state.history_changed = end, True
         state.flag_entered()
@@ -171,13 +174,23 @@ def _is_another_history(core: ConsumerCore, state: StreamState, announced: Annou
 
 def _report_fork(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """Tell of a producer that has gone back behind what arrived from it, though it has sent nothing new yet."""
-    known = state.current
-    assert known is not None  # only of a stream that was joined
+    current = state.current
+    assert current is not None  # only of a stream that was joined
     for epoch, _, _, last in announced.chain:
-        if epoch == known.epoch and epoch < announced.epoch and last < known.arrived:
-            reason = f"epoch {announced.epoch} says that {epoch} ended at {last}, {known.arrived} is known"
+        known = _reached(state, epoch)
+        if epoch < announced.epoch and last < known:
+            reason = f"epoch {announced.epoch} says that {epoch} ended at {last}, {known} is known"
             if core.report_conflict(state, announced.epoch, announced.incarnation, reason):
-                core.note(
-                    Note("conflict", state.stream, announced.epoch, announced.incarnation, 0, 0, "", reason)
-                )
+                # Of what the other history had, nobody else need know.
+                detail = {"entered": current.epoch} if current.epoch > announced.epoch else None
+                own = announced.epoch, announced.incarnation
+                core.note(Note("conflict", state.stream, *own, 0, 0, "", reason, detail))
                 core.mark(state)
+
+
+def _reached(state: StreamState, epoch: int) -> int:
+    """The last number of an epoch that came to the group, or was passed; 0 where nothing is known of it."""
+    if state.current is not None and epoch == state.current.epoch:
+        return state.current.arrived
+    done = state.history.find(epoch)
+    return 0 if done is None else done.last

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from reliamsg.core.announced import Announced, Position
+from reliamsg.core.announced import Announced, ChainEntry, Position
 from reliamsg.core.gaps import GapKey
 from reliamsg.core.heard import extend, new_from, start_of
 from reliamsg.core.reorder import Reorder
@@ -87,8 +88,9 @@ def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -
     join(core, state, known, first)
 
 
-def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int) -> None:
-    """The stream begins with number `first` of its lowest epoch. What came before is no loss."""
+def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int, late: bool = False) -> None:
+    """The stream begins with number `first` of its lowest epoch. What came before is no loss, unless its producer
+    counts the group for it: where that was waited for in vain (`late`), it may say so yet."""
     earliest = core.rules.begin == "earliest"
     lowest.place_at(first)
     prev = lowest.prev
@@ -104,7 +106,7 @@ def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int) ->
         )
         if earliest:
             state.closed.add(lowest.epoch, 1, first - 1)
-    _begin(core, state, lowest, first, "")
+    _begin(core, state, lowest, first, "", late and earliest)
 
 
 def join_after_all(core: ConsumerCore, state: StreamState) -> None:
@@ -126,28 +128,32 @@ def join_after_all(core: ConsumerCore, state: StreamState) -> None:
         epoch, first = adopted.position
         detail = {"until_epoch": lowest.epoch, "extent": "unknown"}
         core.note(Note("declared", state.stream, epoch, 0, first, 0, "", "extent unknown", detail))
-    join(core, state, lowest, lowest.held.first)
-    state.unheard = adopted is None and core.rules.begin == "earliest"
+    join(core, state, lowest, lowest.held.first, late=adopted is None)
 
 
 def declare_missed(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """The producer of a stream that was joined without a word from it is heard. What it counted the group for, and the
     group began behind, is a gap after all."""
     joined, since = state.joined, announced.since
-    if joined is None or not announced.chain or announced.chain[-1][0] < joined[0]:
-        return  # it may not have told of what arrived yet
-    state.unheard, state.history_changed = False, True
-    core.mark(state)
+    if joined is None or not announced.chain:
+        return
+    if announced.chain[-1][0] >= joined[0]:
+        state.unheard, state.history_changed = False, True
+        core.mark(state)
+    # Else it may not have told of what arrived yet, or it has gone back behind that.
     if since is None:
         return
     if state.handed_out is not None:
-        since = max(since, state.handed_out.position)
+        since = max(since, state.handed_out.settled_in(announced.chain))
     for epoch, incarnation, _, last in announced.chain:
         first = since[1] if epoch == since[0] else 1
         end = joined[1] - 1 if epoch == joined[0] else last
         if since[0] <= epoch <= joined[0] and first <= end:
-            core.note(Note("declared", state.stream, epoch, incarnation, first, end, reason=JOINED_LATE))
-            core.missed.append(Gap(state.stream, epoch, first, end, JOINED_LATE))
+            for span in state.history.supersede(epoch, first, end):
+                core.note(Note("declared", state.stream, epoch, incarnation, *span, reason=JOINED_LATE))
+                core.missed.append(Gap(state.stream, epoch, *span, JOINED_LATE))
+                state.history_changed = True
+                core.mark(state, urgent=True)
 
 
 def _with(announced: Announced, arrived: Reorder) -> Announced:
@@ -163,6 +169,15 @@ def _with(announced: Announced, arrived: Reorder) -> Announced:
 
 def adopt(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
     """Start where another inbox of the group stopped; see :meth:`ConsumerCore.adopt`."""
+    own = state.position
+    if not _go_on_at(core, state, adopted):
+        return False
+    _note_behind(core, state, adopted.position, own)
+    return True
+
+
+def _go_on_at(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
+    """Start there, unless this inbox is as far itself."""
     position, entered = adopted.position, adopted.entered
     if position[0] < 1:
         return False
@@ -172,7 +187,6 @@ def adopt(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
     known = state.live.get(position[0])
     if known is not None and position[0] == entered[0] and known.incarnation != entered[1]:
         return False
-    _note_behind(core, state, position, state.position)
     _leave_behind(core, state, position)
     state.adopted = adopted
     if known is None and position[0] == entered[0]:
@@ -207,10 +221,11 @@ def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced
         mark = max(mark, end)
     epoch, below = mark
     incarnation = next((link[1] for link in announced.chain if link[0] == epoch), None)
-    handed_out = HandedOut(position, epoch, incarnation, below)
+    knows = tuple(link[:2] for link in announced.chain if link[0] <= position[0])
+    handed_out = HandedOut(position, epoch, incarnation, below, knows)
     if handed_out != before:
-        if before is None or before.position < position:
-            _note_behind(core, state, position, state.committed[0])
+        if before is None or before.position < position or before.knows != knows:
+            _note_behind(core, state, position, state.committed[0], announced.chain)
         state.handed_out = handed_out
         state.flag_entered()
         if state.current is not None:
@@ -223,7 +238,7 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
     what it has let go since, whoever the status is for, is no gap. Returns whether there was any of that."""
     if state.current is None or state.draining or state.handed_out is None:
         return False  # with epochs that are left and not settled, a later status finds it done
-    position = state.handed_out.position
+    position = state.handed_out.settled_in(announced.chain)
     handed_out_to = state.current.epoch, state.current.cursor
     held = (
         max((epoch, first), handed_out_to)
@@ -234,14 +249,33 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
     incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
     if position <= handed_out_to or incarnation is None:
         return False  # what this inbox has handed out itself it settles itself
-    return adopt(core, state, Adopted(position, (position[0], incarnation), 0))
+    knows = state.handed_out.knows
+    if not _go_on_at(core, state, Adopted(position, (position[0], incarnation), 0)):
+        return False
+    state.joined_after = max((epoch for epoch, _ in knows if epoch < position[0]), default=None)
+    return True
 
 
-def _note_behind(core: ConsumerCore, state: StreamState, position: Position, own: Position) -> None:
+def _note_behind(
+    core: ConsumerCore,
+    state: StreamState,
+    position: Position,
+    own: Position,
+    chain: Sequence[ChainEntry] = (),
+) -> None:
     """The group had settled everything before `position`, and this inbox nothing from `own` on. If nobody's journal
-    tells of what lies between, it went with the disk of an inbox."""
-    detail = {"from": list(own)}
-    core.note(Note("behind", state.stream, position[0], 0, position[1], position[1], detail=detail))
+    tells of what lies between, it went with the disk of an inbox. `chain`: which epochs that is, as far as it tells;
+    what another history has between them nobody settled."""
+    found = [
+        (max(own, (epoch, 1) if number else (0, 1)), min(position, (epoch, last + 1)))
+        for number, (epoch, _, _, last) in enumerate(chain)
+    ]
+    if not any(epoch == position[0] for epoch, *_ in chain):
+        found.append((max(own, (position[0], 1) if chain else (0, 1)), position))
+    for first, end in found:
+        if first < end:
+            detail = {"from": list(first)}
+            core.note(Note("behind", state.stream, end[0], 0, end[1], end[1], detail=detail))
 
 
 def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) -> None:
@@ -288,21 +322,33 @@ def _take_over(core: ConsumerCore, state: StreamState, known: Reorder) -> None:
     _begin(core, state, known, first, "took_over")
 
 
-def _begin(core: ConsumerCore, state: StreamState, known: Reorder, first: int, reason: str) -> None:
+def _begin(
+    core: ConsumerCore, state: StreamState, known: Reorder, first: int, reason: str, unheard: bool = False
+) -> None:
     core.moves += 1
     if core.rules.signed and not reason:
         reason = _doubt_unproven(state, core.rules.begin == "latest")
     state.current, state.proof = known, None
-    state.joined, state.unheard = (known.epoch, first), False
+    state.joined, state.unheard = (known.epoch, first), unheard
+    state.joined_after = None if reason == "took_over" else _epoch_before(known)
     state.history_changed = True
     state.take_accepted()
     state.flag(known)
-    core.note(Note("joined", state.stream, known.epoch, known.incarnation, first, first, reason=reason))
+    at = known.epoch, known.incarnation, first, first
+    detail = {"unheard": True} if unheard and state.heard is None else None
+    core.note(Note("joined", state.stream, *at, reason=reason, detail=detail))
     if state.heard is not None:
         for owner in state.heard.owners.values():
             extend(state, owner.latest)
     core.mark(state, urgent=True)
     core.touch(state)
+
+
+def _epoch_before(known: Reorder) -> int | None:
+    """Which epoch came before one, 0 for none; None where nobody said so."""
+    if known.prev is not None:
+        return known.prev.epoch
+    return None if known.told else 0
 
 
 def _doubt_unproven(state: StreamState, latest: bool) -> str:

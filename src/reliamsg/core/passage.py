@@ -15,6 +15,7 @@ from reliamsg.core.heard import extend
 from reliamsg.core.joining import before_joining, join_after_all
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Note, StreamState
+from reliamsg.core.superseding import supersede_before
 from reliamsg.message import Gap
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -169,6 +170,7 @@ def _enter(core: ConsumerCore, state: StreamState, later: Reorder, joint: Link) 
     if joint.kind is LinkKind.FORK:
         core.note(Note("conflict", state.stream, later.epoch, later.incarnation, 0, 0, reason=joint.reason))
         core.report_conflict(state, later.epoch, later.incarnation, joint.reason)
+        supersede_before(core, state, later.prev)
     core.mark(state, urgent=True)
     core.touch(state)
     _finish_drained(core, state)

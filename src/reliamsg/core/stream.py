@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reliamsg.core.announced import Announced, Position, Span3
+from reliamsg.core.announced import Announced, ChainEntry, Position, Span3
 from reliamsg.core.asking import Asking
 from reliamsg.core.chain import History
 from reliamsg.core.gaps import ClosedGaps, GapClock, GapKey
@@ -118,6 +118,18 @@ class HandedOut:
     incarnation: int | None
     """None: not known."""
     below: int
+    knows: tuple[tuple[int, int], ...] = ()
+    """Epochs up to the position, and their incarnations, as the producer knows them: of what another history has in
+    between nothing was settled."""
+
+    def settled_in(self, chain: Iterable[ChainEntry]) -> Position:
+        """Before which position of a chain everything was settled."""
+        for epoch, incarnation, _, _ in chain:
+            if epoch > self.position[0]:
+                break
+            if self.knows and epoch >= self.knows[0][0] and (epoch, incarnation) not in self.knows:
+                return epoch, 1
+        return self.position
 
     def flag(self, known: Reorder) -> None:
         """Numbers of an epoch that were handed out there count as handed out before."""
@@ -168,6 +180,7 @@ class StreamState:
         "accepted", "accepted_as", "accepted_safe", "adopted", "armed", "arming", "asking", "attempts", "clock",
         "closed", "committed", "current", "declared", "declaring", "doubt", "draining", "entered_to", "expired_after",
         "finishing", "gap", "giving", "halted", "handed_out", "heard", "history", "history_changed", "hold", "joined",
+        "joined_after",
         "live", "look_at", "pace", "proof", "reported", "reserve", "reserved_at", "retry_at", "saving_history",
         "stream", "takeover", "unheard", "used_at", "vouched", "waiting",
     )  # fmt: skip
@@ -183,8 +196,9 @@ class StreamState:
         self.finishing: list[Reorder] = []
         """Settled completely since the last commit."""
         self.history, self.closed = History(), ClosedGaps()
+        # (epoch, number) at which the group joined; and the epoch before, 0 for none, None where that is not known.
         self.joined: tuple[int, int] | None = None
-        """(epoch, number) at which the group joined."""
+        self.joined_after: int | None = None
         self.clock, self.pace, self.hold = GapClock(), Pace(), Hold()
         self.gap: Gap | None = None
         """Expired, and to be decided by the application."""
@@ -242,6 +256,13 @@ class StreamState:
     def is_ahead(self, epoch: int) -> bool:
         """Whether the epoch lies beyond the one that is being handed out."""
         return self.current is None or not (self.has_entered(epoch) or self.had_entered(epoch))
+
+    def came_before(self, epoch: int) -> bool:
+        """Whether the epoch came before the group joined, as far as is known. What lies between the epoch in which it
+        did and the one before that is another history's: its outbox went back, and so did its clock."""
+        if self.joined is None or epoch >= self.joined[0]:
+            return False
+        return self.joined_after is None or epoch <= self.joined_after
 
     def is_behind_other(self, epoch: int) -> bool:
         """Whether another inbox, from which this one takes over, has dealt with the epoch."""

@@ -394,6 +394,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             state.vouched,
             list(change.accepted),
             state.takeover,
+            state.joined_after,
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}

@@ -92,6 +92,7 @@ def _before(saved: SavedStream, below: int) -> tuple[EpochRow, History] | None:
         closed=closed,
         forgotten=min(saved.history.forgotten, (epoch, end)),
         vouched=saved.history.vouched if saved.history.vouched < below else 0,
+        joined_after=None,
     )
     return EpochRow(
         saved.stream, epoch, incarnation, None, end + 1, end + 1, [], None, True, journalled=end

@@ -19,6 +19,7 @@ def restored(saved: SavedStream) -> StreamState:
     state.history = History((Finished(*row) for row in history.finished), history.floor, history.superseded)
     state.closed = ClosedGaps(history.closed, history.forgotten)
     state.joined, state.unheard, state.vouched = saved.joined, history.unheard, history.vouched
+    state.joined_after = history.joined_after
     state.doubt = None if history.doubt is None else Doubt(*history.doubt)
     state.takeover = history.takeover
     for row in saved.epochs:

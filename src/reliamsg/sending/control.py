@@ -10,7 +10,7 @@ stays behind a gate until the named groups have answered a hello (:mod:`reliamsg
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from reliamsg.core.copies import Copies
@@ -48,6 +48,8 @@ FORGET_NUMBER_S = 5.0
 MAX_INBOXES = 1_000
 """Inboxes whose newest state's number is remembered."""
 FORGET_EVERY_S = 60.0
+MAX_SURPASSED = 1_000
+"""Streams, and epochs of them, of which it is journalled that a group was further: anybody can make one up."""
 
 
 class Control:
@@ -83,8 +85,8 @@ class Control:
         """By named group, the streams of which the hello is not answered."""
         self._numbers: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()
         """By group and inbox, the number of the newest state that requests were taken from, and when it was heard."""
-        self._surpassed: set[Stream] = set()
-        """Streams of which a group was further than this outbox ever was, and that is journalled."""
+        self._surpassed: set[tuple[Stream, int]] = set()
+        """Streams of which a group was further than this outbox ever was, and in which epoch: that is journalled."""
         self._calls: dict[str, Stream] = {}
         self._listened = 0
         self._listen_at = self._forget_at = self._retry_at = float("-inf")
@@ -227,7 +229,9 @@ class Control:
         for told in state.streams:
             stream = Stream(self._engine.producer_id, told.topic, told.partition)
             page = pages.get(stream)
-            if page is not None:
+            if page is None:
+                self._unknown_stream(state.group, stream, told, now)
+            else:
                 self._stream_state(state, stream, page, told, now, fresh)
         waiting = self._unanswered.get(state.group)
         if waiting is not None:
@@ -250,17 +254,32 @@ class Control:
             self._numbers.popitem(last=False)
         return True
 
+    def _unknown_stream(self, group: str, stream: Stream, told: StreamState, now: float) -> None:
+        """A group knows a stream of which this outbox has nothing: it is an older copy, or took the place of one that
+        was lost."""
+        self._hear_entered(group, stream, (), told, now)
+        if 0 < told.entered[0] <= self._outbox.epoch:
+            self._note_surpassed(stream, group, told)
+
+    def _hear_entered(
+        self, group: str, stream: Stream, chain: Iterable[tuple[int, int]], told: StreamState, now: float
+    ) -> None:
+        """A group tells which epoch it has entered: that may be of another history."""
+        wall_ms = self._engine.wall_us() // 1000
+        with self._engine.lock:
+            named = self._engine.membership.table.is_named(group)
+        conflict = self.fence.heard(group, stream, told.entered, chain, now, wall_ms, named=named)
+        self._report(conflict)
+        if conflict is not None and not conflict.doubted:
+            self._note_surpassed(stream, group, told)
+
     def _stream_state(
         self, state: State, stream: Stream, page: Page, told: StreamState, now: float, fresh: bool
     ) -> None:
         group = state.group
         membership, timetable = self._engine.membership, self.announcing.timetable
         chain = {link.epoch: link.incarnation for link in page.chain}
-        wall_ms = self._engine.wall_us() // 1000
-        with self._engine.lock:
-            named = membership.table.is_named(group)
-        conflict = self.fence.heard(group, stream, told.entered, chain.items(), now, wall_ms, named=named)
-        self._report(conflict)
+        self._hear_entered(group, stream, chain.items(), told, now)
         position = told.position
         if position[0] == told.entered[0] and chain.get(position[0], told.entered[1]) != told.entered[1]:
             position = (position[0], 1)  # the numbers are another history's
@@ -270,7 +289,7 @@ class Control:
             if tail < position < (self._outbox.epoch, 1):
                 # This outbox is an older copy of one that went on: the group has dealt with all that is held here. If
                 # that were not believed before something is published, a full outbox would never have room again.
-                self._note_surpassed(stream, group, position)
+                self._note_surpassed(stream, group, told)
                 position = tail
             went_on = membership.hear(
                 stream, group, position, told.entered, now, told.high_water if known else 0
@@ -297,15 +316,16 @@ class Control:
             if now - told_at >= max(ANSWER_AFTER_S, patience):
                 timetable.asked(group, [stream], now, named=named)
 
-    def _note_surpassed(self, stream: Stream, group: str, position: tuple[int, int]) -> None:
-        """What the group was given is in no journal but its own, and those of other groups. Once for each stream."""
-        if stream in self._surpassed:
+    def _note_surpassed(self, stream: Stream, group: str, told: StreamState) -> None:
+        """What the group was given is in no journal but its own, and those of other groups. Once for each stream and
+        epoch that a group entered."""
+        key = stream, told.entered[0]
+        if key in self._surpassed or len(self._surpassed) >= MAX_SURPASSED:
             return
-        self._surpassed.add(stream)
+        self._surpassed.add(key)
         own = self._outbox.epoch, self._outbox.incarnation
-        self._engine.notes.add(
-            Entry("surpassed", stream, *own, group=group, detail={"position": list(position)})
-        )
+        detail = {"position": list(told.position), "entered": told.entered[0]}
+        self._engine.notes.add(Entry("surpassed", stream, *own, group=group, detail=detail))
 
     def _report(self, conflict: Conflict | None) -> None:
         """Tell the application of another history, if there is one."""

@@ -607,24 +607,15 @@ class Oracle:
     def _done(self, group: str, message: MessageId) -> bool:
         return message in self.handed[group] or message in self.dead[group] or message in self.passages[group]
 
+    def is_dealt_with(self, group: str, message: MessageId) -> bool:
+        """Whether some inbox of a group gave a message, or passed it with a word, or nothing is owed of it."""
+        body = self._bodies.get(message)
+        owed = body is None or self.owes(group, self.operations[body])
+        return self._done(group, message) or not owed
+
     def _is_left(self, gap: Gap) -> bool:
         """Whether it was declared since its epoch was over: its producer's outbox was replaced."""
         return gap.reason == "superseded" and gap.stream.producer in self._replaced
-
-    def is_behind(self, group: str, operation: Operation) -> bool:
-        """Whether this was published to an outbox that had been replaced, in an epoch behind one that the group had
-        been given by then: it is declared when it arrives, and nobody tells if every broker loses it."""
-        message = operation.message
-        return (
-            message is not None
-            and message.producer in self._replaced
-            and any(
-                handed.epoch > message.epoch
-                and stream_of(handed) == operation.stream
-                and self.operations[self._bodies[handed]].number < operation.number
-                for handed in self.handed[group]
-            )
-        )
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -655,7 +646,6 @@ class Oracle:
             if self.owes(group, operation)
             and operation.message not in done
             and not (operation.message is not None and operation.message in self.passages[group])
-            and not self.is_behind(group, operation)
         ]
 
     def reached(self, group: str, stream: Stream) -> Mapping[str, tuple[int, int]]:
@@ -731,7 +721,7 @@ class Oracle:
         let_go = self._let_go[group].get(message)
         if found is None and not self.passages[group].came_before(message):
             waits = (group, operation.stream) in self.ended and (message in self.kept[""] | self.kept[group])
-            if self.owes(group, operation) and not (self.is_behind(group, operation) or waits):
+            if self.owes(group, operation) and not waits:
                 self.violate("lost", f"{message} at {group}", (group, message))
         elif found is not None and held and self.owes(group, operation) and not self._is_left(found.gap):
             self.violate("lost_held", f"{message} at {group}", (group, message))

@@ -43,6 +43,8 @@ class History(msgspec.Struct):
     """(epoch, first, last): accepted as lost, to be passed when it is their turn."""
     takeover: int = 0
     """The latest of the inbox's takeovers that `doubt` knows of."""
+    joined_after: int | None = None
+    """The epoch before the one in which the group joined, 0 where that was the first; None where that is not known."""
 
 
 @dataclass(slots=True)

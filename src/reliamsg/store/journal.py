@@ -23,7 +23,8 @@ incarnation of the owner that is alive), ``closed`` (detail: pending).
 
 Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap),
 ``took_over`` (another inbox of the group had read; detail: from, its name, and streams, how many were adopted),
-``joined`` (first position of a stream), ``connected`` (site; detail: session_present), ``disconnected``,
+``joined`` (first position of a stream; detail: unheard, where nothing of its producer was), ``connected`` (site;
+detail: session_present), ``disconnected``,
 ``received`` (site; in its order, first there or not; reason ``repair`` where a producer sent it again on
 request), ``asked`` (a producer was asked for the range), ``heard`` (a producer's status; topic ""; detail: epoch, and
 lsn, how far its journal was committed; only the newest before a ``drained`` row), ``duplicate`` (site; known, and not

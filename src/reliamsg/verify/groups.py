@@ -83,6 +83,8 @@ class GroupFacts:
     joined: dict[Stream, Position] = field(default_factory=dict)
     """Where each stream began for this group: the lowest position that a ``joined`` row names; where none does, the
     lowest with which a chain began."""
+    unheard: dict[Stream, Position] = field(default_factory=dict)
+    """Where it joined without having heard anything of its producer: the lowest position."""
     reached: dict[Stream, Position] = field(default_factory=dict)
     """How far each stream got."""
     behind: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
@@ -122,6 +124,10 @@ class GroupFacts:
         if held is None or epoch < held[0]:
             return Spans()
         return Spans([(held[1] if epoch == held[0] else 1, ENDLESS)])
+
+    def joined_unheard(self, stream: Stream) -> bool:
+        """Whether the stream began for this group where nobody had told it from where on it is counted."""
+        return stream in self.unheard and self.unheard[stream] == self.joined.get(stream)
 
     def settled_unseen(self, key: Key) -> Spans:
         """What of a stream's epoch an inbox was told to be settled, and had not settled itself."""
@@ -279,6 +285,8 @@ class _Reader:
         stream, position = stream_of(row), (row.epoch, max(row.first, 1))
         if position < self.facts.joined.get(stream, (ENDLESS, 0)):
             self.facts.joined[stream] = position
+        if (row.detail or {}).get("unheard") is True:
+            self.facts.unheard[stream] = min(position, self.facts.unheard.get(stream, position))
         state = self.streams.get(stream)
         if self.latest and (state is None or not state.met):
             # What came before the first to arrive was asked not to be delivered.

@@ -13,7 +13,7 @@ from reliamsg.verify.spans import ENDLESS, Key, SpanMap, Spans, total
 
 __all__ = ["account", "beyond"]
 
-_LOSSES = frozenset({"lost", "declared_gap", "removed", "discarded"})
+_LOSSES = frozenset({"lost", "joined_unheard", "declared_gap", "removed", "discarded"})
 _IN_QUARANTINE = "in quarantine"
 _HELD = "behind a gap that holds its stream"
 
@@ -178,7 +178,10 @@ class _Ledger:
         unseen = certain_loss & self._settled_unseen(key, self.producers[stream.producer])
         self._put("settled_unseen", key, unseen)
         self._excuse(key, unseen)
-        for piece in certain_loss - unseen:
+        certain_loss = certain_loss - unseen
+        before = certain_loss & self._before(key) if self.group.joined_unheard(stream) else Spans()
+        self._put("joined_unheard", key, before)
+        for piece in certain_loss - before:
             self._lost(key, *piece, tail)
 
     def _undelivered(self, key: Key, spans: Spans, why: str) -> None:
@@ -261,6 +264,7 @@ class _Ledger:
             self._report_losses(report, "lost", found, where)
         messages.delivered[name] = total(self._handed(key) for key in self.group.handed)
         messages.lost += sum(total(found.values()) for found in self.lost.values())
+        messages.lost += self._count("joined_unheard")
         messages.declared_gaps += sum(map(self._count, ("declared_gap", "removed", "discarded")))
         messages.phantom += self._count("phantom")
         messages.duplicates += self.group.duplicates

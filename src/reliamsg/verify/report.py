@@ -55,6 +55,10 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "too_late": ("violated", "still going on when all should have drained"),
     "lost": ("lost", "published, and never delivered"),
     "unseen": ("lost", "acknowledged in the journal, yet the application was never given it"),
+    "joined_unheard": (
+        "lost",
+        "published for a group that joined behind it, having heard nothing of its producer",
+    ),
     "declared_gap": ("lost", "declared lost to the application"),
     "discarded": ("lost", "discarded from quarantine by an operator, and never delivered"),
     "removed": ("lost", "removed by its producer, and never delivered"),

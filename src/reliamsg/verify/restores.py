@@ -6,7 +6,8 @@ has the later epoch, a ``fenced`` row names an opening that left no journal. A `
 its journal was committed, which can be further than it is now: what is lacking goes on to the next opening that the
 journal has. A ``surpassed`` row is the producer's own: a group told that it was further than the outbox ever was. That
 and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
-the part may be lacking anywhere behind the opening that published to it last.
+the part may be lacking anywhere behind the opening that published to it last. Where the copy's clock went back, both
+say how far the group had come: up to there the part may be lacking, but for what the copy entered itself.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
         for row in chain.rows:
             witness = "conflict" if chain.role == "group" else "surpassed"
             if row.kind == witness and row.incarnation:
-                met.setdefault((row.producer, row.incarnation), set()).add((stream_of(row), row.epoch))
+                met.setdefault((row.producer, row.incarnation), set()).add((stream_of(row), _beyond(row)))
     known: dict[tuple[str, int], int] = {}
     for chain in chains:
         for boot in chain.boots if chain.role == "producer" else ():
@@ -82,6 +83,7 @@ def _between(chain: Chain, met: dict[tuple[str, int], set[tuple[Stream, int]]]) 
     """Before each opening: the latest epoch, whether that may have gone on, and the epoch that it began with."""
     published: dict[Stream, int] = {}
     """By stream, which opening published to it last."""
+    entered = [_entered(boot) for boot in chain.boots]
     low, goes_on = 0, False
     for number, boot in enumerate(chain.boots):
         ends.append((low, goes_on, boot.rows[0].epoch))
@@ -89,7 +91,7 @@ def _between(chain: Chain, met: dict[tuple[str, int], set[tuple[Stream, int]]]) 
             for before, may_go_on, began in ends[published.get(stream, -1) + 1 : number]:
                 yield Cut(before, may_go_on, began)
             if epoch > low:
-                yield Cut(low, goes_on, epoch)
+                yield from _around(Cut(low, goes_on, epoch), entered[number:])
         published.update((stream_of(row), number) for row in boot.rows if row.kind == "enqueued")
         low, goes_on = max(low, _end(boot)), not boot.closed
 
@@ -119,11 +121,32 @@ def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[st
     return found
 
 
+def _beyond(row: JournalRow) -> int:
+    """Which epoch is beyond all that an opening is shown not to have known of: its own, or that which follows what a
+    group had entered by then."""
+    entered = (row.detail or {}).get("entered")
+    return max(row.epoch, entered + 1) if isinstance(entered, int) else row.epoch
+
+
+def _around(cut: Cut, own: Iterable[Iterable[int]]) -> Iterator[Cut]:
+    """A cut without the epochs of the openings from it on, of which the journal has everything."""
+    low, goes_on = cut.low, cut.goes_on
+    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):
+        yield Cut(low, goes_on, epoch)
+        low, goes_on = epoch, False
+    yield Cut(low, goes_on, cut.high)
+
+
 def _end(boot: Boot) -> int:
-    """The latest epoch of an opening: its own, one that it went on to, or one to which it moved messages."""
+    """The latest epoch of an opening."""
+    return max(_entered(boot))
+
+
+def _entered(boot: Boot) -> list[int]:
+    """The epochs of an opening: its own, those that it went on to, and those to which it moved messages."""
     entered = [row.epoch for row in boot.rows if row.kind == "epoch"]
     moved = [(row.detail or {}).get("epoch") for row in boot.rows if row.kind == "renumbered"]
-    return max(boot.rows[0].epoch, *entered, *(epoch for epoch in moved if isinstance(epoch, int)), 0)
+    return [0, boot.rows[0].epoch, *entered, *(epoch for epoch in moved if isinstance(epoch, int))]
 
 
 def _fenced_by(row: JournalRow) -> tuple[int, int] | None:
