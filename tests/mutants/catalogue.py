@@ -920,7 +920,10 @@ MUTANTS = (
         "        first = max(first, self.safe_position)\n        last = ",
         "        first = max(first, self.cursor)\n        last = ",
         "P5: the broker is told that a message is safe before its acknowledgement is committed",
-        BySimulator("let_go_unsafe"),
+        ByTest(
+            "receiving/test_engine.py::test_nothing_is_acknowledged_to_the_broker_before_it_is_safe",
+            'assert bench.queued()["dc1"] == 1',
+        ),
     ),
     Mutant(
         "unsafe-duplicate-acknowledged",
@@ -988,7 +991,10 @@ MUTANTS = (
         "            if unused is not None:\n",
         "            if unused is not None and not chunk.abandoned:\n",
         "P5: messages behind one whose handling raised count as handed out",
-        BySimulator("stalled", "skipped"),
+        ByTest(
+            "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
+            "assert seqs(bench.take()) == list(range(1, 11))",
+        ),
     ),
     Mutant(
         "gap-skipped-without-a-word",
