@@ -316,6 +316,15 @@ def test_only_what_was_stored_in_no_copy_went_with_an_outbox(judged: Judged) -> 
     assert [violation.about for violation in judged.oracle.violations] == [("g1", copied), ("g1", later)]
 
 
+def test_a_removal_goes_with_an_outbox_and_its_message_does_not(judged: Judged) -> None:
+    """It is in the copy again, and owed as it was."""
+    first, second = judged.publish(1), judged.publish(2)
+    judged.oracle.disk_replaced("p1", judged.scheduler.now, set(), {second})
+    assert [judged.oracle.went(each) for each in (first, second)] == [False, True]
+    judged.oracle.judge()
+    assert [violation.about for violation in judged.oracle.violations] == [("g1", first), ("g1", second)]
+
+
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_gap_whose_acceptance_went_with_its_consumer_may_still_be_filled(
     judged: Judged, durable: bool

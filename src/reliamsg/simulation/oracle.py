@@ -96,8 +96,9 @@ class Oracle:
         self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], int]()
         """Where these groups met streams: the number of the operation that came first."""
         self._streams, self._bodies = dict[Stream, list[Operation]](), dict[MessageId, bytes]()
-        # Producers whose outbox was replaced by an older copy of itself, and what was stored in no copy.
-        self._replaced, self._went = set[str](), set[MessageId]()
+        # Producers whose outbox was replaced by an older copy of itself, what was stored in no copy, and what had been
+        # removed, and was in one.
+        self._replaced, self._went, self._back = set[str](), set[MessageId](), set[MessageId]()
         self._given: dict[tuple[str, Stream], _Given] = {}
         self.handed: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
         """By group, what was delivered, and to which consumer last."""
@@ -199,10 +200,14 @@ class Oracle:
         """So much was taken that nothing had room for."""
         self.violate("unbounded", f"{who} took {count} bytes, the limit is {limit}")
 
-    def disk_replaced(self, producer: str, since: float, went: Set[MessageId]) -> None:
-        """An outbox is what it was at `since` again. `went`: what was stored in it, and is not any more."""
+    def disk_replaced(
+        self, producer: str, since: float, went: Set[MessageId], removals: Set[MessageId] = frozenset()
+    ) -> None:
+        """An outbox is what it was at `since` again. `went`: what was stored in it, and is not any more; `removals`:
+        what was removed from it, and is not any more."""
         self._replaced.add(producer)
         self._went |= went
+        self._back |= removals
         for operation in self.operations.values():
             # Of what was in hand when a process ended it is not known when it became durable, if ever.
             if operation.stream.producer == producer and not 0.0 < operation.durable_at <= since:
@@ -219,8 +224,8 @@ class Oracle:
         )
 
     def went(self, message: MessageId) -> bool:
-        """Whether a message went with an outbox's disk."""
-        return message in self._went
+        """Whether a message, or its removal, went with an outbox's disk."""
+        return message in self._went or message in self._back
 
     def gave_what_went(self) -> bool:
         """Whether some group was given what went with an outbox's disk."""

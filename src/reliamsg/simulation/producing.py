@@ -95,8 +95,8 @@ class ProducerProcess(Process):
         """Not known to be durable."""
         self._unconfirmed: list[tuple[Operation, Receipt]] = []
         self._looks = 0
-        self._had: set[MessageId] = set()
-        """What was stored when it ended."""
+        self._had: tuple[set[MessageId], set[MessageId]] = set(), set()
+        """What had been stored, and removed, when it ended."""
         self._blocked: _Blocked | None = None
         self._patience: float = settings["block_timeout"] if settings["when_full"] == "block" else 0.0
 
@@ -163,27 +163,33 @@ class ProducerProcess(Process):
         self._waiting.clear()
         self._unconfirmed.clear()
         self._durable.clear()
-        self._had = self._stored() if self.may_lose_its_file else set()
+        self._had = self._journalled() if self.may_lose_its_file else (set(), set())
         if self._blocked is not None:
             self._blocked.operation.outcome, self._blocked = "failed", None
         super().ended()
 
     def file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
-        self.world.oracle.disk_replaced(self.name, since, self._had - self._stored())
+        stored, removed = (had - has for had, has in zip(self._had, self._journalled(), strict=True))
+        self.world.oracle.disk_replaced(self.name, since, stored, removed)
         self.world.restored = True
 
-    def _stored(self) -> set[MessageId]:
-        """What was ever stored, as the journal has it, by all names that it had."""
+    def _journalled(self) -> tuple[set[MessageId], set[MessageId]]:
+        """What was ever stored, and removed, as the journal has it, by all names that it had."""
         with self.drive.reading() as connection:
-            rows = [row for row in read_journal(connection) if row.kind == "enqueued"]
-            now = Renumbering(read_journal(connection))
-        return {
-            MessageId(row.producer, row.epoch, row.topic, row.partition, seq)
-            for each in rows
-            for row in (each, now(each))
-            for seq in range(row.first, row.last + 1)
-        }
+            rows = list(read_journal(connection))
+        now = Renumbering(rows)
+
+        def numbers(kind: str) -> set[MessageId]:
+            return {
+                MessageId(row.producer, row.epoch, row.topic, row.partition, seq)
+                for each in rows
+                if each.kind == kind
+                for row in (each, now(each))
+                for seq in range(row.first, row.last + 1)
+            }
+
+        return numbers("enqueued"), numbers("removed")
 
     def step(self) -> float | None:
         """See :class:`Process`."""
