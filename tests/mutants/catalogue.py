@@ -1523,6 +1523,40 @@ MUTANTS = (
             'wait_for(lambda: picky.say(GROUP, b"behind it all") and got.frames',
         ),
     ),
+    Mutant(
+        "told-of-what-is-over-ignored",
+        "core/hearing.py",
+        "    supersede_told(core, state, whole)\n",
+        "",
+        "P5: what is published in an epoch that is over, and every broker loses, is never declared",
+        ByTest(
+            "core/test_superseding.py::test_a_status_of_an_epoch_that_is_over_declares_it",
+            'assert group.told("declared") == SUPERSEDED',
+        ),
+    ),
+    Mutant(
+        "lost-outbox-came-before",
+        "core/stream.py",
+        "        return self.joined_after is None or epoch <= self.joined_after\n",
+        "        return True\n",
+        "P5: what an outbox that was lost publishes in a lower epoch counts as what came before the group joined",
+        ByTest(
+            "core/test_superseding.py::test_an_outbox_that_was_lost_and_goes_on_before_the_place_of_joining_is_declared"
+            "[False]",
+            'assert group.told("declared") == SUPERSEDED',
+        ),
+    ),
+    Mutant(
+        "settled-in-another-history",
+        "core/joining.py",
+        "    position = state.handed_out.settled_in(announced.chain)\n",
+        "    position = state.handed_out.position\n",
+        "P5: a new inbox passes over what an outbox that went back published between epochs that the group had settled",
+        ByTest(
+            "core/test_superseding.py::test_what_a_group_had_settled_in_another_history_is_not_settled_in_this_one",
+            "assert given | {n for _, first, last in told for n in range(first, last + 1)} == set(range(1, 11))",
+        ),
+    ),
     # -- P6: end to end -------------------------------------------------------------------------------------
     Mutant(
         "forged-state-trusted",
@@ -1979,6 +2013,40 @@ MUTANTS = (
         ),
     ),
     # -- P9: what is told is so -----------------------------------------------------------------------------
+    Mutant(
+        "unknown-stream-not-surpassed",
+        "sending/control.py",
+        "        if 0 < told.entered[0] <= self._outbox.epoch:\n",
+        "        if False:\n",
+        "P9: an outbox that lacks a whole stream leaves no witness of that: what its group was given counts as made up",
+        ByTest(
+            "sending/test_control_fences.py::TestRenumbering"
+            "::test_one_that_a_group_surpassed_journals_how_far_the_group_is[False-False]",
+            "assert found == (surpassed if ahead or not known else [])",
+        ),
+    ),
+    Mutant(
+        "cut-ends-with-the-copy",
+        "verify/restores.py",
+        "    return max(row.epoch, entered + 1) if isinstance(entered, int) else row.epoch\n",
+        "    return row.epoch\n",
+        "P9: what went with the disk of an outbox whose clock went back counts as never published",
+        ByTest(
+            "verify/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
+            'assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}',
+        ),
+    ),
+    Mutant(
+        "copy-lacks-its-own",
+        "verify/restores.py",
+        "    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):\n",
+        "    for epoch in ():\n",
+        "P9: what is made up in the epochs of a copy is excused by what went with the disk",
+        ByTest(
+            "verify/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
+            'assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}',
+        ),
+    ),
     Mutant(
         "journal-row-over-a-hole",
         "store/journal.py",
