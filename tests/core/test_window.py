@@ -257,6 +257,25 @@ class TestUnanswered:
             found.rows.append(FakeRow(number + 1, 2))
             late(found, retry_at + 240.0)
 
+    def test_another_one_is_noticed_as_soon_however_long_the_first_is_tried_again(self) -> None:
+        found = site(1)
+        found.pull(now=0.0)
+        found.rows.append(FakeRow(2, 2))
+        found.pull(now=0.5)
+        found.confirm(2, now=1.0)
+        now = 0.0
+        for _ in range(5):
+            [lane] = late(found, now + 1_000.0)
+            now = lane.retry_at
+            assert found.pull(now=now) == [1]
+        found.rows.append(FakeRow(3, 2))
+        found.pull(now=now)
+        found.confirm(3, now=now)
+        found.rows += [FakeRow(4, 3), FakeRow(5, 2)]
+        assert found.pull(now=now + 1.0) == [4, 5]
+        found.confirm(5, now=now + 2.0)
+        assert found.window.deadline() == now + 1.0 + 30.0
+
     def test_what_is_removed_does_not_show_that_a_site_answers(self) -> None:
         found = site(1, 2)
         found.pull(now=0.0)

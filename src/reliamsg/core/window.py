@@ -417,7 +417,8 @@ class SiteWindow:
         """
         late = [flight for due, flight in self._oldest() if due <= now]
         self.overdue_since = now
-        self._patience = min(2 * self._patience, MAX_PATIENCE)
+        if not all(flight.trial for flight in late):  # what is tried again has a patience of its own
+            self._patience = min(2 * self._patience, MAX_PATIENCE)
         return [lane for flight in late if (lane := self._park_late(flight, now)) is not None]
 
     def _park_late(self, flight: Flight, now: float) -> Lane | None:
@@ -439,13 +440,13 @@ class SiteWindow:
 
     def _oldest(self) -> Iterator[tuple[float, Flight]]:
         """The oldest usual row and the oldest that is tried again, each with when its confirm is overdue."""
-        wait = self.limits.confirm_timeout * self._patience
+        timeout = self.limits.confirm_timeout
         if self._usual:
             flight = next(iter(self._usual.values()))
-            yield max(flight.at, self._oldest_at) + wait, flight
+            yield max(flight.at, self._oldest_at) + timeout * self._patience, flight
         if self._trials:
             flight = next(iter(self._trials.values()))
-            yield flight.at + wait, flight
+            yield flight.at + timeout * min(2 ** min(flight.lane.attempts + 1, 10), MAX_PATIENCE), flight
 
     def _due_at(self) -> float | None:
         if self.blocked is not None or not self.flights:
@@ -499,7 +500,7 @@ class SiteWindow:
         """Nobody waits for the row any more."""
         row_id, lane = flight.row.id, flight.lane
         (self.confirmed if lane.unproven is None else lane.unproven).add(row_id, row_id)
-        if not self.flights:
+        if not self._usual:
             self._patience = 1
         if row_id == self._suspect:
             self._drops = 0
