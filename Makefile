@@ -30,7 +30,7 @@ test: setup  ## All tests at small sizes, about 10 minutes on 2 cores
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
 	@$(MAKE) --no-print-directory --keep-going -j 2 tests-side-by-side tests-with-spark
 
-test-integrations: setup  ## Tests that need real brokers or Spark for minutes, at most 20 minutes
+test-integrations: setup  ## What make test has no time for: brokers and Spark for minutes, more seeds; at most 20 minutes
 	@mkdir -p build
 	@$(MAKE) --no-print-directory --keep-going -j 2 integrations-side-by-side integrations-with-spark
 
@@ -50,7 +50,8 @@ evidence: setup  ## All that shows what this state is worth, in several sittings
 	@$(BIN)/python -m tests.evidence.run $(if $(ONLY),--only $(ONLY)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(JOBS),--jobs $(JOBS))
 
 # Most tests wait most of the time, so that there are more workers than processors. The journals of the runs on real
-# brokers are kept for one of Spark's tests, which comes last and waits for the file that says that all are there.
+# brokers are kept for one of Spark's tests, which comes last and waits for the file that says that all are there:
+# tests/audited.py, or here, if a worker did not live to say so.
 WORKERS := 4
 tests-side-by-side:
 	@$(BIN)/python -m pytest $(SIZE) -n $(WORKERS) --dist worksteal -m 'not spark and not integrations'; \
@@ -67,7 +68,7 @@ integrations-side-by-side:
 	@$(BIN)/python -m pytest $(SIZE) -n $(WORKERS) --dist worksteal -m 'integrations and not spark'
 
 integrations-with-spark:
-	@nice -n 5 $(BIN)/python -m pytest $(SIZE) -m 'integrations and spark' tests/audit > $(CURDIR)/build/spark.txt 2>&1; \
+	@nice -n 5 $(BIN)/python -m pytest $(SIZE) -m 'integrations and spark' tests/audit tests/docs > $(CURDIR)/build/spark.txt 2>&1; \
 	status=$$?; cat $(CURDIR)/build/spark.txt; exit $$status
 
 prove: setup  ## 20,000 simulated runs, each with its own faults; how often each fault struck

@@ -1,3 +1,3 @@
 """Fixtures that all tests share."""
 
-pytest_plugins = ["tests.options", "tests.chance", "tests.brokers", "tests.spark"]
+pytest_plugins = ["tests.options", "tests.chance", "tests.brokers", "tests.audited", "tests.spark"]

@@ -24,7 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: makes sense at full size only; runs with --full")
     config.addinivalue_line("markers", "long: half a minute or more, most of it waiting; begins first")
     config.addinivalue_line(
-        "markers", "integrations: needs real brokers or Spark for minutes; runs with make test-integrations"
+        "markers", "integrations: what make test has no time for; runs with make test-integrations"
     )
     config.addinivalue_line("markers", "last: needs what other tests leave; ends the run")
 
@@ -43,9 +43,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """In parts as ``--dist worksteal`` gives them out first, each with its share of the long ones at its head."""
-    long = [item for item in items if item.get_closest_marker("long")]
-    others = [item for item in items if not item.get_closest_marker("long")]
+    """In parts as ``--dist worksteal`` gives them out first, each with its share at its head of the long ones and of
+    those that another test waits for."""
+    long = [item for item in items if _is_first(item)]
+    others = [item for item in items if not _is_first(item)]
     ordered: list[pytest.Item] = []
     for number in range(workers):
         size = (len(items) - len(ordered)) // (workers - number)
@@ -54,6 +55,10 @@ def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
         ordered += [*share, *others[:more]]
         del others[:more]
     return ordered
+
+
+def _is_first(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("long", "audited"))
 
 
 @pytest.fixture(scope="session")

@@ -179,6 +179,7 @@ def test_clients_that_are_expected_and_absent(judged: dict[str, Any], out: Path)
     assert json.loads((out / "verdict.json").read_text()) == judged
 
 
+@pytest.mark.integrations
 @pytest.mark.timeout(900)
 def test_no_journals_at_all(spark: SparkSession, tmp_path: Path) -> None:
     found = audit(spark, tmp_path, expect=Expect(("nobody",)))

@@ -65,12 +65,15 @@ def own_vhost(rabbit: RabbitNode, vhost: str) -> str:
 
 AT_FULL_SIZE = {"docs/how-to/audit.md"}
 """Two further audits, half a minute each, of the command and the call that README and an example show as well."""
+INTEGRATIONS = {"README.md"}
+"""An audit in a process of its own, for half a minute or more."""
 _SPARK = re.compile(r"reliamsg audit|reliamsg\.audit|pyspark")
 """What a block says that starts Spark."""
 
 
 def marks_of(path: Path) -> list[pytest.MarkDecorator]:
     marks = [pytest.mark.full] if name_of(path) in AT_FULL_SIZE else []
+    marks += [pytest.mark.integrations] if name_of(path) in INTEGRATIONS else []
     return [*marks, pytest.mark.spark] if _SPARK.search(code_of(path)) else marks
 
 

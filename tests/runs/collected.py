@@ -30,8 +30,8 @@ def keep(directory: Path) -> Path | None:
     for log in sorted(directory.glob("*.ndjson")):
         shutil.copy(log, kept / "logs")
     with_logs = check_directory(kept)
-    _write(kept / "report.json", check_directory(kept / "journals"))
     _write(kept / "report-with-logs.json", with_logs)
+    _write(kept / "report.json", check_directory(kept / "journals"))  # last: then all is there
     return kept
 
 

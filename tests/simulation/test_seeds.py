@@ -14,9 +14,14 @@ from reliamsg.simulation.runner import Outcome, run, run_many
 from reliamsg.simulation.scenario import draw
 
 PARTS = 6
+INTEGRATIONS = range(3, PARTS)
+"""Parts that ``make test`` has no time for."""
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(n, marks=[pytest.mark.integrations] if n in INTEGRATIONS else []) for n in range(PARTS)],
+)
 def test_no_seed_breaks_a_promise(part: int, size: Callable[[int, int], int]) -> None:
     each = size(300, 3_000) // PARTS
     failed: list[Outcome] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -57,6 +58,27 @@ _FOR_FEW = {
 }
 
 
+_CLASSES = ("functions", "org.apache.spark.sql.functions", "PythonUtils", "PythonSQLUtils")
+"""What PySpark calls by these names to make columns and lists of them."""
+
+
+class _Known:
+    """A Java class whose methods are looked up once.
+
+    PySpark asks Java for the class and for the method before each call. That is a third of all that a little audit asks
+    of Java, and most of its time is what it takes to put the plans together.
+    """
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._of, name)
+        if not name.startswith("_"):
+            setattr(self, name, found)
+        return found
+
+
 def make_session(
     master: str | None = None,
     *,
@@ -103,10 +125,18 @@ def are_few(journals: str | os.PathLike[str]) -> bool:
 
 def suited(spark: SparkSession) -> SparkSession:
     """A session of its own for one audit, in the same Spark application; at first with settings for little work."""
+    _know_classes(spark)
     own = spark.newSession()
     for name, value in (_SETTINGS | _FOR_LITTLE).items():
         own.conf.set(name, value)
     return own
+
+
+def _know_classes(spark: SparkSession) -> None:
+    java: Any = spark.sparkContext._jvm
+    for name in _CLASSES:
+        if name not in vars(java):
+            setattr(java, name, _Known(getattr(java, name)))
 
 
 def suit(own: SparkSession, spark: SparkSession, rows: int) -> None:
