@@ -11,7 +11,9 @@ from reliamsg.simulation import checking
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
+from reliamsg.store.journal import JournalRow
 from reliamsg.verify import Finding, Report
+from reliamsg.verify.renumbered import Renumbering
 
 
 def finished(seed: int, path: Path) -> World:
@@ -92,6 +94,21 @@ def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
     )
     checking.compare(world, tmp_path)
     assert [text.partition(":")[0] for text in texts(world) if "says nothing" not in text] == [kind]
+
+
+def test_what_was_removed_before_it_moved_to_another_epoch_is_said_by_its_later_name(
+    tmp_path: Path, blind: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = finished(4, tmp_path)
+    stream, message = Stream("p1", "orders"), MessageId("p1", 7, "orders", 0, 3)
+    world.oracle.violations.append(Violation("lost", "", 0.0, ("g1", message)))
+    moved = JournalRow(
+        9, "", "renumbered", 0, 0, 0, *stream, 7, 1, 1, 5, "", "", "", None, None, {"epoch": 8}
+    )
+    monkeypatch.setattr(world.producers[0], "renumbering", lambda: Renumbering([moved]))
+    blind.findings.append(Finding("removed", "", stream, "g1", epoch=8, first=3, last=3))
+    checking.compare(world, tmp_path)
+    assert not any(str(message) in violation.text for violation in world.oracle.violations)
 
 
 @pytest.mark.parametrize("kind", ["out_of_order", "not_redelivered"])

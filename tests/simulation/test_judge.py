@@ -210,13 +210,14 @@ def test_a_gap_without_an_end_names_nothing_of_later_epochs(judged: Judged) -> N
 
 def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judged) -> None:
     passages = judged.oracle.passages["g1"]
-    passages.joined(STREAM, 1, 1, 3)
-    assert passages.all_came_before(STREAM, 1, 1, 3)
-    assert not passages.is_blind(STREAM, 1, 1, 3)
-    passages.joined(STREAM, 1, 1, 2, blind=True)
-    assert passages.is_blind(STREAM, 1, 1, 2)
-    assert not passages.is_blind(STREAM, 1, 1, 3)
-    assert not judged.oracle.passages["other"].is_blind(STREAM, 1, 1, 2)
+    places = [(1, 9), (2, 2), (2, 3)]
+    numbers = [MessageId(*STREAM[:1], epoch, *STREAM[1:], seq) for epoch, seq in places]
+    passages.joined(STREAM, 2, 1, 3)
+    assert [passages.came_before(each) for each in numbers] == [False, True, True]
+    assert not any(map(passages.is_blind, numbers))
+    passages.joined(STREAM, 2, 1, 2, blind=True)
+    assert [passages.is_blind(each) for each in numbers] == [True, True, False]
+    assert not judged.oracle.passages["other"].is_blind(numbers[0])
 
 
 def test_an_inbox_that_was_replaced_may_do_again_what_it_did_since_and_nothing_else(judged: Judged) -> None:

@@ -62,10 +62,7 @@ def _was_dealt_with(world: World, finding: Finding) -> bool:
 def _joined_unheard(world: World, finding: Finding) -> bool:
     """Whether the group had heard nothing of the producer of all that a finding is about when it took it for what came
     before."""
-    passages = world.oracle.passages[finding.group]
-    return all(
-        passages.is_blind(stream_of(each), each.epoch, each.seq, each.seq) for each in _numbers(finding)
-    )
+    return all(map(world.oracle.passages[finding.group].is_blind, _numbers(finding)))
 
 
 UNKNOWN: dict[str, Callable[[World, Finding], bool]] = {
@@ -91,7 +88,10 @@ def _look_for_unsaid(world: World, findings: list[Finding]) -> None:
     for group in oracle.groups:
         known += [("duplicate_apart", group, message) for message in oracle.firsts[group].apart(sure=True)]
         known += [("not delivered", group, message) for message in oracle.not_given(group)]
+    now = {producer.name: producer.renumbering() for producer in world.producers}
     for kind, group, message in known:
-        place = stream_of(message), message.epoch
-        if not any(message.seq in said[who, *place] for who in (group, "")):
+        stream = stream_of(message)
+        # What was removed before any broker saw it is known to the judge by the name that it had first.
+        names = {message.epoch, now[message.producer].epoch(stream, message.epoch, 0)}
+        if not any(message.seq in said[who, stream, epoch] for who in (group, "") for epoch in names):
             oracle.violate("checker", f"says nothing: {kind}: {message} at {group}")

@@ -101,25 +101,21 @@ class Passages:
 
     def came_before(self, message: MessageId) -> bool:
         """Whether a message came before the group joined, as it says."""
-        return self.all_came_before(stream_of(message), message.epoch, message.seq, message.seq)
-
-    def all_came_before(self, stream: Stream, epoch: int, first: int, last: int) -> bool:
-        """Whether all of these came before the group joined, as it says."""
-        return bool(self._words_about(stream, epoch, first, last))
-
-    def is_blind(self, stream: Stream, epoch: int, first: int, last: int) -> bool:
-        """Whether the group had heard nothing of the producer of these when it took them for what came before."""
-        return True in self._words_about(stream, epoch, first, last)
-
-    def _words_about(self, stream: Stream, epoch: int, first: int, last: int) -> set[bool]:
-        """For each time that the group said of all of these that they came before: whether it was blind."""
-        return {
-            each.blind
+        return any(
+            (each.stream, each.epoch) == (stream_of(message), message.epoch)
+            and each.first <= message.seq <= (each.last or message.seq)
             for each in self._before
-            if (stream, epoch) == (each.stream, each.epoch)
-            and each.first <= first
-            and last <= (each.last or last)
-        }
+        )
+
+    def is_blind(self, message: MessageId) -> bool:
+        """Whether the group had heard nothing of the producer of a message when it took that, or what is higher, for
+        what came before."""
+        return any(
+            each.blind
+            and each.stream == stream_of(message)
+            and (message.epoch, message.seq) <= (each.epoch, each.last or message.seq)
+            for each in self._before
+        )
 
 
 def stream_of(message: MessageId) -> Stream:

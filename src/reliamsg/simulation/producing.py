@@ -174,6 +174,11 @@ class ProducerProcess(Process):
         self.world.oracle.disk_replaced(self.name, since, stored, removed)
         self.world.restored = True
 
+    def renumbering(self) -> Renumbering:
+        """What its journal says of epochs that moved."""
+        with self.drive.reading() as connection:
+            return Renumbering(read_journal(connection))
+
     def _journalled(self) -> tuple[set[MessageId], set[MessageId]]:
         """What was ever stored, and removed, as the journal has it, by all names that it had."""
         with self.drive.reading() as connection:
