@@ -1098,7 +1098,10 @@ MUTANTS = (
         "            known.announced = max(known.announced, last)\n",
         "            known.announced = max(known.announced, min(last, known.arrived))\n",
         "P5: what a producer says about the end of a stream is not believed, so a lost tail is never missed",
-        BySimulator("stalled"),
+        ByTest(
+            "core/test_status_tails.py::test_a_lost_tail_is_asked_for_and_repaired",
+            "assert group.got == all_of(teller)",
+        ),
     ),
     Mutant(
         "damaged-body-trusted",
@@ -1579,7 +1582,10 @@ MUTANTS = (
         "            full, partly = _within(full, consumed), _within(partly, consumed)\n",
         "",
         "P6: messages leave the outbox though a group has not acknowledged them",
-        BySimulator("stalled", "lost_held"),
+        ByTest(
+            "core/test_producer.py::test_where_groups_matter_only_what_they_are_done_with_may_leave",
+            "assert world.core.releasable(0, RangeSet([(2, 3)])) == ([(3, 3)], [(2, 2)])",
+        ),
     ),
     Mutant(
         "released-once-anything-is-consumed",
@@ -1609,7 +1615,10 @@ MUTANTS = (
         "            if position is not None and position <= (row.epoch, row.last):",
         "            if position is not None and position < (row.epoch, row.last):",
         "P6: a batch leaves the outbox though its last message is not acknowledged",
-        BySimulator("stalled", "lost_held"),
+        ByTest(
+            "sending/test_control.py::TestConsumed::test_batches_stay_until_all_named_groups_are_done",
+            "assert inspect_outbox(bench.path).messages == 1",
+        ),
     ),
     Mutant(
         "repair-not-sent",
@@ -1617,7 +1626,10 @@ MUTANTS = (
         "        if fresh and (told.wanted or told.missing):",
         "        if fresh and told.missing and not told.wanted:",
         "P6: what a group asks for is not sent again",
-        BySimulator("stalled"),
+        ByTest(
+            "sending/test_control.py::TestRepairs::test_what_is_wanted_goes_to_the_group_alone",
+            "assert group.repaired() == [5, 6, 7, 8]",
+        ),
     ),
     Mutant(
         "held-range-understated",
@@ -1625,7 +1637,10 @@ MUTANTS = (
         "    return min(oldest[1], last + 1) if epoch == oldest[0] else 1",
         "    return last + 1 if epoch == oldest[0] else 1",
         "P6: a producer says that it does not hold what it holds, so nobody asks for it",
-        BySimulator("stalled"),
+        ByTest(
+            "sending/test_control.py::TestStatuses::test_the_end_of_a_stream_is_told_when_it_goes_quiet",
+            "assert group.newest().chain == [ChainEpoch(outbox.epoch, outbox.incarnation, 1, 2)]",
+        ),
     ),
     Mutant(
         "asked-only-once",
