@@ -30,8 +30,9 @@ __all__ = ["Outcome", "Summary", "run", "run_many"]
 
 MEMORY = Path("/dev/shm")
 """Where files cost nothing to write."""
-GARBAGE_OBJECTS = 50_000
+GARBAGE_OBJECTS = 1_000_000
 """A world makes little garbage that refers to itself: it is looked for only when so many objects are there."""
+SILENT = logging.CRITICAL + 1
 TOGETHER = 4
 """Seeds that a process is given at a time."""
 
@@ -145,7 +146,10 @@ def quiet() -> Iterator[None]:
     garbage."""
     logger = logging.getLogger("reliamsg")
     level, thresholds = logger.level, gc.get_threshold()
-    logger.setLevel(logging.CRITICAL + 1)
+    if level == SILENT:  # already; to set it anew makes every logger forget what it is to log
+        yield
+        return
+    logger.setLevel(SILENT)
     gc.set_threshold(GARBAGE_OBJECTS, *thresholds[1:])
     try:
         yield
@@ -197,6 +201,7 @@ def run_many(
     one = partial(_timed, messages=messages, faults=chosen, journals=journals)
     with contextlib.ExitStack() as stack:
         if jobs == 1:
+            stack.enter_context(quiet())
             found: Iterator[tuple[Outcome, float]] = map(one, seeds)
         else:
             # New processes, since a fork would take over whatever threads and locks the caller has.
