@@ -185,6 +185,18 @@ def test_the_own_status_is_no_twin() -> None:
     assert not gate.hello_due(0.0)
 
 
+def test_a_timeout_of_0_lets_nothing_be_sent_below_what_a_group_has_entered() -> None:
+    gate = fence(timeout=0.0)
+    gate.connected(0.0)
+    assert gate.verdict(5.0) is Verdict.SEND
+    assert gate.heard("billing", ORDERS, (120, 5), CHAIN, 5.0, named=True) is not None
+    assert gate.hello_due(5.0)
+    assert gate.verdict(5.9) is Verdict.WAIT, "a twin has a moment to answer"
+    assert gate.verdict(6.0) is Verdict.RENUMBER
+    gate.renumbered(121, 70)
+    assert gate.verdict(6.0) is Verdict.SEND
+
+
 @pytest.mark.parametrize("twin", [(101, 1), (100, 8)])
 def test_a_higher_twin_fences(twin: tuple[int, int]) -> None:
     gate = fence()

@@ -318,16 +318,15 @@ class TestConsumed:
         engine = bench.open(GROUPS, release="consumed", retain_seconds=0.0, hello_timeout=0)
         group, outbox = bench.group("g"), engine._outbox
         bench.publish(engine, "t", b"1", b"2")
-        entered = (outbox.epoch, outbox.incarnation)
-        group.tell(state("t", (outbox.epoch, 4), entered))  # more than there is
-        group.tell(state("t", (outbox.epoch + 1, 1), entered))
-        group.tell(
-            state("t", (outbox.epoch, 3), (outbox.epoch, outbox.incarnation ^ 1))
-        )  # of another history
-        group.tell(state("made up", (outbox.epoch, 3), entered))
+        epoch = outbox.epoch
+        entered = (epoch, outbox.incarnation)
+        group.tell(state("t", (epoch, 4), entered))  # more than there is
+        group.tell(state("t", (epoch + 1, 1), entered))
+        group.tell(state("t", (epoch, 3), (epoch, outbox.incarnation ^ 1)))  # of another history
+        group.tell(state("made up", (epoch, 3), entered))
         bench.run(10.0)
         assert inspect_outbox(bench.path).messages == 2
-        assert engine.status().groups[0].position == (outbox.epoch, 1)
+        assert engine.status().groups[0].position == (epoch, 1)
 
     def test_waiting_needs_the_mode_and_a_group(self, bench: Bench) -> None:
         engine = bench.open(release="consumed", hello_timeout=0)

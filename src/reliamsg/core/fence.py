@@ -22,9 +22,9 @@ another incarnation of this epoch      as a higher epoch: the groups will not ta
 =====================================  ====================================================================
 
 The same goes for what is heard after the gate has opened: it closes again until it is decided. The timeout starts when
-the first site was connected. A group that is named later is not waited for, but counts from then on. Without named
-groups, or with a timeout of 0, the gate is always open, and histories that clash are only reported. Not thread-safe;
-times are monotonic seconds.
+the first site was connected; for what is to be decided then it is a second at least. A group that is named later is not
+waited for, but counts from then on. Without named groups the gate is always open, and histories that clash are only
+reported; with a timeout of 0 it is open until a group is ahead. Not thread-safe; times are monotonic seconds.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ __all__ = ["Conflict", "Fence", "Verdict"]
 
 HELLO_EVERY_S = 0.25
 """While the gate is closed, the hello is repeated so often: it may have been lost."""
+DECIDES_S = 1.0
+"""Once a group is ahead, a twin has so much time to answer, though groups are not waited for that long."""
 ROOM = 2**31
 """Above an epoch that a group tells there must be so much room for ours, which are random steps apart."""
 MAX_CONFLICTS = 100
@@ -100,6 +102,7 @@ class Fence:
         self.fenced_by: tuple[int, int] | None = None
         """Epoch and incarnation of the twin that fenced this producer."""
         self._timeout = timeout
+        self._decides = max(timeout, DECIDES_S)
         self._unanswered = set(groups) if timeout > 0 else set()
         self._until: float | None = None
         """When the waiting ends; None while no site was connected, or where nothing is waited for."""
@@ -159,7 +162,7 @@ class Fence:
             reason = self._clash(epoch, incarnation, dict(chain))
         if not reason:
             return None
-        if epoch >= self.epoch and named and self._timeout > 0:
+        if epoch >= self.epoch and named:
             if far:
                 self._doubt(group, stream, epoch, incarnation, now)
             else:
@@ -179,7 +182,7 @@ class Fence:
         """One made-up state would send this producer far ahead: the group is to say it again."""
         claim = self._claims.get((group, stream))
         if claim is None:
-            self._claims[group, stream] = _Claim(epoch, incarnation, now + self._timeout)
+            self._claims[group, stream] = _Claim(epoch, incarnation, now + self._decides)
             self._hello_at = now
         elif (claim.epoch, claim.incarnation) == (epoch, incarnation):
             claim.repeated = True
@@ -270,7 +273,7 @@ class Fence:
     def _find_above(self, epoch: int, now: float) -> None:
         """A named group is ahead. Whoever owns that epoch gets as long to answer, counted from now."""
         if self.above == 0:
-            self._until = now + self._timeout
+            self._until = now + self._decides
             self._hello_at = now
         self.above = max(self.above, epoch)
 

@@ -83,8 +83,9 @@ class Producer:
     cut batches; a larger message goes alone.
 
     `hello_timeout`: what is published after opening is durable at once, and first sent when the named groups have
-    said which epoch they know, or after so many seconds from the first connection; 0 turns that off. It keeps an
-    outbox that was restored from a backup from publishing what groups take for old. `status_interval`: groups that
+    said which epoch they know, or after so many seconds from the first connection; 0: at once. It keeps an
+    outbox that was restored from a backup from publishing what groups take for old: whenever a named group turns out to
+    be in a later epoch, sending waits for as long, a second at least. `status_interval`: groups that
     have not acknowledged everything are told what there is, so many seconds after a stream has gone quiet, and
     then at intervals that double up to a minute. `keys`: everything is signed with them, and what groups say is
     believed only if it is.
