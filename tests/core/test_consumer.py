@@ -298,6 +298,33 @@ def test_old_data_of_an_epoch_that_was_never_entered_is_superseded() -> None:
     assert run.released == set(range(1, run.tokens + 1))
 
 
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_older_epochs_than_a_producers_first_are_superseded(begin: str, leaves: bool) -> None:
+    """Its outbox was lost while its clock was ahead: nothing is before the message that the group joined with."""
+    run = Run(core(begin=begin))
+    run.receive("dc1", 5, None, 1, 10)
+    run.drain()
+    if leaves:
+        run.receive("dc1", 6, Prev(5, 35, 10), 1, 1)
+        run.drain()
+    run.receive("dc1", 3, None, 1, 4)
+    run.drain()
+    notes = [(n.kind, n.epoch, n.first, n.last, n.reason) for n in run.core.notes]
+    assert ("declared", 3, 1, 4, "superseded") in notes
+    assert "before_join" not in [kind for kind, *_ in notes]
+
+
+def test_what_comes_before_a_group_joined_in_the_middle_is_no_loss() -> None:
+    run = Run(core(begin="latest"))
+    run.receive("dc1", 5, Prev(4, 28, 3), 1, 10)
+    run.drain()
+    run.receive("dc1", 3, None, 1, 4)
+    run.drain()
+    assert ("before_join", 3) in [(n.kind, n.epoch) for n in run.core.notes]
+    assert not [n for n in run.core.notes if n.kind == "declared"]
+
+
 def test_what_lies_between_superseded_numbers_is_declared_with_them() -> None:
     run = Run(core())
     run.receive("dc1", 5, None, 1, 10)
