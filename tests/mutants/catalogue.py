@@ -1775,7 +1775,10 @@ MUTANTS = (
         "        self.max_bytes = max_bytes\n",
         "        self.max_bytes = QUEUE_BYTES\n",
         "P7: an outbox takes more than max_bytes",
-        BySimulator("unbounded"),
+        ByTest(
+            "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
+            'assert not admission.reserve("b", 401)',
+        ),
     ),
     Mutant(
         "outbox-without-a-limit",
