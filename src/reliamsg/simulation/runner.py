@@ -30,7 +30,7 @@ __all__ = ["Outcome", "Summary", "run", "run_many"]
 
 MEMORY = Path("/dev/shm")
 """Where files cost nothing to write."""
-GARBAGE_OBJECTS = 1_000_000
+GARBAGE_OBJECTS = 50_000
 """A world makes little garbage that refers to itself: it is looked for only when so many objects are there."""
 SILENT = logging.CRITICAL + 1
 TOGETHER = 4
