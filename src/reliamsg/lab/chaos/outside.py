@@ -305,8 +305,12 @@ def stop_later(stop: threading.Event, consumer: Consumer, log: Log, patience: fl
     """End the consumer's loops when `stop` is set, and log its dead letters, and what is held, until then."""
     known, held = 0, list[dict[str, Any]]()
     while not stop.wait(1.0):
+        try:
+            letters = consumer.dead_letters()
+        except InboxWriteError:
+            continue  # those that are not durable yet are when the disk has room again
         # At most 1,000 are listed, oldest first: more than any run makes.
-        new = [letter for letter in consumer.dead_letters() if letter.id > known]
+        new = [letter for letter in letters if letter.id > known]
         log.write(*map(dead_entry, new))
         known = max((letter.id for letter in new), default=known)
         if (now := held_gaps(consumer, patience)) != held:
