@@ -267,6 +267,18 @@ def test_waiting_is_in_vain_only_for_what_a_disk_took_with_it(
     assert judged.oracle.is_gone(gap) is gone
 
 
+def test_what_has_arrived_is_not_missing_in_a_gap_of_unknown_extent(judged: Judged) -> None:
+    judged.publish(1)
+    open_gap = Gap(STREAM, 1, 2, None, "extent unknown")
+    assert not judged.oracle.is_owed("g1", open_gap)
+    body = b"later"
+    judged.oracle.invoked(STREAM, body)
+    judged.oracle.seen(MessageId("p1", 5, "orders", 0, 1), body)
+    assert judged.oracle.is_owed("g1", open_gap), "it may reach up to there"
+    assert judged.oracle.is_owed("g1", open_gap, until=6)
+    assert not judged.oracle.is_owed("g1", open_gap, until=5)
+
+
 def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_with_the_disk(
     judged: Judged,
 ) -> None:

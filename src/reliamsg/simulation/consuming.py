@@ -448,7 +448,11 @@ class ConsumerProcess(Process):
         is missing with it, or nobody listens to this inbox."""
         if gap.reason == "removed" or self.group in self.world.unheard:
             return True
-        return self.world.oracle.is_gone(gap) or not self.world.oracle.is_owed(self.group, gap)
+        state = None if self.engine is None else self.engine.shared.core.streams.get(gap.stream)
+        later = None if state is None or gap.last is not None else state.next_epoch()
+        until = None if later is None else later.epoch  # what has arrived is not missing
+        oracle = self.world.oracle
+        return oracle.is_gone(gap, until) or not oracle.is_owed(self.group, gap, until)
 
     def status(self) -> ConsumerStatus | None:
         """What the client says of itself; None where there is none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Literal
@@ -215,12 +215,11 @@ class Oracle:
             if operation.stream.producer == producer and operation.outcome == "invoked":
                 operation.outcome = "indeterminate"
 
-    def is_gone(self, gap: Gap) -> bool:
-        """Whether a disk took all that is known of a gap with it, so that waiting for it would be in vain."""
+    def is_gone(self, gap: Gap, until: int | None = None) -> bool:
+        """Whether a disk took all that is known of a gap with it, so that waiting for it would be in vain. `until`: the
+        epoch before which a gap of unknown extent ends."""
         return gap.stream.producer in self._replaced and all(
-            operation.gone
-            for operation in self._streams.get(gap.stream, ())
-            if operation.message is not None and covers(gap, operation.message)
+            operation.gone for operation in self._within(gap, until)
         )
 
     def went(self, message: MessageId) -> bool:
@@ -231,13 +230,20 @@ class Oracle:
         """Whether some group was given what went with an outbox's disk."""
         return any(not self._went.isdisjoint(handed) for handed in self.handed.values())
 
-    def is_owed(self, group: str, gap: Gap) -> bool:
-        """Whether anything in a gap is still to be given to a group, as far as is known."""
+    def is_owed(self, group: str, gap: Gap, until: int | None = None) -> bool:
+        """Whether anything in a gap is still to be given to a group, as far as is known. `until`: see
+        :meth:`is_gone`."""
         return any(
             operation.groups is None or group in operation.groups
-            for operation in self._streams.get(gap.stream, ())
-            if not operation.removed and operation.message is not None and covers(gap, operation.message)
+            for operation in self._within(gap, until)
+            if not operation.removed
         )
+
+    def _within(self, gap: Gap, until: int | None) -> Iterator[Operation]:
+        for operation in self._streams.get(gap.stream, ()):
+            message = operation.message
+            if message is not None and covers(gap, message) and (until is None or message.epoch < until):
+                yield operation
 
     # -- at brokers -----------------------------------------------------------------------------------------
 
