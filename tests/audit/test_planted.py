@@ -47,12 +47,14 @@ def test_without_the_plant_all_is_well(kind: str) -> None:
     assert report.messages.delivered == {f"g-{kind}": 50}
 
 
+@pytest.mark.integrations
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", PLANTS)
 def test_spark_finds_what_was_planted(kind: str, judged: Outcome) -> None:
     assert _of(judged, kind) == {found for found in PLANTS[kind].found if found[0] not in EVIDENCE}
 
 
+@pytest.mark.integrations
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", SOUND)
 def test_without_plants_spark_finds_nothing(kind: str, judged: Outcome) -> None:
