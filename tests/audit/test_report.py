@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from reliamsg.audit.kinds import KINDS
+from reliamsg.audit.kinds import KINDS, LOSSES
 from reliamsg.audit.ranges import LAST
 from reliamsg.audit.report import data, render, write
 from reliamsg.audit.schema import FINDINGS, ROWS
@@ -129,6 +129,14 @@ class TestData:
             ("lost", "g"): 20, ("undelivered", "g"): 0, ("lost", None): 10, ("duplicate", "g"): 5,
             ("unclosed", None): 0,
         }  # fmt: skip
+
+    def test_whatever_never_reaches_a_group_is_a_loss(self, sums: Callable[..., dict[str, Any]]) -> None:
+        found = sums(
+            [journal_row("enqueued", 1, 100 * len(LOSSES))],
+            [finding(kind, 100 * i + 1, 100 * i + 100, grp="g") for i, kind in enumerate(LOSSES)],
+        )
+        assert sum(found["lost"]) == pytest.approx(100 * len(LOSSES), abs=1)
+        assert found["streams"][0]["missing_total"] == pytest.approx(100 * len(LOSSES), abs=1)
 
     def test_histograms_add_up(self, sums: Callable[..., dict[str, Any]]) -> None:
         found = sums(
@@ -350,6 +358,15 @@ def test_every_kind_has_its_place() -> None:
     for kind, (severity, meaning) in KINDS.items():
         assert f'<tr class="{severity}"><th scope="row">{kind.replace("_", " ")}</th>' in html
         assert meaning.replace("'", "&#39;") in html
+
+
+def test_whatever_never_reaches_a_group_is_counted_in_its_line() -> None:
+    kinds = [{"kind": kind, "grp": "archive", "findings": 1, "messages": 100} for kind in LOSSES]
+    html = render(verdict_of("lost"), {"kinds": kinds})
+    line = re.search(r"<bdi>archive</bdi></th>(.*?)</tr>", html)
+    assert line is not None
+    cells = re.findall(r">([\d,]+)</td>", line[1])
+    assert cells[:2] == ["1,000", str(100 * len(LOSSES))]
 
 
 def test_every_kind_is_documented() -> None:

@@ -7,13 +7,13 @@ from pyspark.sql import functions as F
 
 from reliamsg.audit import membership, producers, restores
 from reliamsg.audit.accounts_pieces import DECLINED, KEY, PRODUCER, known
+from reliamsg.audit.kinds import LOSSES
 from reliamsg.audit.ranges import EPOCH, LAST, coverage, merged, size, tagged
 from reliamsg.audit.schema import findings as as_findings
 
 __all__ = ["PRODUCER", "counts", "findings", "losses", "ranges", "unverified"]
 
-_LOSSES = ("lost", "joined_unheard", "declared_gap", "removed", "discarded")
-_FATES = (*_LOSSES, "never_joined", "undelivered", "settled_unseen", "phantom", "unproven")
+_FATES = (*LOSSES, "never_joined", "undelivered", "settled_unseen", "phantom", "unproven")
 """What is a finding by itself, at a group."""
 
 
@@ -144,7 +144,7 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
     fates = (
         begins.withColumn("stray_gap", F.coalesce(stray_gap, F.lit(False)))
         .withColumn("fate", F.when(own, _fate_of_producer()).otherwise(_fate_of_group(certain, tail)))
-        .withColumn("hop", F.when(~own & F.col("fate").isin(*_LOSSES), _hop()))
+        .withColumn("hop", F.when(~own & F.col("fate").isin(*LOSSES), _hop()))
     )
     return fates.select(
         *KEY,
@@ -290,10 +290,9 @@ def _sites() -> Column:
 def losses(pieces: DataFrame) -> DataFrame:
     """What is lost, of the pieces that :func:`ranges` gives, as few ranges as can be.
 
-    Columns: `kind` (``lost``, ``joined_unheard``, ``declared_gap``, ``removed``, ``discarded``), `grp`, EPOCH, `first`,
-    `last`, `place`, `hop`, `sites`.
+    Columns: `kind` (one of LOSSES), `grp`, EPOCH, `first`, `last`, `place`, `hop`, `sites`.
     """
-    lost = pieces.where((F.col("grp") != PRODUCER) & F.col("fate").isin(*_LOSSES))
+    lost = pieces.where((F.col("grp") != PRODUCER) & F.col("fate").isin(*LOSSES))
     return merged(lost.withColumnRenamed("fate", "kind"), ["kind", *KEY, "place", "hop", "sites"])
 
 
@@ -313,7 +312,7 @@ def findings(pieces: DataFrame) -> DataFrame:
         *KEY, "first", "last", "place", "hop", "sites", "why",
         F.explode(F.filter(kinds, lambda kind: kind.isNotNull())).alias("kind"),
     )  # fmt: skip
-    is_loss = F.col("kind").isin(*_LOSSES)
+    is_loss = F.col("kind").isin(*LOSSES)
     keys = ["kind", *KEY, "place", "hop", "sites", "why"]
     plain = found.select(
         "kind",

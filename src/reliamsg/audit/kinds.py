@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-__all__ = ["KINDS", "PRECEDENCE", "Severity"]
+__all__ = ["KINDS", "LOSSES", "PRECEDENCE", "Severity"]
 
 Severity = Literal["violated", "lost", "unknown", "remark"]
 PRECEDENCE: tuple[Severity, ...] = ("violated", "lost", "unknown", "remark")
@@ -73,3 +73,6 @@ KINDS: dict[str, tuple[Severity, str]] = {
     # What people want to know, and no verdict rests on
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }
+
+LOSSES = tuple(kind for kind, (severity, _) in KINDS.items() if severity == "lost")
+"""Whatever did not reach a group, and never will."""

@@ -20,7 +20,7 @@ import jinja2
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-from reliamsg.audit.kinds import KINDS
+from reliamsg.audit.kinds import KINDS, LOSSES
 from reliamsg.audit.report_data import data
 from reliamsg.audit.report_plots import plots
 from reliamsg.audit.report_words import counts, duration, meaning, moment, times
@@ -95,10 +95,7 @@ def _groups(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[st
         {
             "name": name,
             "delivered": delivered.get(name, 0),
-            "lost": sum(
-                found.get(name, {}).get(kind, 0)
-                for kind in ("lost", "joined_unheard", "declared_gap", "removed")
-            ),
+            "lost": sum(found.get(name, {}).get(kind, 0) for kind in LOSSES),
             "open": sum(found.get(name, {}).get(kind, 0) for kind in ("undelivered", "never_joined")),
             "duplicates": found.get(name, {}).get("duplicate", 0),
             "out_of_order": found.get(name, {}).get("out_of_order", 0),

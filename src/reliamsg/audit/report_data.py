@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
+from reliamsg.audit.kinds import LOSSES
 from reliamsg.audit.ranges import EPOCH, LAST, STREAM, size
 from reliamsg.audit.schema import union
 
@@ -21,7 +22,7 @@ HOPS = {
 """Rows that carry latencies, and the hop that these are of."""
 
 TIMES = {
-    "lost": ("lost", "joined_unheard", "declared_gap", "removed"),
+    "lost": LOSSES,
     "open": ("undelivered", "pending", "never_joined"),
     "duplicate": ("duplicate", "redelivered_after_ack"),
     "out_of_order": ("out_of_order",),
