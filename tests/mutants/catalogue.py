@@ -183,7 +183,7 @@ MUTANTS = (
     Mutant(
         "removed-rows-waited-for-after-restart",
         "sending/engine.py",
-        "        self.core.opened(top, outbox.held())\n",
+        "        self.core.opened(top, held)\n",
         "        self.core.opened(top, [(1, top)] if top else [])\n",
         "P7: flush() waits for good for a row that was removed before a restart",
         ByTest(

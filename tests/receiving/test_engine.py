@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.message import Prev
+from reliamsg.message import Message, Prev
 from reliamsg.receiving import commits
 from reliamsg.receiving.aside import LateItem
 from reliamsg.receiving.engine import GapItem
@@ -28,6 +28,17 @@ def journal(bench: Bench, *kinds: str) -> list[tuple[str, int, int, int]]:
         return [(r.kind, r.epoch, r.first, r.last) for r in read_journal(connection) if r.kind in kinds]
     finally:
         connection.close()
+
+
+def first_of_chunk(bench: Bench) -> tuple[Chunk, Message]:
+    """Ten messages in hand, and the first of them given out."""
+    send(bench.network["dc1"], 1, 10)
+    bench.settle()
+    chunk = bench.engine.take(1, 10)
+    assert isinstance(chunk, Chunk)
+    message = chunk.next()
+    assert message is not None
+    return chunk, message
 
 
 def test_two_sites_deliver_once_in_order(bench: Bench) -> None:
@@ -189,12 +200,7 @@ def test_no_gap_expires_while_it_is_not_known_whether_another_inbox_reads(
 
 
 def test_what_another_inbox_settled_is_not_given_out_of_a_chunk_in_hand(bench: Bench) -> None:
-    send(bench.network["dc1"], 1, 10)
-    bench.settle()
-    chunk = bench.engine.take(1, 10)
-    assert isinstance(chunk, Chunk)
-    message = chunk.next()
-    assert message is not None
+    chunk, message = first_of_chunk(bench)
     shared = bench.engine.shared
     with shared.lock:
         assert shared.core.adopt(message.stream, (10, 77), (10, 8), 0, bench.now)
@@ -209,12 +215,7 @@ def test_what_another_inbox_settled_is_not_given_out_of_a_chunk_in_hand(bench: B
 
 
 def test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand(bench: Bench) -> None:
-    send(bench.network["dc1"], 1, 10)
-    bench.settle()
-    chunk = bench.engine.take(1, 10)
-    assert isinstance(chunk, Chunk)
-    message = chunk.next()
-    assert message is not None
+    chunk, message = first_of_chunk(bench)
     with pytest.raises(RuntimeError), message.process():
         raise RuntimeError("as planned")
     assert chunk.next() is None

@@ -145,6 +145,13 @@ class Group:
             for link in site.links.all:
                 self.network._transports.append(link)  # type: ignore[arg-type]
 
+    def leave(self, bench: Bench) -> None:
+        """Close one as consumers are closed: it says goodbye."""
+        self.members.remove(bench)
+        bench.engine.flush(bench.now)
+        bench.engine.say_goodbye(bench.now)
+        bench.close()
+
     def kill(self, bench: Bench) -> None:
         self.members.remove(bench)
         for site in bench.engine.sites.values():
@@ -218,10 +225,7 @@ def test_a_standby_takes_over_at_once_from_one_that_is_closed(group: Group) -> N
     send(group.network["dc1"], 1, 100)
     group.settle(0.2)
     assert len(first.take()) == 100
-    first.engine.flush(first.now)
-    first.engine.say_goodbye(first.now)
-    first.close()
-    group.members.remove(first)
+    group.leave(first)
     group.settle(3.0)
     assert group.readers() == [second]
     send(group.network["dc2"], 91, 110)
@@ -247,10 +251,7 @@ def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Grou
         group.kill(first)
         group.settle(45.0, step=0.25)
     else:
-        first.engine.flush(first.now)
-        first.engine.say_goodbye(first.now)
-        first.close()
-        group.members.remove(first)
+        group.leave(first)
         for site in second.engine.sites.values():
             vars(site).pop("tell", None)
         group.settle(8.0)
@@ -278,9 +279,7 @@ def test_a_mark_from_when_a_stream_left_memory_tells_nothing_without_a_goodbye(
         group.kill(first)
         group.settle(9.0)
     else:
-        first.engine.say_goodbye(first.now)
-        first.close()
-        group.members.remove(first)
+        group.leave(first)
         group.settle(3.0)
     assert group.readers() == [second]
     send(group.network["dc2"], 11, 20)

@@ -266,12 +266,16 @@ class Control:
     ) -> None:
         """A group tells which epoch it has entered: that may be of another history."""
         wall_ms = self._engine.wall_us() // 1000
-        with self._engine.lock:
-            named = self._engine.membership.table.is_named(group)
+        named = self._is_named(group)
         conflict = self.fence.heard(group, stream, told.entered, chain, now, wall_ms, named=named)
         self._report(conflict)
         if conflict is not None and not conflict.doubted:
             self._note_surpassed(stream, group, told)
+
+    def _is_named(self, group: str) -> bool:
+        """Whether the group is named by now, for whatever topic."""
+        with self._engine.lock:
+            return self._engine.membership.table.is_named(group)
 
     def _stream_state(
         self, state: State, stream: Stream, page: Page, told: StreamState, now: float, fresh: bool
@@ -349,9 +353,7 @@ class Control:
     def _drop_unnamed(self) -> None:
         """Groups that are not named any more are not waited for."""
         for group in self.fence.awaited:
-            with self._engine.lock:
-                named = self._engine.membership.table.is_named(group)
-            if not named:
+            if not self._is_named(group):
                 self._unanswered.pop(group, None)
                 self.fence.dropped(group)
 

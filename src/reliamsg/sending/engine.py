@@ -13,11 +13,12 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from reliamsg import forks
 from reliamsg.config import JournalExport, Site
 from reliamsg.core.producer import ProducerCore
+from reliamsg.core.ranges import Span
 from reliamsg.core.window import Lane, SiteLimits
 from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
 from reliamsg.export.exporter import Exporter
@@ -133,9 +134,10 @@ class Engine:
         limits = {s.name: SiteLimits(s.window_batches, s.window_bytes, s.confirm_timeout) for s in sites}
         cursors = {s.name: stored[s.name].cursor if s.name in stored else oldest for s in sites}
         self.core = ProducerCore(limits, cursors, self.settings.confirm, outbox.published())
-        self.core.opened(top, outbox.held())
+        held = outbox.held()
+        self.core.opened(top, held)
         self._forget_sites({name: c.cursor for name, c in stored.items() if name not in limits}, top)
-        self._name_groups(sites, groups)
+        self._name_groups(sites, groups, held)
         self.control = Control(
             self, outbox, self.settings.keys, self.settings.hello_timeout, self.settings.status_interval,
             self.settings.repair_bytes_per_second,
@@ -177,10 +179,12 @@ class Engine:
         proven = {key: marked for key, marked in stored.items() if key[1] in named}
         return Proving(sites, proven, self.settings.keys)
 
-    def _name_groups(self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]]) -> None:
+    def _name_groups(
+        self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], held: Iterable[Span]
+    ) -> None:
         opened = Entry("opened", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation)
         entries = [*self.notes.take(), opened]
-        named, members = self.membership.open(groups, entries)
+        named, members = self.membership.open(groups, held, entries)
         opened.detail = {
             "groups": named,
             "sites": [site.name for site in sites],

@@ -61,9 +61,10 @@ class Membership:
     # -- opening ----------------------------------------------------------------------------------------------
 
     def open(
-        self, groups: Mapping[str, Sequence[str]], entries: list[Entry]
+        self, groups: Mapping[str, Sequence[str]], held: Iterable[Span], entries: list[Entry]
     ) -> tuple[dict[str, list[str]], dict[tuple[int, str], Member | None]]:
-        """Name `groups`, by topic. Returns all that are named now, and what has to be stored, with `entries`.
+        """Name `groups`, by topic. Returns all that are named now, and what has to be stored, with `entries`. `held`:
+        the rows that the outbox holds.
 
         What the outbox names and `groups` does not is named no longer, except with ``release="consumed"``, where that
         has to be said (:meth:`remove_group`), since messages are kept for it.
@@ -81,7 +82,7 @@ class Membership:
         for stream in self.book.pages:
             if found := self.table.named(stream):
                 named[stream.topic] = sorted(found)
-        self._find_unconsumed()
+        self._find_unconsumed(held)
         return named, changes
 
     def _changes(
@@ -105,11 +106,11 @@ class Membership:
                     )  # fmt: skip
         return changes
 
-    def _find_unconsumed(self) -> None:
+    def _find_unconsumed(self, held: Iterable[Span]) -> None:
         consumed = self.consumed
         if consumed is None:
             return
-        for first, last in self._outbox.held():
+        for first, last in held:
             consumed.add(first, last)
         for stream, page in self.book.pages.items():
             slowest = self.table.slowest(stream)
