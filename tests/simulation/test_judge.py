@@ -37,9 +37,9 @@ def message(seq: int, redelivered: bool = False, epoch: int = 1) -> Message:
 class Judged:
     """A group with one consumer, and a producer whose messages one site has confirmed."""
 
-    def __init__(self, latest: bool = False) -> None:
+    def __init__(self, latest: bool = False, consumers: int = 2) -> None:
         self.scheduler = Scheduler(1_000.0)
-        timeouts = {f"g1-{n}": GAP_TIMEOUT for n in (1, 2)}
+        timeouts = {f"g1-{n + 1}": GAP_TIMEOUT for n in range(consumers)}
         self.oracle = Oracle(self.scheduler, ["g1"], timeouts, {"p1": 1}, ["g1"] if latest else [])
         self.watch = self.oracle.watches["g1-1"] = Stopwatch(self.scheduler.now)
         self.watch.look(self.scheduler.now, True)
@@ -556,6 +556,29 @@ def test_what_a_group_took_in_first_is_where_it_begins() -> None:
     judged.deliver(2)
     judged.oracle.judge()
     assert judged.kinds == ["skipped", "lost"]
+
+
+@pytest.mark.parametrize(
+    ("since", "consumers", "owed"), [(1_000.0, 1, []), (1_000.0, 2, [1, 2]), (1_002.0, 1, [1, 2])]
+)
+def test_a_group_that_begins_with_the_latest_begins_anew_where_its_only_inbox_is_gone(
+    since: float, consumers: int, owed: list[int]
+) -> None:
+    judged = Judged(latest=True, consumers=consumers)
+    for seq in range(1, 3):
+        judged.publish(seq)
+    judged.later(1.0)
+    judged.deliver(1)
+    judged.later(2.0)
+    judged.oracle.consumer_ended("g1", "g1-1")
+    judged.oracle.inbox_replaced("g1", "g1-1", since)
+    found = [operation.message for operation in judged.oracle.open_for("g1")]
+    assert [message.seq for message in found if message is not None] == owed
+    judged.publish(3)
+    judged.publish(4)
+    judged.deliver(3)
+    found = [operation.message for operation in judged.oracle.open_for("g1")]
+    assert [message.seq for message in found if message is not None] == [*owed, 3, 4]
 
 
 @pytest.mark.parametrize(("inboxes", "kinds"), [(1, ["skipped"]), (2, [])])

@@ -75,6 +75,35 @@ def test_a_full_quarantine_is_excused_by_what_somebody_did_to_the_stream_that_it
     assert len(excused_streams(world)) == 2 * len(world.scenario.groups)
 
 
+@pytest.mark.parametrize("gone", ["restored", "wal_lost"])
+@pytest.mark.parametrize("clock", ["g", "p1", ""])
+def test_a_full_quarantine_is_excused_by_a_wrong_clock_and_a_disk_that_is_gone(
+    tmp_path: Path, gone: str, clock: str
+) -> None:
+    world = world_of(tmp_path)
+    publish(world, "p1", 1)
+    for consumer in world.consumers:
+        consumer.ended_by = full("far-epoch")
+    world.faults.strikes(gone, "p1")
+    assert excused_streams(world) == set(), "no clock was wrong"
+    if clock == "g":
+        for consumer in world.consumers:
+            world.faults.strikes("clock_off", consumer.name)
+    else:
+        world.faults.strikes("clock_off" if clock else "clock_jump", clock)
+    assert excused_streams(world) == {(group, Stream("p1", "orders")) for group in world.scenario.groups}
+
+
+def test_a_full_quarantine_is_not_excused_where_a_producer_can_vouch(tmp_path: Path) -> None:
+    world = world_of(tmp_path)
+    publish(world, "p1", 1)
+    for consumer in world.consumers:
+        consumer.ended_by = full("far-epoch")
+        world.faults.strikes("clock_off", consumer.name)
+    world.faults.strikes("restored", "p2")
+    assert excused_streams(world) == set()
+
+
 @pytest.mark.parametrize("error", [None, QuarantineFull("full, and no word of what"), ReliamsgError("tired")])
 def test_an_end_without_a_cause_excuses_nothing(tmp_path: Path, error: ReliamsgError | None) -> None:
     world = world_of(tmp_path)

@@ -93,8 +93,8 @@ class Oracle:
         missing of these must be where it can still be sent, or given, from."""
         self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
         self.leaving = Leaving(self.groups, keepers)
-        self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], int]()
-        """Where these groups met streams: the number of the operation that came first."""
+        self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], tuple[int, float]]()
+        """Where these groups met streams: the number of the operation that came first, and when."""
         self._streams, self._bodies = dict[Stream, list[Operation]](), dict[MessageId, bytes]()
         # Producers whose outbox was replaced by an older copy of itself, what was stored in no copy, and what had been
         # removed, and was in one.
@@ -169,12 +169,12 @@ class Oracle:
         if group not in self._latest:
             return True
         met = self._met.get((group, operation.stream))
-        return met is not None and operation.number >= met
+        return met is not None and operation.number >= met[0]
 
     def _meets(self, group: str, operation: Operation) -> None:
         """A group was given something, or took it in."""
         if group in self._latest:
-            self._met.setdefault((group, operation.stream), operation.number)
+            self._met.setdefault((group, operation.stream), (operation.number, self._scheduler.now))
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -599,6 +599,9 @@ class Oracle:
         inbox of its group that never heard of it."""
         gone = f"{consumer} before its inbox was replaced"
         self.inboxes[group].add(gone)
+        if not any(name.startswith(f"{group}-") for name in self._gap_timeouts if name != consumer):
+            # Nobody else knows where the group met a stream: it begins anew with what comes next.
+            self._met = {key: met for key, met in self._met.items() if key[0] != group or met[1] <= since}
         for message, at in self._given_at[group].items():
             if at > since and self.handed[group][message] == consumer:
                 self.handed[group][message] = gone

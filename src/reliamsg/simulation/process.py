@@ -91,7 +91,7 @@ class Process:
         """It is opened: its clock may be wrong. `may_forget`: it may have no battery."""
         self._clock_off_us, self._clock_stands = 0, False
         if self.faults.bites("clock_off"):
-            self.faults.strikes("clock_off")
+            self.faults.strikes("clock_off", self.name)
             chance = self.faults.random("clock_off")
             self._clock_off_us = chance.randint(-DAY_US, DAY_US)
             self._clock_stands = may_forget and chance.random() < 0.4

@@ -46,6 +46,8 @@ FILLS: dict[str, tuple[str, ...]] = {
     "too-many-streams": ("flood", "forged"),
 }
 """By what a consumer says that its quarantine is full of: the faults that put such a thing there."""
+GONE = ("restored", "wal_lost")
+"""Faults after which no producer vouches any more for what an outbox had sent."""
 
 
 class Liveness:
@@ -181,14 +183,22 @@ def _ended_for_a_reason(world: World, process: Process) -> bool:
     error = process.ended_by
     if isinstance(error, ProducerFenced):
         # Its name belongs to a later epoch, of a life that its disk does not remember.
-        return any(world.faults.struck_at(name, process.name) for name in ("restored", "wal_lost"))
+        return any(world.faults.struck_at(name, process.name) for name in GONE)
     if isinstance(error, QuarantineFull):
         # Nothing that can't be told from a message in need of a look may be thrown away.
         found = _WHY_FULL.search(str(error))
-        return found is not None and any(
-            world.faults.struck_at(name, found["producer"]) for name in FILLS.get(found["why"], ())
+        return found is not None and (
+            any(world.faults.struck_at(name, found["producer"]) for name in FILLS.get(found["why"], ()))
+            or (found["why"] == "far-epoch" and _is_far_and_gone(world, process.name, found["producer"]))
         )
     return False
+
+
+def _is_far_and_gone(world: World, consumer: str, producer: str) -> bool:
+    """Whether genuine epochs may be far ahead of a consumer's clock, and nobody is left who would vouch for them."""
+    faults = world.faults
+    wrong = any(faults.struck_at("clock_off", name) for name in (consumer, producer))
+    return (wrong or "clock_jump" in faults.struck) and any(faults.struck_at(name, producer) for name in GONE)
 
 
 def _producer_says(producer: ProducerProcess) -> str:
