@@ -177,9 +177,9 @@ def _past(
         kind, reason = ("duplicate", reason) if state.history.has_before(epoch) else ("before_join", "begin")
         core.note(Note(kind, state.stream, epoch, incarnation, first, last, site, reason))
     else:
-        supersede(core, state, epoch, incarnation, first, last, site)
-        if first > 1:  # all that comes before it exists as well
+        if first > 1:  # all that comes before it exists as well, and is told in order
             supersede(core, state, epoch, incarnation, 1, first - 1)
+        supersede(core, state, epoch, incarnation, first, last, site)
     state.history_changed = True
     core.mark(state, urgent=True)
     return Arrival(late=late)
