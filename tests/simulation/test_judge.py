@@ -81,7 +81,21 @@ def test_a_message_that_failed_is_not_overtaken(judged: Judged) -> None:
     judged.deliver(1)
     judged.oracle.failed("g1", "g1-1", first)
     judged.deliver(2)
+    judged.deliver(1, redelivered=True)
     assert judged.kinds == ["out_of_order"]
+
+
+def test_a_message_that_failed_for_the_last_time_is_followed_by_others(judged: Judged) -> None:
+    first, second = judged.publish(1), judged.publish(2)
+    judged.oracle.consumer_ended("g1", "g1-1", True)  # an attempt was counted, and not made
+    judged.deliver(1)
+    judged.oracle.failed("g1", "g1-1", first, tries=2)
+    judged.deliver(2)
+    judged.oracle.spent("g1", STREAM, 1, 1, tries=2, together=1)  # the journal says so when that is committed
+    judged.oracle.letters["g1"].add(first)
+    judged.acknowledge(second)
+    judged.oracle.judge()
+    assert judged.kinds == []
 
 
 def test_a_message_that_came_again_is_followed_by_others(judged: Judged) -> None:

@@ -65,8 +65,8 @@ class _Given:
     moved_at: dict[str, float] = field(default_factory=dict)
     """When something was handed out, settled or declared last, by consumer and its stopwatch: what others do does not
     wind its clock."""
-    failed: dict[str, set[MessageId]] = field(default_factory=dict)
-    """By consumer, messages whose handling raised, and that did not come again since."""
+    failed: dict[str, dict[MessageId, MessageId | None]] = field(default_factory=dict)
+    """By consumer, messages whose handling raised, and that did not come again since; what overtook each."""
     reached: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The highest (epoch, number) that each consumer handed out or declared."""
 
@@ -372,22 +372,20 @@ class Oracle:
     def _check_failed(
         self, group: str, consumer: str, given: _Given, message: Message, identity: MessageId
     ) -> None:
-        """Nothing overtakes a message that has to come again, since handling it raised. It need not come again where
-        another inbox had settled it."""
+        """Nothing overtakes a message that comes again since handling it raised. Whether it comes again is known when
+        it does: attempts that a process did not live to make may have been counted (C7), so that it is a dead letter
+        after fewer than the application saw. It may come late where another inbox had settled it."""
         failed = given.failed.get(consumer)
         if not failed or message.replayed:
             return
-        failed.discard(identity)
-        before = [
-            each
-            for each in failed
-            if (each.epoch, each.seq) < (message.epoch, message.seq)
-            and not self._settled_elsewhere(group, each)
-        ]
-        if before:
+        overtaken_by = failed.pop(identity, None)
+        if overtaken_by is not None and not self._settled_elsewhere(group, identity):
             self.violate(
-                "out_of_order", f"{identity} at {consumer}, before {before[0]}, which failed, came again"
+                "out_of_order", f"{overtaken_by} at {consumer}, before {identity}, which failed, came again"
             )
+        for each, by in failed.items():
+            if by is None and (each.epoch, each.seq) < (message.epoch, message.seq):
+                failed[each] = identity
 
     def _settled_elsewhere(self, group: str, message: MessageId) -> bool:
         """Whether another inbox of the group has settled it, or may have. Any time the one that has handed it out again
@@ -452,7 +450,7 @@ class Oracle:
         if self._tries[group][message] >= tries:
             return
         given = self._given[group, stream_of(message)]
-        given.failed.setdefault(consumer, set()).add(message)
+        given.failed.setdefault(consumer, {})[message] = None
 
     def _settled(self, group: str, consumer: str, message: MessageId) -> None:
         given = self._given[group, stream_of(message)]
@@ -460,7 +458,7 @@ class Oracle:
             self._moved(consumer, given)
         self.acked[group].add(message)
         for failed in given.failed.values():
-            failed.discard(message)
+            failed.pop(message, None)
 
     def settled_durably(self, group: str, consumer: str, messages: Iterable[MessageId]) -> None:
         """``ack(durable=True)`` would have returned."""
@@ -509,7 +507,7 @@ class Oracle:
         for (its, _), given in self._given.items():
             if its == group:
                 for failed in given.failed.values():
-                    failed.discard(message)
+                    failed.pop(message, None)
 
     def gap(self, group: str, consumer: str, gap: Gap) -> None:
         """An application was told of a gap, and moved past it. A gap's clock goes on where it stopped when its
