@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reliamsg.errors import ClosedError, DeadLetterHalt, GapError, GroupBusy, InboxWriteError
+from reliamsg.errors import ClosedError, ConfigError, DeadLetterHalt, GapError, GroupBusy, InboxWriteError
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.testing import MemoryNetwork
@@ -140,6 +140,61 @@ def test_a_failing_on_gap_is_asked_again(opener: Opener, network: MemoryNetwork)
     third = consumer.get(60)
     assert third is not None
     assert third.seq == 3
+
+
+ASKING: dict[str, Callable[[Consumer], object]] = {
+    "get": lambda consumer: consumer.get(0.1),
+    "iteration": lambda consumer: next(iter(consumer)),
+    "batches": lambda consumer: next(consumer.batches(10, 0.1)),
+    "run": lambda consumer: consumer.run(print),
+}
+
+
+@pytest.mark.parametrize("runs", [False, True], ids=["in get", "in run"])
+@pytest.mark.parametrize("callback", ["on_gap", "on_late"])
+@pytest.mark.parametrize("inner", ASKING)
+def test_callbacks_that_ask_for_messages_are_told_that_they_can_not(
+    opener: Opener, network: MemoryNetwork, inner: str, callback: str, runs: bool
+) -> None:
+    """Else they would be asked about the same gap, or be shown the same message, again and again."""
+    depth: list[int] = []
+
+    def on_gap(gap: object) -> str:
+        return ask() if callback == "on_gap" else "skip"
+
+    def ask() -> str:
+        assert not depth, "it is called within itself"
+        depth.append(1)
+        try:
+            with pytest.raises(ConfigError, match="can't ask for messages"):
+                ASKING[inner](consumer)
+        finally:
+            depth.pop()
+        return "skip"
+
+    def on_late(message: Message) -> None:
+        if callback == "on_late":
+            ask()
+        late.append(message.seq)
+        consumer.stop()
+
+    consumer = opener(on_gap=on_gap, gap_timeout=0.2, on_late=on_late)
+    got: list[int] = []
+    late: list[int] = []
+
+    def handle(message: Message) -> None:
+        got.append(message.seq)
+        if message.seq == 3:
+            send(network["dc1"], 2, 2)
+
+    send(network["dc1"], 1, 1)
+    send(network["dc1"], 3, 3)
+    if runs:
+        consumer.run(handle)
+    while not runs and (message := consumer.get(60)) is not None:
+        message.ack()
+        handle(message)
+    assert (got, late) == ([1, 3], [2])
 
 
 def test_close_waits_for_running_handlers(opener: Opener, network: MemoryNetwork) -> None:

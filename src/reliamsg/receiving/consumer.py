@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import ModuleType, TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from reliamsg import forks
 from reliamsg.arguments import (
@@ -52,6 +52,7 @@ from reliamsg.wakeup import Uninterrupted, can_be_interrupted
 
 __all__ = ["Consumer", "OnGap"]
 
+T = TypeVar("T")
 GapDecision = Literal["skip", "wait", "raise"]
 OnGap = Literal["hold", "raise", "skip"] | Callable[[Gap], GapDecision]
 
@@ -82,7 +83,8 @@ class Consumer:
     call :meth:`accept` to go on. ``"skip"``: go on without them. A callable decides with the
     :class:`Gap`, on the thread that asks for messages, by returning ``"skip"``, ``"wait"`` or ``"raise"``.
     `on_late` is called, on such a thread, with messages that arrive after their gap was passed; it is all
-    that ever happens with them. `on_error` is called on a thread of the consumer's with what handlers raised,
+    that ever happens with them. Neither can ask for messages itself (:class:`ConfigError`).
+    `on_error` is called on a thread of the consumer's with what handlers raised,
     with conflicts between producers, with a :class:`GapError` for what was missing when a stream was joined and is
     found out afterwards (there is nothing to accept), with :class:`GapHeld`, with :class:`InboxFull` when the inbox
     stays full for a second, with an inbox that can't be written, and with what ends the
@@ -190,6 +192,8 @@ class Consumer:
         """What the engine gave, and is not dealt with."""
         self._fetch_lock = threading.Lock()
         """Held by whoever changes :attr:`_items`, never in the main thread."""
+        self._deciding: set[int] = set()
+        """Threads in which `on_gap` or `on_late` runs."""
         self._given: list[Message] = []
         """What was taken for the main thread, which may be interrupted before it has it."""
         self._dispatcher: Dispatcher | None = None
@@ -299,6 +303,10 @@ class Consumer:
     def _given_here(self) -> list[Message]:
         """What was taken for this thread and not returned: to be filled, and emptied with what is returned."""
         self._check()
+        if threading.get_ident() in self._deciding:
+            raise ConfigError(
+                "on_gap and on_late can't ask for messages: the call that they are called in does so, once they return"
+            )
         return self._given if can_be_interrupted() else []
 
     def _some(self, given: list[Message], most: int, timeout: float | None) -> bool:
@@ -422,7 +430,7 @@ class Consumer:
     def _decide_gap(self, item: GapItem) -> None:
         if isinstance(self._on_gap, str):
             raise item.asked()
-        decision = self._on_gap(item.gap)
+        decision = self._tell(self._on_gap, item.gap)
         mistake = unrun("on_gap", decision)
         if mistake is not None:
             raise mistake
@@ -435,6 +443,15 @@ class Consumer:
         else:
             raise ConfigError(f"on_gap returned {decision!r}: it must return 'skip', 'wait' or 'raise'")
 
+    def _tell(self, callback: Callable[[T], object], about: T) -> object:
+        """Call `on_gap` or `on_late`. Whoever asked for messages in there would be asked about the same once more."""
+        thread = threading.get_ident()
+        try:
+            self._deciding.add(thread)
+            return callback(about)
+        finally:
+            self._deciding.discard(thread)
+
     def _pass(self, item: GapItem) -> None:
         self._engine.accept(item.gap)
         item.decided()
@@ -445,7 +462,7 @@ class Consumer:
         while not item.done:
             if self._on_late is not None:
                 try:
-                    result = self._on_late(item.messages[0])
+                    result = self._tell(self._on_late, item.messages[0])
                 except Exception:
                     item.seen()
                     raise
