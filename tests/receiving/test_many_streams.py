@@ -216,6 +216,39 @@ def test_a_stream_begins_with_what_is_in_quarantine(
     assert rows(bench.path, "declared", "late") == []
 
 
+@pytest.mark.parametrize("what", ["message", "repair", "status"])
+def test_what_left_the_quarantine_lets_other_things_in(tmp_path: Path, what: str) -> None:
+    # What was taken in stays there until it is safe elsewhere. With the inbox full that takes as long as the gap.
+    bench = Bench(tmp_path / "inbox.db", max_streams=2, gap_timeout=30.0)
+    bench.settings["max_inbox_bytes"] = 1_000
+    bench.reopen()
+    producer = FakeProducer(bench)
+    busy = fill(bench)
+    send(bench.network["dc1"], 1, 1, producer="full")
+    bench.settle()
+    bench.take()
+    for seq in range(3, 30):
+        send(bench.network["dc1"], seq, seq, producer="full")
+    bench.settle(1.0)
+    send(bench.network["dc1"], 4, 5)
+    bench.settle(0.1)
+    leave(bench, busy)
+    bench.settle(2.0)
+    assert bench.inbox.quarantine.count(STREAM, TOO_MANY_STREAMS) == 1
+    if what == "message":
+        send(bench.network["dc1"], 1, 3)
+    elif what == "repair":
+        producer.repair(1, 3)
+    else:
+        producer.status((1, 5))
+        bench.settle(2.0)
+        producer.repair(1, 3)
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [1, 2, 3, 4, 5]
+    assert rows(bench.path, "before_join") == []
+    assert bench.engine.sites["dc1"].rejected == {}
+
+
 def test_what_finds_no_room_again_is_tried_as_soon_as_there_is_some(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "inbox.db", max_streams=1)
     busy = fill(bench)

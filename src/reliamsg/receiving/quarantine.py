@@ -8,7 +8,7 @@ looked at, and for nothing else.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from reliamsg.core.shares import Shares
@@ -50,8 +50,10 @@ class Quarantine:
         )
         self._admitting: dict[tuple[Stream, str], int] = {}
         """By stream and reason, deliveries that are admitted and not committed."""
-        self.replaying: set[int] = set()
-        """Ids of deliveries that are being taken in."""
+        self.replaying: dict[int, tuple[Stream, str]] = {}
+        """Deliveries that are being taken in: by id, stream and reason."""
+        self._taken = Counter[tuple[Stream, str]]()
+        """How many these are, by stream and reason."""
         self.put_off: dict[Stream, float] = {}
         """Streams of which something is too far ahead to be taken in though there is room, and when it is tried
         again. What else there was of them came first."""
@@ -93,8 +95,12 @@ class Quarantine:
         return self._rows.may_hold(stream, reason) or (stream, reason) in self._admitting
 
     def waits(self, stream: Stream) -> bool:
-        """Whether what is there of a stream for want of room comes before anything else of it that arrives."""
-        return stream not in self.put_off and self.holds(stream, TOO_MANY_STREAMS)
+        """Whether what is there of a stream for want of room comes before anything else of it that arrives: until all
+        of it has been taken in, though it stays there until it is safe elsewhere."""
+        key = stream, TOO_MANY_STREAMS
+        if stream in self.put_off:
+            return False
+        return key in self._admitting or self._rows.count(*key) > self._taken[key]
 
     def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
         """Whether anything of a stream, up to this epoch and number, is there, and is not being taken in. On the thread
@@ -117,21 +123,35 @@ class Quarantine:
     def freed(self, gone: Iterable[QuarantinedDelivery]) -> None:
         """These take up no room any more."""
         for one in gone:
-            self.replaying.discard(one.id)
+            self._not_replaying(one.id)
             self._room.give_back(f"{one.reason} {one.site}", one.size + ROW_BYTES)
 
     def replay(self, which: Selection) -> None:
         """Have deliveries taken in again, in the order of their streams."""
         self.marks.append((which, True))
 
+    def takes_in(self, one: QuarantinedDelivery) -> None:
+        """This is being taken in from now on."""
+        key = one.stream, one.reason
+        self.replaying[one.id] = key
+        self._taken[key] += 1
+
+    def _not_replaying(self, number: int) -> None:
+        key = self.replaying.pop(number, None)
+        if key is not None:
+            self._taken[key] -= 1
+            if not self._taken[key]:
+                del self._taken[key]
+
     def leave(self, which: Selection) -> None:
         """There is no room for these yet: they stay where they are."""
-        self.replaying.difference_update(which.ids or ())
+        for number in which.ids or ():
+            self._not_replaying(number)
         self.marks.append((which, False))
 
     def lacks_room(self, number: int) -> None:
         """A delivery was kept for another reason, and now there is no room for its stream."""
-        self.replaying.discard(number)
+        self._not_replaying(number)
         self.roomless.append(number)
 
     def requalified(self, before: Iterable[QuarantinedDelivery]) -> None:

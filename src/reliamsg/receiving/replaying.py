@@ -81,7 +81,7 @@ class Replayer:
                     left.append(row.id)
                     continue
                 site = self._sites.get(row.site) or next(iter(self._sites.values()))
-                shared.quarantine.replaying.add(row.id)
+                shared.quarantine.takes_in(row)
                 if not site.replayed(row, frame, now, wall):
                     left.append(row.id)
             if left:

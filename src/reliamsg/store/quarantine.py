@@ -139,7 +139,12 @@ class QuarantineRows:
     def may_hold(self, stream: Stream, reason: str) -> bool:
         """Whether anything of the stream is there for this reason; rarely, also where another stream's is. May be asked
         on any thread."""
-        return hash((stream, reason)) in self._streams
+        return self.count(stream, reason) > 0
+
+    def count(self, stream: Stream, reason: str) -> int:
+        """How much of the stream is there for this reason; rarely, with another stream's. May be asked on any
+        thread."""
+        return self._streams.get(hash((stream, reason)), 0)
 
     def has(self, reason: str) -> bool:
         """Whether anything is there for this reason."""
