@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from reliamsg.cli import main
 from reliamsg.errors import GapHeld, QuarantineFull
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.receiving.status import status_of
-from reliamsg.store.inbox_view import summarize_inbox
+from reliamsg.store.inbox_view import list_streams, summarize_inbox
 from reliamsg.wire.address import group_address
 from tests.receiving.control_tools import FakeProducer
 from tests.receiving.test_hold_room import LAST, PAD, Flow, open_holding
@@ -121,6 +122,36 @@ def test_what_its_producer_keeps_is_let_go_of_and_comes_again(
     assert [(row.first, row.last) for row in rows(bench.path, "declared")] == [(2, 4)]
     bench.settle(1.0)
     assert summarize_inbox(bench.path).quarantined == {}
+
+
+def test_what_was_left_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither what is here, nor what the gap lacks, counts."""
+    bench = open_holding(tmp_path, "amqp", monkeypatch, max_quarantine_bytes=QUARANTINE)
+    producer = Keeping(bench)
+    producer.keep()
+    assert not status_of(bench.engine).streams[HELD].left_to_producer
+    flow = arrive(bench)
+    gone = len(let_go(bench))
+    left = {"held": gone, "other": 0}
+    assert {info.stream.producer: info.left for info in list_streams(bench.path, -1)} == left
+    assert main(["inbox", "ls", str(bench.path)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{gone} left to the producer" in shown
+    assert shown.count("left") == 1
+    for reopened in (False, True):
+        if reopened:
+            bench.reopen()
+        status = status_of(bench.engine).streams
+        assert status[HELD].left_to_producer
+        assert not any(each.left_to_producer for stream, each in status.items() if stream != HELD)
+    bench.settle(8.0)
+    assert bench.engine.accept(gap_of(bench))
+    come(flow, producer, list(range(5, LAST + 1)))
+    bench.settle(1.0)
+    assert not status_of(bench.engine).streams[HELD].left_to_producer
+    assert [info.left for info in list_streams(bench.path, -1)] == [0, 0]
 
 
 def nothing_said(producer: Keeping) -> None:

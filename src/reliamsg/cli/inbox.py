@@ -67,7 +67,8 @@ def stats(file: str, as_json: bool) -> int:
 @_limit
 @json_option
 def list_(file: str, limit: int, as_json: bool) -> int:
-    """List streams that INBOX knows, by producer: epoch, position, and how many messages are held.
+    """List streams that INBOX knows, by producer: epoch, position, how many messages are held, and how many behind a
+    gap were left to their producer.
 
     Only reads, also while its consumer runs. With --json a line is an object.
     """
@@ -76,10 +77,16 @@ def list_(file: str, limit: int, as_json: bool) -> int:
     for info in list_streams(file, limit):
         if as_json:
             say_json(
-                {**_named(info.stream), "epoch": info.epoch, "position": info.position, "held": info.held}
-            )
+                {
+                    **_named(info.stream), "epoch": info.epoch, "position": info.position, "held": info.held,
+                    "left": info.left,
+                }
+            )  # fmt: skip
         else:
-            say(f"{one_line(info.stream)}  epoch {info.epoch}  position {info.position}  {info.held:,} held")
+            left = f"  {info.left:,} left to the producer" if info.left else ""
+            say(
+                f"{one_line(info.stream)}  epoch {info.epoch}  position {info.position}  {info.held:,} held{left}"
+            )
     return Status.OK
 
 

@@ -64,6 +64,9 @@ class StreamStatus:
     halted: bool
     gap_held: bool = False
     """With ``on_gap="hold"``: the gap's time is over, and it holds the stream until it is filled or accepted."""
+    left_to_producer: bool = False
+    """Messages behind the gap are not here: its producer keeps them for the group, and they are asked for when the
+    stream has come to them. ``reliamsg inbox ls`` says how many they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,4 +211,5 @@ def _stream(state: StreamState) -> StreamStatus:
         state.failing,
         state.halted,
         state.hold.by is not None,
+        state.has_let_go,
     )

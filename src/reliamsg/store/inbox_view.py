@@ -12,7 +12,7 @@ import msgspec
 
 from reliamsg.errors import StoreMismatch
 from reliamsg.message import Stream
-from reliamsg.store.database import open_readonly, reading
+from reliamsg.store.database import migrations, open_readonly, reading
 from reliamsg.store.inbox_rows import DeadLetter, GapRow
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection, read_quarantined
 
@@ -63,6 +63,9 @@ class StreamInfo:
     held: int
     """Messages that are stored, in this epoch and later ones."""
     gap: GapRow | None
+    left: int
+    """Messages behind the gap that are known to exist and are not here, where its producer keeps what came: the group
+    asks for them when it has come to them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +140,35 @@ def _stream_info(connection: sqlite3.Connection, stream_id: int, stream: Stream)
     held = connection.execute(
         "SELECT coalesce(sum(last - first + 1), 0) FROM held WHERE stream_id = ?", (stream_id,)
     ).fetchone()[0]
-    gap = connection.execute(
+    found = connection.execute(
         "SELECT epoch, first, last, elapsed_s FROM gap WHERE stream_id = ?", (stream_id,)
     ).fetchone()
-    return StreamInfo(stream, row[0], row[1], held, None if gap is None else GapRow(stream, *gap))
+    gap = None if found is None else GapRow(stream, *found)
+    return StreamInfo(stream, row[0], row[1], held, gap, _left(connection, stream_id, stream, gap))
+
+
+def _left(connection: sqlite3.Connection, stream_id: int, stream: Stream, gap: GapRow | None) -> int:
+    """How many messages behind the gap were left to their producer."""
+    count = 0
+    for epoch, incarnation, position, top, settled in connection.execute(
+        "SELECT epoch, incarnation, position, min(let_go, coalesce(last, let_go)) AS top, settled FROM epoch"
+        " WHERE stream_id = ? AND top >= position",
+        (stream_id,),
+    ).fetchall():
+        others = msgspec.json.decode(settled, type=list[tuple[int, int]])
+        if gap is not None and gap.epoch == epoch and gap.last is not None:
+            others.append((gap.first, gap.last))
+        others += connection.execute(
+            "SELECT first, last FROM held WHERE stream_id = ? AND epoch = ?"
+            " UNION ALL SELECT first, last FROM quarantined_delivery"
+            " WHERE producer = ? AND topic = ? AND part = ? AND epoch = ? AND incarnation = ?",
+            (stream_id, epoch, *stream, epoch, incarnation),
+        )
+        count += top - position + 1
+        for first, last in sorted(others):
+            count -= max(0, min(last, top) - max(first, position) + 1)
+            position = max(position, last + 1)  # noqa: PLW2901
+    return count
 
 
 @contextlib.contextmanager
@@ -151,7 +179,7 @@ def _looking(path: str | os.PathLike[str]) -> Iterator[sqlite3.Connection]:
         }
         if "held" not in tables:
             raise StoreMismatch(f"{path}: this is no inbox")
-        if "tombstone" not in tables:
+        if connection.execute("PRAGMA user_version").fetchone()[0] < len(migrations("inbox")):
             raise StoreMismatch(f"{path}: an older version wrote this inbox; open it once with this one")
         yield connection
 
