@@ -535,10 +535,10 @@ def _behind(rng: random.Random, rows: list[JournalRow], at: int) -> None:
     if of:
         row = rng.choice(of)
         low, last = max(1, row.first - rng.randint(0, 6)), row.last + rng.randint(-2, 6)
-        own = rng.choice(([row.epoch, low], [0, 1], [row.epoch - 10, low]))
-        more = replace(
-            row, kind="behind", first=last, last=last, incarnation=0, digest=None, detail={"from": own}
-        )
+        detail = {"from": rng.choice(([row.epoch, low], [0, 1], [row.epoch - 10, low]))}
+        if rng.random() < 0.5:
+            detail["existed"] = [row.epoch + rng.choice((0, 0, 10)), max(1, last + rng.randint(-3, 12))]
+        more = replace(row, kind="behind", first=last, last=last, incarnation=0, digest=None, detail=detail)
         rows.insert(at + 1, replace(more, boot=rows[at].boot, latency=None, site="", reason=""))
 
 

@@ -98,20 +98,34 @@ def _declared_instead(**how: object) -> Callable[[History], None]:
     )
 
 
-def _second_producer(run: History) -> None:
-    """Producer B, of whose stream g never saw anything, and which names no group."""
+def _second_producer(run: History, *groups: str) -> None:
+    """Producer B, of whose stream g never saw anything. It names `groups`, which are done with all, it was told."""
     place = (Stream("B", "orders"), E1, 0xB1, 1, 9)
-    _unnamed(run)
     run.producers["B"] = [
         [
-            Entry("opened", detail={"groups": {}, "sites": list(SITES), "confirm": "all"}),
+            Entry(
+                "opened", detail={"groups": {"orders": list(groups)}, "sites": list(SITES), "confirm": "all"}
+            ),
             Entry("epoch", *place[:3], detail={"prev": None}),
             Entry("enqueued", *place, digest=digest_of(place[0], E1, 1, 9)),
             *(Entry("confirmed", *place, site=site) for site in SITES),
             Entry("published", *place),
+            *(Entry("consumed", *place, group=group) for group in groups),
             Entry("closed"),
         ]
     ]
+
+
+def _inbox_gone(run: History) -> None:
+    """What g had settled of the second epoch is in no journal but for what comes behind it: 11 to 15, its producer told
+    it; what of 19 and 20, nobody knows; and all of producer B's stream, which B had been told."""
+    _second_producer(run, "g")
+    told = given("behind", E2, 16, 16, detail={"from": [E2, 11], "existed": [E2, 21]})
+    both(
+        swap_out("g", "delivered", E2, 11, told, given("delivered", E2, 16, 18)),
+        change("g", "acknowledged", E2, 1, last=10),
+        add_after("g", "acknowledged", E2, 1, given("acknowledged", E2, 16, 18)),
+    )(run)
 
 
 def _unread_with_a_hole(run: History) -> None:
@@ -383,20 +397,14 @@ PLANTS: dict[str, Plant] = {
     "unacknowledged": _alone(
         change("g", "acknowledged", E2, 1, last=18), _found("unacknowledged", E2, (19, 20))
     ),
-    "never_joined": _alone(_second_producer, _found("never_joined", E1, (1, 9))),
+    "never_joined": _alone(both(_unnamed, _second_producer), _found("never_joined", E1, (1, 9))),
     "unproven": Plant(
         _headless_producer,
         frozenset({_found("unproven", E2, (21, 22)), ("broken", "", "", "", 0, ())}),
         "a producer whose journal is whole has published it or not",
     ),
     "settled_unseen": _alone(
-        both(
-            swap_out("g", "delivered", E2, 11, given("behind", E2, 16, 16, detail={"from": [E2, 11]}),
-                     given("delivered", E2, 16, 20)),
-            change("g", "acknowledged", E2, 1, last=10),
-            add_after("g", "acknowledged", E2, 1, given("acknowledged", E2, 16, 20)),
-        ),
-        _found("settled_unseen", E2, (11, 15)),
+        _inbox_gone, _found("settled_unseen", E1, (1, 9)), _found("settled_unseen", E2, (11, 15), (19, 20))
     ),
     "unproven_gap": Plant(
         _restored_outbox,

@@ -26,6 +26,19 @@ def test_what_the_one_before_may_have_handed_out_is_flagged() -> None:
     assert group.flagged == {(10, n) for n in range(1, 21)}
 
 
+@pytest.mark.parametrize(("published", "known"), [(30, [10, 31]), (10, None)])
+def test_the_journal_says_from_where_to_where_the_inbox_is_behind(
+    published: int, known: list[int] | None
+) -> None:
+    """And what else there was by then: of that, too, the one before may have settled what it never told."""
+    teller, group = told(published, 11, 11), Group()
+    group.hear(teller.status())
+    group.wait(2.0)
+    (note,) = [note for note in group.notes if note.kind == "behind"]
+    detail = {"from": [0, 1]} if known is None else {"from": [0, 1], "existed": known}
+    assert (note.epoch, note.last, note.detail) == (10, 11, detail)
+
+
 @pytest.mark.parametrize("first", [5, 11, 16])
 def test_what_was_settled_and_is_no_longer_held_is_no_gap(first: int) -> None:
     teller, group = told(30, 11, 12), Group()

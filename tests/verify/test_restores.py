@@ -214,6 +214,52 @@ def test_what_a_producer_was_told_by_an_inbox_that_is_gone_is_no_lie() -> None:
     assert found_in(h) == {("settled_unseen", E1, 11, 20)}
 
 
+def _told_of_the_end(h: History) -> None:
+    """The producer was told that the group is done with everything; no journal of the group has the last ten."""
+    keeps(h)
+    swap_out("g", "delivered", E2, 11)(h)
+    change("g", "acknowledged", E2, 1, last=10)(h)
+
+
+@pytest.mark.parametrize("witness", ["none", "another stream", "another inbox"])
+def test_what_producers_were_told_is_the_word_of_an_inbox_that_is_gone_where_there_was_one(
+    witness: str,
+) -> None:
+    """Its successor need be told of one stream only. Where another inbox's journal comes as far, none is gone."""
+    h = history()
+    h.logs.clear()
+    _told_of_the_end(h)
+    if witness != "none":
+        behind = Entry("behind", Stream("B", "orders"), E1, 0, 8, 8, group="g", detail={"from": [E1, 3]})
+        h.groups["g"][1].insert(1, behind)
+    if witness == "another inbox":
+        there = replace(given("acknowledged", E1, 7, 7), stream=Stream("B", "orders"))
+        h.seconds["g"] = [[h.groups["g"][0][0], there, Entry("closed")]]
+    found = {f.kind for f in h.check().findings if f.stream == S}
+    gone = witness == "another stream"
+    assert found == ({"settled_unseen"} if gone else {"consumed_unsettled", "lost"})
+
+
+def test_at_the_end_what_there_was_may_have_been_settled_by_an_inbox_that_is_gone() -> None:
+    """Of the last epoch 18 existed when the inbox was told that it is behind; of what comes between nobody need have
+    told anything. What was published later is lost."""
+    h = history()
+    h.logs.clear()
+    swap_out("g", "delivered", E2, 11)(h)
+    change("g", "acknowledged", E2, 1, last=10)(h)
+    h.groups["g"][1].insert(1, given("behind", E1, 21, 21, detail={"from": [E1, 21], "existed": [E2, 19]}))
+    assert found_in(h) == {("settled_unseen", E2, 11, 18), ("lost", E2, 19, 20)}
+
+
+def test_what_there_was_is_not_passed_over_for_that() -> None:
+    h = history()
+    restored_inbox(h)
+    change("g", "behind", E1, 21, first=19, last=19, detail={"from": [E1, 11], "existed": [E1, 31]})(h)
+    assert found_in(h) == {
+        ("settled_unseen", E1, 11, 18), ("lost", E1, 19, 20), ("undeclared_gap", E1, 19, 20)
+    }  # fmt: skip
+
+
 def test_what_nobody_settled_is_lost_beside_a_restored_inbox() -> None:
     h = history()
     restored_inbox(h)

@@ -76,9 +76,12 @@ def _states(pieces: DataFrame) -> DataFrame:
     )
     place = F.struct(F.col("epoch"), F.col("first").alias("number"))
     aside = (F.col("quarantined") | F.col("discarded")) & ~F.col("received")
-    unseen = F.coalesce(
-        F.exists("unseen", lambda each: (each.low <= place) & (place < each.high)), F.lit(False)
+    unseen, existed = (
+        F.coalesce(F.exists(name, lambda each: (each.low <= place) & (place < each.high)), F.lit(False))
+        for name in ("unseen", "existed")
     )
+    # Where an inbox is gone with its journal, all that producers were told may have been its word.
+    word = F.coalesce("replaced", F.lit(False)) & F.col("consumed")
     joined_inside = F.coalesce((joined.epoch == F.col("epoch")) & (joined.number > 1), F.lit(False))
     flagged = pieces.withColumns(
         {
@@ -114,7 +117,8 @@ def _states(pieces: DataFrame) -> DataFrame:
             "rest": missing & ~early & ~excused & ~F.col("removed") & ~own,
             "let_off": missing & ~early & excused & ~own,
             "stranger": ~F.col("original") & ~F.col("contested") & F.col("owned"),
-            "settled_unseen": unseen,
+            "settled_unseen": unseen | word,
+            "perhaps_settled": existed,
             "cut": restores.touches(F.col("cuts"), F.col("epoch")),
         }
     )
@@ -199,7 +203,7 @@ def _fate_of_group(certain: Column, tail: Column) -> Column:
             .when(F.col("aside") | (F.col("held_up") & F.col("received")), "undelivered")
             .when(
                 certain & ~(tail & kept),
-                F.when(F.col("settled_unseen"), "settled_unseen")
+                F.when(F.col("settled_unseen") | (tail & F.col("perhaps_settled")), "settled_unseen")
                 .when(F.col("before") & F.coalesce("joined_unheard", F.lit(False)), "joined_unheard")
                 .otherwise("lost"),
             )

@@ -74,7 +74,8 @@ def known(
     from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
     numbers passed which site, or were declined by it. `named`: the group reads the topic. `joined`, `reached`,
     `lowest`, `held_at`, `leaps`: of the stream at the group; `unseen`, likewise, what an inbox was told to be settled,
-    or NULL. `sound`, `finished`, `latest`: of the group.
+    and `existed`, what there was then from the same places on, or NULL. `sound`, `finished`, `latest`, `replaced`: of
+    the group.
     `parked`: at which sites the stream was at the end, or NULL. `told`, `going_on`: of the producer, NULL where it left
     no journal. `is_contested`: NULL where the epoch is not.
     `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.
@@ -183,7 +184,11 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
     )
     # So is where somebody was told that a group's work began and ended that this inbox may not have done.
     unseen = _told(rows).select(
-        "grp", *STREAM, F.explode(F.array("low", "high")).alias("place"), F.lit(_CUT).alias("tag"), nowhere
+        "grp",
+        *STREAM,
+        F.explode(F.array_compact(F.array("low", "high", "existed"))).alias("place"),
+        F.lit(_CUT).alias("tag"),
+        nowhere,
     )
     edges = unseen.select(
         "grp",
@@ -199,13 +204,21 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
 
 
 def _behind(rows: DataFrame) -> DataFrame:
-    """_OF_STREAM, `unseen`: the ranges of :func:`_told`."""
-    return _told(rows).groupBy(*_OF_STREAM).agg(F.collect_set(F.struct("low", "high")).alias("unseen"))
+    """_OF_STREAM, `unseen` and `existed`: the ranges of :func:`_told`, to `high` and to `existed`."""
+    existed = F.struct("low", F.col("existed").alias("high"))
+    return (
+        _told(rows)
+        .groupBy(*_OF_STREAM)
+        .agg(
+            F.collect_set(F.struct("low", "high")).alias("unseen"),
+            F.collect_set(F.when(F.col("existed").isNotNull(), existed)).alias("existed"),
+        )
+    )
 
 
 def _told(rows: DataFrame) -> DataFrame:
-    """What an inbox, or a producer, was told to be settled: _OF_STREAM, `low`, `high`."""
-    return groups.behind(rows).unionByName(left(rows))
+    """What an inbox, or a producer, was told to be settled: _OF_STREAM, `low`, `high`; and `existed`."""
+    return groups.behind(rows).drop("chain").unionByName(left(rows), allowMissingColumns=True)
 
 
 def _end() -> Column:
@@ -256,12 +269,13 @@ def _parked(rows: DataFrame) -> DataFrame:
 
 def _clients(rows: DataFrame, chains: DataFrame) -> DataFrame:
     """Of each group: `sound`; `finished`: what it lacks at the end of a stream it will not get; `latest`: it joins
-    streams with what arrives first, whatever producers count it for."""
+    streams with what arrives first, whatever producers count it for; `replaced`: an inbox is gone with its journal."""
     of_groups = rows.where(F.col("role") == "group")
     begins = F.get_json_object("detail", "$.begin") == "latest"
     latest = producers.opened(of_groups).groupBy("client").agg(F.max(begins).alias("latest"))
     sound = producers.soundness(chains, "group").join(F.broadcast(latest), ["client"], how="left")
-    return sound.withColumnRenamed("client", "grp")
+    gone = groups.replaced(rows).withColumn("replaced", F.lit(True))
+    return sound.withColumnRenamed("client", "grp").join(F.broadcast(gone), "grp", how="left")
 
 
 def _owners(rows: DataFrame, chains: DataFrame, until_us: int | None) -> DataFrame:

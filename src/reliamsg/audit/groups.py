@@ -20,6 +20,7 @@ from reliamsg.audit.groups_order import (
     joined,
     ordered,
     reached,
+    replaced,
 )
 from reliamsg.audit.groups_pieces import histories
 from reliamsg.audit.ranges import EPOCH, STREAM, coverage, merged, size, tagged
@@ -37,6 +38,7 @@ __all__ = [
     "leaps",
     "merge",
     "reached",
+    "replaced",
 ]
 
 

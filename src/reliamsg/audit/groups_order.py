@@ -25,6 +25,7 @@ __all__ = [
     "leap_until",
     "ordered",
     "reached",
+    "replaced",
 ]
 
 HANDED = ("delivered", "redelivered")
@@ -228,20 +229,47 @@ def reached(rows: DataFrame) -> DataFrame:
 
 
 def behind(rows: DataFrame) -> DataFrame:
-    """What inboxes were told that their groups had settled, and had not themselves: `grp`, STREAM, and positions
-    (`epoch`, `number`) `low`, from where on, and `high`, before which."""
-    own = F.from_json(F.get_json_object("detail", "$.from"), "array<long>")
+    """What inboxes were told that their groups had settled, and had not themselves: `grp`, `chain`, STREAM, and
+    positions (`epoch`, `number`) `low`, from where on, `high`, before which, and `existed`, behind all that there was
+    then, or NULL."""
     return (
         rows.where((F.col("role") == "group") & (F.col("kind") == "behind"))
-        .withColumn("own", own)
-        .where((F.size("own") == 2) & F.get("own", F.lit(0)).isNotNull() & F.get("own", F.lit(1)).isNotNull())
         .select(
             F.col("client").alias("grp"),
+            "chain",
             *STREAM,
-            _position(F.get("own", F.lit(0)), F.get("own", F.lit(1))).alias("low"),
+            _told_position("from").alias("low"),
             _position(F.col("epoch"), F.col("last")).alias("high"),
+            _told_position("existed").alias("existed"),
         )
+        .where(F.col("low").isNotNull())
         .distinct()
+    )
+
+
+def _told_position(name: str) -> Column:
+    """The position that a row's detail gives, as a list."""
+    told = F.from_json(F.get_json_object("detail", f"$.{name}"), "array<long>")
+    epoch, number = (F.get(told, F.lit(each)) for each in (0, 1))
+    sound = (F.size(told) == 2) & epoch.isNotNull() & number.isNotNull()
+    return F.when(sound, _position(epoch, number))
+
+
+def replaced(rows: DataFrame) -> DataFrame:
+    """`grp`: groups of which an inbox was told to be settled what no other one's journal comes up to, so that one is
+    gone together with its journal."""
+    settles = F.col("kind").isin(ACKNOWLEDGED, "declared", DEAD) & (F.col("first") <= F.col("last"))
+    settled = (
+        rows.where((F.col("role") == "group") & settles)
+        .groupBy(F.col("client").alias("grp"), F.col("chain").alias("other"), *STREAM)
+        .agg(F.max(_position(F.col("epoch"), F.col("last"))).alias("to"))
+    )
+    told = behind(rows).withColumn("at", _position(F.col("high.epoch"), F.col("high.number") - 1))
+    accounted = (F.col("other") != F.col("chain")) & (F.col("to") >= F.col("at"))
+    for name in ("grp", *STREAM):
+        accounted &= F.col(f"told.{name}") == F.col(f"settled.{name}")
+    return (
+        told.alias("told").join(settled.alias("settled"), accounted, how="left_anti").select("grp").distinct()
     )
 
 

@@ -63,7 +63,7 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "unproven_gap": ("unknown", "declared as a gap, and its producer's journal lacks a part"),
     "settled_unseen": (
         "unknown",
-        "settled, its group or producer was told, by an inbox whose journal lacks it",
+        "settled, as was told or may be, by an inbox whose journal lacks it",
     ),
     "duplicate_apart": ("unknown", "delivered by two inboxes of the group without being flagged"),
     "unverified": ("unknown", "no digest sum tells whether the content is what was published"),

@@ -225,7 +225,7 @@ def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced
     handed_out = HandedOut(position, epoch, incarnation, below, knows)
     if handed_out != before:
         if before is None or before.position < position or before.knows != knows:
-            _note_behind(core, state, position, state.committed[0], announced.chain)
+            _note_behind(core, state, position, state.committed[0], announced.chain, end)
         state.handed_out = handed_out
         state.flag_entered()
         if state.current is not None:
@@ -262,10 +262,12 @@ def _note_behind(
     position: Position,
     own: Position,
     chain: Sequence[ChainEntry] = (),
+    existed: Position = (0, 0),
 ) -> None:
     """The group had settled everything before `position`, and this inbox nothing from `own` on. If nobody's journal
     tells of what lies between, it went with the disk of an inbox. `chain`: which epochs that is, as far as it tells;
-    what another history has between them nobody settled."""
+    what another history has between them nobody settled. `existed`: behind all that there was by then, of which that
+    inbox may have settled more than it told."""
     found = [
         (max(own, (epoch, 1) if number else (0, 1)), min(position, (epoch, last + 1)))
         for number, (epoch, _, _, last) in enumerate(chain)
@@ -275,6 +277,8 @@ def _note_behind(
     for first, end in found:
         if first < end:
             detail = {"from": list(first)}
+            if existed > end:
+                detail["existed"] = list(existed)
             core.note(Note("behind", state.stream, end[0], 0, end[1], end[1], detail=detail))
 
 

@@ -16,7 +16,7 @@ from reliamsg.store.journal import ORDERED, JournalRow
 from reliamsg.verify.journals import Boot, Chain
 from reliamsg.verify.producers import key_of, stream_of
 from reliamsg.verify.report import KINDS, Finding
-from reliamsg.verify.spans import ENDLESS, Key, Position, SpanMap, Spans, in_epoch
+from reliamsg.verify.spans import ENDLESS, Key, Position, SpanMap, Spans, as_position, in_epoch
 
 __all__ = ["GroupFacts", "Proof", "gather_group"]
 
@@ -27,6 +27,7 @@ _EMPTIED = frozenset({"drained", "connected"})
 _FORGED, _UNREMEMBERED = "forged", "unremembered"
 """The reasons in ``forgotten`` rows that send a group back."""
 _INCARNATION = re.compile("[0-9a-f]{16}")
+_SETTLING = frozenset({"acknowledged", "declared", "dead_lettered"})
 
 
 class Proof(NamedTuple):
@@ -89,6 +90,10 @@ class GroupFacts:
     """How far each stream got."""
     behind: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
     """From where to before where an inbox was told that its group had settled everything, and had not itself."""
+    existed: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
+    """From the same places to before where the stream ended then: all that the group may have settled besides."""
+    replaced: bool = False
+    """Whether such an inbox was told of what no other one's journal has: one is gone together with its journal."""
     topics: set[str] = field(default_factory=set)
     duplicates: int = 0
     out_of_order: int = 0
@@ -133,6 +138,10 @@ class GroupFacts:
         """What of a stream's epoch an inbox was told to be settled, and had not settled itself."""
         return in_epoch(self.behind.get(key[0], ()), key[1])
 
+    def perhaps_settled(self, key: Key) -> Spans:
+        """What of a stream's epoch there was when an inbox was told that, from its own place on."""
+        return in_epoch(self.existed.get(key[0], ()), key[1])
+
 
 def gather_group(
     group: str, chains: Iterable[Chain], gap_timeout: float | None, tolerance: float
@@ -149,6 +158,7 @@ def gather_group(
         facts.sound &= not chain.broken
         facts.finished &= chain.finished
     facts.joined = begun | facts.joined
+    facts.replaced = any(_is_unaccounted(reader, readers) for reader in readers)
     for reader in readers:
         reader.finish()
         _check_passed(reader, readers)
@@ -233,6 +243,10 @@ class _Reader:
         """Acknowledged more than once in this chain."""
         self.passed = SpanMap()
         """Owed, and passed over."""
+        self.settled_to: dict[Stream, Position] = {}
+        """The last number of each stream that it acknowledged, declared or set aside."""
+        self.told_of: list[tuple[Stream, Position]] = []
+        """Before which positions others had settled everything."""
         self.latest = True
         self.before = SpanMap()
         """Handed out unflagged by chains read before this one."""
@@ -246,6 +260,9 @@ class _Reader:
             opened_gaps: list[JournalRow] = []
             for row in boot.rows:
                 self._site_row(row)
+                if row.kind in _SETTLING and row.first <= row.last:
+                    stream, place = stream_of(row), (row.epoch, row.last)
+                    self.settled_to[stream] = max(place, self.settled_to.get(stream, place))
                 if row.kind in ORDERED:
                     self._ordered(row, ack_starts)
                     if row.kind == "declared":
@@ -304,10 +321,14 @@ class _Reader:
                 state.cursor = min(state.cursor, (row.epoch, max(row.first, 1) - 1))
 
     def _behind(self, row: JournalRow) -> None:
-        own = (row.detail or {}).get("from")
-        if isinstance(own, list) and len(own) == 2 and all(isinstance(each, int) for each in own):
-            span = (own[0], own[1]), (row.epoch, row.last)
-            self.facts.behind.setdefault(stream_of(row), []).append(span)
+        own, existed = (as_position((row.detail or {}).get(name)) for name in ("from", "existed"))
+        if own is None:
+            return
+        stream, end = stream_of(row), (row.epoch, row.last)
+        self.told_of.append((stream, end))
+        self.facts.behind.setdefault(stream, []).append((own, end))
+        if existed is not None:
+            self.facts.existed.setdefault(stream, []).append((own, existed))
 
     def _site_row(self, row: JournalRow) -> None:
         facts, places = self.facts, []
@@ -522,6 +543,15 @@ class _Reader:
                     )  # fmt: skip
             if state.cursor is not None:
                 self.facts.reached[stream] = max(state.cursor, self.facts.reached.get(stream, (0, 0)))
+
+
+def _is_unaccounted(reader: _Reader, readers: list[_Reader]) -> bool:
+    """Whether an inbox was told of what no other inbox's journal comes up to."""
+    others = [other.settled_to for other in readers if other is not reader]
+    return any(
+        all(settled.get(stream, (0, 0)) < (epoch, number - 1) for settled in others)
+        for stream, (epoch, number) in reader.told_of
+    )
 
 
 def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:

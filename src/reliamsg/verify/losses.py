@@ -176,6 +176,8 @@ class _Ledger:
         self._excuse(key, discarded)
         certain_loss = missing - open_end
         unseen = certain_loss & self._settled_unseen(key, self.producers[stream.producer])
+        if tail:
+            unseen = unseen | (certain_loss & self.group.perhaps_settled(key))
         self._put("settled_unseen", key, unseen)
         self._excuse(key, unseen)
         certain_loss = certain_loss - unseen
@@ -190,8 +192,11 @@ class _Ledger:
         self._excuse(key, spans)
 
     def _settled_unseen(self, key: Key, producer: ProducerFacts) -> Spans:
-        """What one of the group's inboxes, or its producer, was told to be settled."""
-        return self.group.settled_unseen(key) | producer.settled_unseen(self.group.group, key)
+        """What one of the group's inboxes, or its producer, was told to be settled. Where an inbox is gone with its
+        journal, all that producers were told may have been its word."""
+        group = self.group
+        told = group.settled_unseen(key) | producer.settled_unseen(group.group, key)
+        return told | producer.consumed.get(group.group, SpanMap())[key] if group.replaced else told
 
     def _lost(self, key: Key, first: int, last: int, tail: bool) -> None:
         stream, epoch = key

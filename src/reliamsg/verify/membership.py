@@ -8,7 +8,7 @@ from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Boot
 from reliamsg.verify.renumbered import Renumbering
-from reliamsg.verify.spans import ENDLESS, Position, SpanMap, Spans
+from reliamsg.verify.spans import ENDLESS, Position, SpanMap, Spans, as_position
 
 __all__ = ["Membership", "names"]
 
@@ -55,7 +55,7 @@ class Membership:
         stream, added = Stream(row.producer, row.topic, row.partition), row.kind == "group_added"
         since = at = (row.epoch, row.first)
         if not added:
-            at = _position((row.detail or {}).get("position")) or since
+            at = as_position((row.detail or {}).get("position")) or since
         if added:
             self.named[row.topic, row.group] = True
         elif at == since:
@@ -95,12 +95,6 @@ def _put_between(into: SpanMap, enqueued: SpanMap, stream: Stream, first: Positi
             high = until[1] - 1 if key[1] == until[0] else ENDLESS
             if low <= high:
                 into.merge({key: spans & Spans([(low, high)])})
-
-
-def _position(value: Any) -> Position | None:
-    if isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(n, int) for n in value):
-        return value[0], value[1]
-    return None
 
 
 def names(value: Any) -> list[str]:

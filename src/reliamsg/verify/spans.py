@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from reliamsg.message import Stream
 
-__all__ = ["ENDLESS", "Key", "Position", "SpanMap", "Spans", "in_epoch", "total"]
+__all__ = ["ENDLESS", "Key", "Position", "SpanMap", "Spans", "as_position", "in_epoch", "total"]
 
 ENDLESS = 2**63
 """Beyond every sequence number: the end of a range whose extent nobody knows."""
@@ -163,6 +164,13 @@ class SpanMap(dict[Key, Spans]):
 def total(spans: Iterable[Spans]) -> int:
     """How many numbers are in all of `spans` together."""
     return sum(each.count for each in spans)
+
+
+def as_position(value: Any) -> Position | None:
+    """The position that a row's detail gives, as a list; None where it gives none."""
+    if isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(each, int) for each in value):
+        return value[0], value[1]
+    return None
 
 
 def in_epoch(ranges: Iterable[tuple[Position, Position]], epoch: int) -> Spans:
