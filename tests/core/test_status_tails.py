@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -226,6 +227,48 @@ def test_latest_starts_with_what_arrives() -> None:
     group.hear(teller.status())
     group.wait(3.0, teller)
     assert group.got == [(10, n) for n in range(51, 61)]
+
+
+def test_latest_settles_what_its_producer_keeps_for_it_and_nothing_brings() -> None:
+    teller, group = pair(50, begin="latest", gap_timeout=5.0)
+    teller.open(20)
+    teller.publish(8)
+    teller.since = (10, 1)
+    group.hear(replace(teller.status(), consumed=True))
+    group.wait(4.0, teller)
+    assert group.state.current is None, "something may arrive yet"
+    group.core.retire_these([STREAM])
+    assert not group.core.retiring, "it is about to join"
+    group.wait(3.0, teller)
+    group.commit()
+    assert group.state.committed[0] == (20, 9), "so that the producer lets go of it"
+    assert group.got == []
+    assert [span[:3] for span in group.told("before_join")] == [(10, 1, 50), (20, 1, 8)]
+    teller.publish(4)
+    group.hear(replace(teller.status(), consumed=True))
+    group.wait(3.0, teller)
+    assert group.got == [(20, n) for n in range(9, 13)], "from there on it is owed everything"
+
+
+@pytest.mark.parametrize("of", [{}, {"consumed": True, "since": None}, {"consumed": True, "since": (20, 9)}])
+def test_latest_waits_for_what_arrives_where_nobody_waits_for_the_group(of: dict[str, Any]) -> None:
+    teller, group = pair(50, begin="latest", gap_timeout=5.0)
+    teller.open(20)
+    teller.publish(8)
+    teller.since = (10, 1)
+    group.hear(replace(teller.status(), **of))
+    group.wait(10.0, teller)
+    assert group.state.current is None
+
+
+def test_latest_begins_with_what_arrives_although_its_producer_keeps_messages() -> None:
+    teller, group = pair(50, begin="latest", gap_timeout=5.0)
+    teller.since = (10, 1)
+    group.hear(replace(teller.status(), consumed=True))
+    group.wait(4.0, teller)
+    group.receive(teller, 10, 41, 45)
+    group.wait(8.0, teller)
+    assert group.got == [(10, n) for n in range(41, 51)]
 
 
 def test_epochs_of_which_nothing_arrived_are_repaired_in_order() -> None:

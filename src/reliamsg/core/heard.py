@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced, Position
+from reliamsg.core.gaps import GapClock
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.message import Prev
@@ -26,6 +27,7 @@ __all__ = [
     "Owner",
     "end_of",
     "extend",
+    "keeps_any",
     "new_from",
     "start_of",
     "trimmed",
@@ -114,13 +116,18 @@ class Owner:
 class Heard:
     """All that was said about one stream."""
 
-    __slots__ = ("owners", "waiting")
+    __slots__ = ("kept", "owners", "silence", "waiting")
 
     def __init__(self) -> None:
         self.owners: dict[tuple[int, int], Owner] = {}
         """By epoch and incarnation."""
         self.waiting: list[tuple[float, Announced]] = []
         """What takes effect at a time to come: of each owner the oldest, and the newest since."""
+        self.kept: Announced | None = None
+        """What the newest opening said first of messages that it keeps for the group, which begins with the latest and
+        has not joined; None where nothing waits for that."""
+        self.silence = GapClock()
+        """For how long nothing of these came."""
 
     def take(self, announced: Announced, now: float, cut: bool, signed: bool = False) -> bool:
         """Note who said what; False where that is older than what is known. It takes no effect here. `signed`: nobody
@@ -154,6 +161,13 @@ class Heard:
         elif len(self.waiting) >= 2 * MAX_OWNERS:
             self.waiting.pop()
         self.waiting.append((until, announced))
+
+    def note_kept(self, announced: Announced) -> None:
+        """A producer keeps messages for the group until it has joined."""
+        if self.kept is None:
+            self.silence = GapClock()
+        if self.kept is None or announced.epoch > self.kept.epoch:
+            self.kept = announced
 
     def due(self, now: float) -> Announced | None:
         """What takes effect now, if anything; ask until there is nothing."""
@@ -234,6 +248,14 @@ def extend(state: StreamState, announced: Announced) -> None:
         known = state.live.get(epoch)
         if known is not None and known.last is None and known.removed.intervals < MAX_REMOVED:
             known.removed.add(first, last)
+
+
+def keeps_any(announced: Announced) -> bool:
+    """Whether the producer keeps anything of the stream until the group has settled it."""
+    since = announced.since
+    if since is None or not announced.consumed:
+        return False
+    return any(first <= last and (epoch, last) >= since for epoch, _, first, last in announced.chain)
 
 
 def start_of(announced: Announced, handed_out: HandedOut | None) -> tuple[Position, int, Prev | None] | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced, ChainEntry, Position
 from reliamsg.core.gaps import GapKey
-from reliamsg.core.heard import extend, new_from, start_of
+from reliamsg.core.heard import extend, keeps_any, new_from, start_of
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Adopted, Doubt, HandedOut, Note, StreamState
 from reliamsg.message import Gap, Prev
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "JOINED_LATE", "adopt", "before_joining", "believed", "declare_missed", "flag_handed_out", "join_after_all",
-    "join_as_told", "joins_soon", "skip_settled",
+    "join_as_told", "join_behind", "joins_soon", "skip_settled",
 ]  # fmt: skip
 
 JOINED_LATE = "joined late"
@@ -60,9 +60,11 @@ def believed(core: ConsumerCore, state: StreamState, announced: Announced) -> An
 
 def joins_soon(core: ConsumerCore, state: StreamState) -> bool:
     """Whether a status waits to take effect by which the group will join the stream."""
-    if state.current is not None or state.heard is None or core.rules.begin != "earliest":
+    if state.current is not None or state.heard is None:
         return False
-    said = (believed(core, state, announced) for _, announced in state.heard.waiting)
+    said = [believed(core, state, announced) for _, announced in state.heard.waiting]
+    if core.rules.begin == "latest":
+        return state.heard.kept is not None or any(told is not None and keeps_any(told) for told in said)
     return any(told is not None and start_of(told, state.handed_out) is not None for told in said)
 
 
@@ -71,7 +73,11 @@ def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -
     if state.adopted is not None:
         _adopt_as_told(core, state, state.adopted, announced)
         return
-    found = start_of(announced, state.handed_out) if core.rules.begin == "earliest" else None
+    if core.rules.begin == "latest":
+        if state.heard is not None and keeps_any(announced):
+            state.heard.note_kept(announced)
+        return
+    found = start_of(announced, state.handed_out)
     if found is None:
         return
     (epoch, first), incarnation, prev = found
@@ -86,6 +92,18 @@ def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -
         known = state.live[epoch] = Reorder(epoch, incarnation, prev)
         known.told = True
     join(core, state, known, first)
+
+
+def join_behind(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
+    """Nothing of a stream came, of which the producer keeps messages until the group has settled them: begin behind all
+    that it told of."""
+    prev: Prev | None = None
+    for epoch, incarnation, _, last in announced.chain[-2:-1]:
+        prev = Prev(epoch, incarnation, last)
+    epoch, incarnation, _, last = announced.chain[-1]
+    known = state.live[epoch] = Reorder(epoch, incarnation, prev)
+    known.told = True
+    join(core, state, known, last + 1)
 
 
 def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int, late: bool = False) -> None:

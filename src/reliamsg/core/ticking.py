@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.asking import look
 from reliamsg.core.hearing import settle_heard
-from reliamsg.core.passage import expire
+from reliamsg.core.joining import join_behind
+from reliamsg.core.passage import expire, follow
 from reliamsg.core.stream import StreamState
 from reliamsg.message import Stream
 
@@ -30,6 +31,7 @@ def tick_stream(
     times = [
         settle_heard(core, state, now),
         _retry(core, state, now),
+        _tick_silence(core, state, now, connected and not paused),
         _tick_clock(core, state, now, connected and not paused, kept),
         look(core, state, now, connected),
     ]
@@ -42,6 +44,21 @@ def _retry(core: ConsumerCore, state: StreamState, now: float) -> float | None:
     if now < state.retry_at:
         return state.retry_at
     core.touch(state)
+    return None
+
+
+def _tick_silence(core: ConsumerCore, state: StreamState, now: float, counts: bool) -> float | None:
+    """Let the time run for which a group that begins with the latest was given nothing of what is kept for it."""
+    heard = state.heard
+    if heard is None or heard.kept is None:
+        return None
+    if state.current is None and not state.live and state.adopted is None:
+        left = core.rules.gap_timeout - heard.silence.tick(now, counts)
+        if left > 0:
+            return now + min(left, POLL_S)
+        join_behind(core, state, heard.kept)
+        follow(core, state, now)
+    heard.kept = None
     return None
 
 
