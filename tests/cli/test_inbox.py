@@ -11,7 +11,7 @@ import pytest
 
 from reliamsg import Consumer, Producer
 from reliamsg.cli import main
-from reliamsg.errors import ProducerFenced
+from reliamsg.errors import ProducerFenced, QuarantineFull
 from reliamsg.store.requests import Request, RequestBox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.verify import check_directory
@@ -114,6 +114,29 @@ def test_the_quarantine_is_listed_replayed_and_discarded(
         take(consumer, 1, 2, 3)
         wait_for(lambda: command("quarantine", "list", "INBOX") == "", "empty")
         assert shared.quarantine.total == 0
+
+
+def test_a_gap_that_is_accepted_while_no_consumer_runs_empties_a_full_quarantine(
+    inbox: Path, network: MemoryNetwork, command: Command
+) -> None:
+    """The next consumer does not read before that: there would be no room for what is delivered to it."""
+    room = {"max_inbox_bytes": 8_000, "max_quarantine_bytes": 40_000}
+    with opened(inbox, network, **room) as consumer:
+        for number in (1, 5):
+            send(network["dc1"], number, number, pad=400)
+        take(consumer, 1)
+        wait_for(lambda: any(s.gap_held for s in consumer.status().streams.values()), "held")
+        for number in range(6, 201):
+            send(network["dc1"], number, number, pad=400)
+        with pytest.raises(QuarantineFull):
+            consumer.get(20)
+    with opened(inbox, network, **room) as consumer, pytest.raises(QuarantineFull):
+        consumer.get(20)
+    assert network["dc1"].queued() > 0
+    assert "the next one" in command("accept", "INBOX", f"p/{TOPIC}", timeout=0.1)
+    with opened(inbox, network, **room) as consumer:
+        take(consumer, *range(5, 201))
+        wait_for(lambda: command("quarantine", "list", "INBOX") == "", "empty")
 
 
 def test_streams_are_forgotten_while_the_consumer_runs(
