@@ -264,11 +264,12 @@ def test_a_standby_knows_how_far_one_was_that_read_for_a_moment_only(group: Grou
     assert seqs(second.take()) == list(range(51, 61))
 
 
-@pytest.mark.parametrize("ends", ["killed", "closed"])
-def test_a_mark_from_when_a_stream_left_memory_tells_nothing_without_a_goodbye(
-    group: Group, ends: str
+@pytest.mark.parametrize("ends", ["killed", "closed", "closed, one site deaf", "closed, taken over late"])
+def test_a_mark_at_the_position_tells_nothing_without_a_goodbye_that_is_followed_at_once(
+    group: Group, ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other inbox may have gone on with the stream, and had no time to tell another one."""
+    """The other inbox may have gone on with the stream, and had no time to tell another one; or somebody began to read
+    after the goodbye, where the standby heard nothing."""
     first, second = group.join_both()
     group.settle(1.0)
     control = first.engine.control
@@ -279,6 +280,10 @@ def test_a_mark_from_when_a_stream_left_memory_tells_nothing_without_a_goodbye(
         group.kill(first)
         group.settle(9.0)
     else:
+        if ends == "closed, one site deaf":
+            second.engine.sites["dc2"].echoes_since = None
+        elif ends == "closed, taken over late":
+            monkeypatch.setattr("reliamsg.receiving.succession.PROMPT_S", -1.0)
         group.leave(first)
         group.settle(3.0)
     assert group.readers() == [second]
@@ -286,7 +291,7 @@ def test_a_mark_from_when_a_stream_left_memory_tells_nothing_without_a_goodbye(
     group.settle(0.5)
     got = second.take()
     assert seqs(got) == list(range(11, 21))
-    assert {message.redelivered for message in got} == {ends == "killed"}
+    assert {message.redelivered for message in got} == {ends != "closed"}
 
 
 def test_one_that_was_stopped_hands_out_nothing_when_it_goes_on(group: Group) -> None:

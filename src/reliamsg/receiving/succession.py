@@ -44,6 +44,8 @@ GRACE_S = 0.25
 """So long after the own beacon came back another inbox may take to answer it."""
 LOOK_EVERY_S = 0.1
 """How often the other phases are looked at, besides when something is heard."""
+PROMPT_S = 1.0
+"""A standby that takes over so long after a goodbye at most knows that nobody read in between."""
 CLOSE_S = 1.0
 """A connection that is given up may take so long to say goodbye."""
 
@@ -81,6 +83,8 @@ class Succession:
         """A standby that was refused a lock tries again then."""
         self._answered: bytes | None = None
         """The run of the inbox that reads, once this one, which waits, has let itself be heard by it."""
+        self._heard_all = False
+        """Nobody could have begun to read, unheard, before this one stopped waiting."""
         self._read_since = float("-inf")
         self._stepped_at = self._awake_since = float("-inf")
         """When it was looked at last; since when that has not been long apart: the process was not stopped."""
@@ -214,7 +218,7 @@ class Succession:
             )
             shared.settled_elsewhere(stream)
             inboxes[inbox] = inboxes.get(inbox, 0) + 1
-            told[stream] = state.entered[0] if self._told_mark(state) else state.position[0] - 1
+            told[stream] = state.entered[0] if self._told_mark(state, now) else state.position[0] - 1
         for (stream, inbox), state in self._control.unbelieved.items():  # which counts as soon as it is
             shared.core.adopt(
                 stream, state.entered, state.position, state.high_water, now, tuple(state.accepted)
@@ -235,11 +239,14 @@ class Succession:
         shared.standing = "took_over" if shared.core.succeeds else ""
         shared.after_core()
 
-    def _told_mark(self, state: StreamState) -> bool:
+    def _told_mark(self, state: StreamState, now: float) -> bool:
         """Whether the other inbox told what it may have handed out of a stream. Without a goodbye a mark that was at
-        its position says nothing: the stream had left memory there, and may have been gone on with since."""
-        ended = self._lease.freed_at is not None and self._lease.freed_at > self._lease.silent_since()
-        return state.high_water > 0 and (ended or (state.entered[0], state.high_water) > state.position)
+        its position says nothing: the stream had left memory there, and may have been gone on with since. A goodbye's
+        mark is exact, and says nothing where somebody may have begun to read after that."""
+        freed_at = self._lease.freed_at
+        if freed_at is not None and freed_at > self._lease.silent_since():
+            return state.high_water > 0 and self._heard_all and now - freed_at <= PROMPT_S
+        return state.high_water > 0 and (state.entered[0], state.high_water) > state.position
 
     def _load_told(self, now: float) -> None:
         """Have streams in memory that the other inbox told of, and that this one knows."""
@@ -342,6 +349,9 @@ class Succession:
             # The one that read said goodbye; another that reads would have answered this one's beacon.
             quiet_since = max(lease.freed_at, listening + GRACE_S) - timeout
         if now >= max(quiet_since + timeout + turn, self._try_at):
+            heard = (site.echoes_since for site in self._all)
+            freed_at = lease.freed_at
+            self._heard_all = freed_at is not None and all(at is not None and at <= freed_at for at in heard)
             for site in self._all:
                 self._give_up(site)
             self._start(now, after_waiting=True)

@@ -268,6 +268,8 @@ class ConsumerProcess(Process):
         else:
             if frame.role == "active":
                 self._words.another_reads(self.scheduler.now)
+            if self._words.reads:
+                return  # only one that waits goes by it
             for told in frame.streams:
                 stream = Stream(frame.producer, told.topic, told.partition)
                 high_water = told.entered[0], told.high_water

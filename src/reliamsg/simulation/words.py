@@ -56,6 +56,11 @@ class Words:
         if sent_at is not None:  # else it was sent before it was opened anew
             self._proof = sent_at if self._proof is None else max(sent_at, self._proof)
 
+    @property
+    def reads(self) -> bool:
+        """Whether it says that it reads."""
+        return self._consumer in self._oracle.apart
+
     def another_reads(self, now: float) -> None:
         """It hears another inbox of its group say that it reads: one of them yields, or its lease runs out."""
         since, until = self._oracle.apart.get(self._consumer, (now, now))
