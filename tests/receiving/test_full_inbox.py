@@ -19,7 +19,7 @@ from reliamsg.testing import MemoryNetwork
 from reliamsg.transport import mqtt_inflow
 from tests.receiving.control_tools import FakeProducer
 from tests.receiving.test_succession import Group
-from tests.receiving.tools import TOPIC, Bench, send, seqs
+from tests.receiving.tools import GROUP, TOPIC, Bench, send, seqs
 
 PAD = 400
 """Bytes that each message is filled up with."""
@@ -321,6 +321,30 @@ def test_no_gap_expires_while_the_application_keeps_the_inbox_full(
     assert status.streams[Stream("p", TOPIC, 0)].gap_elapsed_s < 3.0, "but for what passed before it was full"
     taken = Taken(bench)
     taken.take_all({"p": [2, 3], "q": list(range(1, 30))})
+
+
+def test_what_an_earlier_opening_held_keeps_nothing_out_of_a_full_inbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = open_bench(tmp_path, "amqp", 1, monkeypatch, gap_timeout=5.0, hold_gaps=True, **TINY)
+    (broker,) = bench.network.brokers.values()
+    earlier = FakeProducer(bench)
+    send(broker, 1, 1)
+    earlier.status((1, 1))
+    bench.settle(0.1)
+    assert seqs(bench.take()) == [1]
+    for number in range(9, 41):
+        send(broker, number, number, pad=PAD)
+    bench.settle(8.0)
+    assert [each.cause for each in look(bench).stalled] == ["gap"]
+    later = FakeProducer(bench, epoch=11, incarnation=78)
+    later.status((earlier.epoch, earlier.incarnation, 5, 40), since={GROUP: (earlier.epoch, 1)})
+    bench.settle(0.5)
+    earlier.repair(5, 6)
+    bench.settle(0.5)
+    gap = look(bench).streams[Stream("p", TOPIC, 0)].gap
+    assert gap is not None
+    assert (gap.first, gap.last) == (2, 4)
 
 
 @pytest.mark.parametrize("holds", [True, False])

@@ -182,6 +182,12 @@ class Heard:
         parts = [owner.offers(known, first, last) for owner in self.owners.values()]
         return min((part for part in parts if part is not None), default=None)
 
+    def may_hold(self, known: Reorder, first: int, last: int, now: float) -> bool:
+        """Whether a producer that was heard lately says that it holds any of these numbers, or has yet to speak of
+        them."""
+        owners = self.owners.values()
+        return any(owner.is_fresh(now) and owner.offers(known, first, last) is not None for owner in owners)
+
     def holds(self, known: Reorder, first: int, last: int | None, now: float) -> bool:
         """Whether a producer that was heard lately says that it holds any of these numbers."""
         return any(owner.is_fresh(now) and owner.holds(known, first, last) for owner in self.owners.values())

@@ -322,12 +322,13 @@ class StreamState:
         later = self.next_epoch()  # the gap's extent is not known: it ends where this begins
         return later is not None and epoch >= later.epoch
 
-    def is_first_of_gap(self, known: Reorder, head: int, seq: int) -> bool:
-        """Whether a number is in the gap that begins at `head`, and no producer that was heard holds any before it."""
+    def is_first_of_gap(self, known: Reorder, head: int, seq: int, now: float) -> bool:
+        """Whether a number is in the gap that begins at `head`, and no producer that was heard lately may hold any before
+        it. What an opening before the latest last said it held may be gone since."""
         beyond = known.held.next_at(head)
         if self.heard is None or (beyond is not None and seq > beyond):
             return False
-        return self.heard.offered(known, head, seq - 1) is None
+        return not self.heard.may_hold(known, head, seq - 1, now)
 
     def take_accepted(self) -> None:
         """What was accepted where this inbox takes over from counts here as well, as far as it is of the current epoch

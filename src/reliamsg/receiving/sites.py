@@ -228,7 +228,7 @@ class SiteReceiver:
                 if what.frame is not None:
                     self._undecodable(what.frame)
                 self.set_aside(address, body, what.reason)
-            elif shared.room_for_repair(what):
+            elif shared.room_for_repair(what, now):
                 self._take_repair(address, what, now, wall)
             shared.after_core()
             shared.due(now if shared.core.urgent else now + GATHER_S)

@@ -439,7 +439,7 @@ class Shared:
             return True
         return self.hold_room.take(len(frame.data))
 
-    def room_for_repair(self, frame: Frame) -> bool:
+    def room_for_repair(self, frame: Frame, now: float) -> bool:
         """Whether a repair can be taken in. No broker keeps it meanwhile, so it would stay in memory."""
         envelope = frame.envelope
         if envelope.stream in self.core.holding and not self.has_room_behind_hold(envelope.stream, frame):
@@ -456,7 +456,7 @@ class Shared:
         run = known.held.run_from(known.cursor)
         head = known.cursor if run is None else run + 1
         return known.epoch == envelope.epoch and (
-            envelope.seq <= head or state.is_first_of_gap(known, head, envelope.seq)
+            envelope.seq <= head or state.is_first_of_gap(known, head, envelope.seq, now)
         )
 
     @property
