@@ -133,6 +133,22 @@ def test_dropping_is_for_named_groups() -> None:
     assert made.drop(ORDERS, "billing")
     assert not made.drop(ORDERS, "billing")
     assert not made.drop(ORDERS, "stranger")
+
+
+def test_a_heard_group_that_is_not_named_any_more_is_told_of_the_tail_until_it_is_silent() -> None:
+    made = table()
+    made.name(ORDERS, "billing", (7, 90))
+    made.name(ORDERS, "audit", START)
+    made.hear(ORDERS, "billing", (7, 41), (7, 1), 1.0)
+    assert made.drop(ORDERS, "audit")
+    assert made.find(ORDERS, "audit") is None, "nothing was ever heard of it"
+    assert made.drop(ORDERS, "billing")
+    assert (made.named(ORDERS), made.slowest(ORDERS), made.take_moved()) == ({}, None, {})
+    assert not made.settled(ORDERS)
+    made.hear(ORDERS, "billing", (7, 101), (7, 1), 2.0)
+    assert made.settled(ORDERS)
+    assert made.forget(2.0 + FORGET_HEARD_S) == 1
+    assert made.members(ORDERS) == []
     assert not made.drop(AUDIT, "billing")
     assert made.slowest(ORDERS) is None
 

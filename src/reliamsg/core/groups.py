@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from reliamsg.core.announced import Span3
@@ -120,13 +120,18 @@ class GroupTable:
         known.position = max(known.position, since, position)
 
     def drop(self, stream: Stream, group: str) -> bool:
-        """The group does not count any more, and is forgotten; False where it was not named."""
+        """The group does not count any more; False where it was not named. One that was heard is one that was only
+        heard from now on: it still reads, and is told of the tail until it has it or falls silent."""
         members = self._members.get(stream, {})
-        if group not in members or not members[group].named:
+        member = members.get(group)
+        if member is None or not member.named:
             return False
         del members[group]
         self._named[group] -= 1
         self._moved.pop((stream, group), None)
+        if member.heard is not None and self._make_room(members, member.heard):
+            members[group] = replace(member, named=False, since=START, position=member.told)
+            self._heard += 1
         return True
 
     # -- what groups say ------------------------------------------------------------------------------------
@@ -223,7 +228,7 @@ class GroupTable:
     def put_back(self, moved: dict[tuple[Stream, str], Position]) -> None:
         """These positions were not stored."""
         for (stream, group), position in moved.items():
-            if self.find(stream, group) is not None:
+            if self.is_named(group, stream):
                 self._moved[stream, group] = max(position, self._moved.get((stream, group), START))
 
     # -- questions ------------------------------------------------------------------------------------------
