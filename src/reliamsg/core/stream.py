@@ -323,8 +323,8 @@ class StreamState:
         return later is not None and epoch >= later.epoch
 
     def is_first_of_gap(self, known: Reorder, head: int, seq: int, now: float) -> bool:
-        """Whether a number is in the gap that begins at `head`, and no producer that was heard lately may hold any before
-        it. What an opening before the latest last said it held may be gone since."""
+        """Whether a number is in the gap that begins at `head`, and no producer that was heard lately may hold any
+        before it. What an opening before the latest last said it held may be gone since."""
         beyond = known.held.next_at(head)
         if self.heard is None or (beyond is not None and seq > beyond):
             return False
