@@ -620,3 +620,18 @@ def test_a_run_goes_on_for_what_a_group_reads_and_was_not_named_for() -> None:
     judged.deliver(1)
     judged.acknowledge(MessageId("p1", 1, "orders", 0, 1))
     assert not judged.oracle.unresolved(lambda group: ["orders"])
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+@pytest.mark.parametrize("reason", ["superseded", "expired"])
+def test_what_waited_in_quarantine_may_be_of_an_epoch_that_was_over(reason: str, replaced: bool) -> None:
+    judged = Judged()
+    judged.oracle.inboxes["g1"].add("inbox")
+    if replaced:
+        judged.oracle.disk_replaced("p1", judged.scheduler.now, set())
+    first = judged.publish(1)
+    judged.oracle.let_go_at("dc1", "g1", first)
+    judged.later(GAP_TIMEOUT)
+    judged.oracle.skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, reason), judged.scheduler.now)
+    judged.oracle.judge()
+    assert ("let_go_unsafe" in judged.kinds) == (not (replaced and reason == "superseded"))

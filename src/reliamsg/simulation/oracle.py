@@ -626,7 +626,8 @@ class Oracle:
         return self._done(group, message) or not owed
 
     def _is_left(self, gap: Gap) -> bool:
-        """Whether it was declared since its epoch was over: its producer's outbox was replaced."""
+        """Whether it was declared since its epoch was over: its producer's outbox was replaced. Wherever such messages
+        are kept, and however long, none of them is handed out."""
         return gap.reason == "superseded" and gap.stream.producer in self._replaced
 
     # -- the end --------------------------------------------------------------------------------------------
@@ -729,7 +730,6 @@ class Oracle:
         found = self.passages[group].declared(message)
         if found is not None and found.gap.reason == JOINED_LATE:
             return  # it is no promise that a group hears of what it was counted for before it joins
-        declared = None if found is None else found.at
         let_go = self._let_go[group].get(message)
         if found is None and not self.passages[group].came_before(message):
             waits = (group, operation.stream) in self.ended and (message in self.kept[""] | self.kept[group])
@@ -739,9 +739,10 @@ class Oracle:
             self.violate("lost_held", f"{message} at {group}", (group, message))
         if (
             let_go is not None
-            and declared is not None
-            and let_go < declared
+            and found is not None
+            and let_go < found.at
             and len(self.inboxes[group]) == 1
             and (self.owes(group, operation) or message not in self.leaving.said[group])
+            and not self._is_left(found.gap)
         ):
             self.violate("let_go_unsafe", f"{message} at {group}: let go at {let_go:.3f}")
