@@ -408,8 +408,14 @@ def spoil(rng: random.Random, made: Journals) -> None:
 
 
 def _entered(rng: random.Random, rows: Sequence[JournalRow]) -> dict[str, Any] | None:
-    """How far a group was, which an opening is behind, perhaps."""
-    return {"entered": rng.choice(rows).epoch + rng.choice((0, 1, 5))} if rng.random() < 0.5 else None
+    """How far a group was, which an opening is behind, perhaps; and what of it that did not know, perhaps."""
+    detail: dict[str, Any] = {}
+    if rng.random() < 0.5:
+        detail["entered"] = rng.choice(rows).epoch + rng.choice((0, 1, 5))
+    if rng.random() < 0.5:
+        of = rng.choice(rows)
+        detail["known"] = [of.epoch, f"{of.incarnation:016x}", of.last + rng.choice((-1, 0, 1, 5))]
+    return detail or None
 
 
 def _restore(rng: random.Random, made: Journals) -> None:

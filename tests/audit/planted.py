@@ -209,20 +209,35 @@ def _removed_in_words(run: History) -> None:
 
 
 def _restored_outbox(run: History) -> None:
-    """The copy was made when 20 of the first epoch's messages were there, of which the group declares 21 to 30."""
+    """The copy was made when 20 of the first epoch's messages were there, just where the group was. It comes to know
+    that there were ten more when the copy has been opened again, and published in between."""
     before, after = run.producers["A"]
     _, at = find(run, "A", "enqueued", E1, 21)
     del before[at:]
     for boot, epoch in ((before, E1), (after, E2)):
         boot[0] = replace(boot[0], epoch=epoch, incarnation=INC[epoch])
+    between, its = E1 + 1, 0xB1
+    place = (S, between, its, 1, 2)
+    added = {"digest": digest_of(S, between, 1, 2)}
+    run.producers["A"].insert(
+        1,
+        [
+            replace(before[0], epoch=between, incarnation=its),
+            Entry("epoch", S, between, its, detail={"prev": list(Prev(E1, INC[E1], 20))}),
+            Entry("enqueued", *place, **added),
+            *(Entry("confirmed", *place, site=site) for site in SITES),
+            Entry("published", *place),
+        ],
+    )
     both(
-        change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1, INC[E1], 20))}),
-        swap_out("g", "delivered", E1, 21, given("declared", E1, 21, 30, reason="superseded")),
+        change("A", "epoch", E2, 0, detail={"prev": list(Prev(between, its, 2))}),
+        swap_out("g", "delivered", E1, 21, Entry("delivered", *place, group="g", **added),
+                 Entry("acknowledged", *place, group="g")),
         change("g", "acknowledged", E1, 16, last=20),
-        add_after(
-            "g", "received", E2, 1, given("conflict", E2, 0, 0, reason="it says that the first ended at 20")
-        ),
-    )(run)
+        add_after("g", "received", E2, 1,
+                  given("conflict", E2, 0, 0, detail={"known": [E1, f"{INC[E1]:016x}", 30]}),
+                  given("declared", E1, 21, 30, reason="superseded")),
+    )(run)  # fmt: skip
 
 
 _ADMITTED = "what is declared is lost, and said to be"

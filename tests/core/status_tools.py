@@ -253,6 +253,7 @@ class Disk:
                 None if state.doubt is None else (state.doubt.after, state.doubt.end),
                 takeover=state.takeover,
                 joined_after=state.joined_after,
+                unended=sorted(state.history.unended),
             )
         for item in change.epochs:
             known: Reorder = item.known

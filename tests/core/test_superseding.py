@@ -222,6 +222,6 @@ def test_a_status_that_contradicts_what_was_finished_is_a_conflict_that_says_how
     teller.epochs[0][3] = 7
     hear(group, teller.status())
     group.wait(1.0)
-    (conflict,) = [note for note in group.notes if note.kind == "conflict"]
-    assert (conflict.epoch, conflict.incarnation, conflict.detail) == (20, 140, {"entered": 30})
-    assert len(group.core.conflicts) == 1
+    (conflict,) = [note for note in group.notes if note.kind == "conflict" and note.epoch == 20]
+    assert (conflict.incarnation, conflict.detail) == (140, {"known": [10, f"{70:016x}", 10], "entered": 30})
+    assert len([epoch for _, epoch, _ in group.core.conflicts if epoch == 20]) == 1

@@ -533,8 +533,8 @@ MUTANTS = (
     Mutant(
         "given-before-a-crash-forgotten-at-a-fork",
         "core/chain.py",
-        "    end = known.proven\n",
-        "    end = known.highest\n",
+        "known.incarnation, known.proven), later.epoch",
+        "known.incarnation, known.highest), later.epoch",
         "P4: what was handed out, not acknowledged, and is only at a broker after a crash is not waited for",
         ByTest(
             "receiving/test_forks_random.py::"
@@ -1156,7 +1156,7 @@ MUTANTS = (
         "prev-last-ignored",
         "core/chain.py",
         "    return Link(LinkKind.ENDS, last=prev.last)",
-        "    return Link(LinkKind.ENDS, last=known.highest)",
+        "    return Link(LinkKind.ENDS, last=known.last)",
         "P5: an epoch counts as complete when what is known of it has arrived",
         ByTest(
             "core/test_chain.py::test_links[prev1-LinkKind.ENDS-25]",
@@ -2046,8 +2046,8 @@ MUTANTS = (
     Mutant(
         "cut-ends-with-the-copy",
         "verify/restores.py",
-        "    return max(row.epoch, entered + 1) if isinstance(entered, int) else row.epoch\n",
-        "    return row.epoch\n",
+        "            beyond = max(one.epoch, one.entered + 1)\n",
+        "            beyond = one.epoch\n",
         "P9: what went with the disk of an outbox whose clock went back counts as never published",
         ByTest(
             "verify/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
@@ -2063,6 +2063,64 @@ MUTANTS = (
         ByTest(
             "verify/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
             'assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}',
+        ),
+    ),
+    Mutant(
+        "beyond-the-end-no-fork",
+        "core/superseding.py",
+        "        find_fork_before(core, state, Finished(epoch, incarnation, span[1]))\n",
+        "",
+        "P9: where a copy of an outbox is just as old as what a group was given, nothing tells of that",
+        ByTest(
+            "core/test_forks.py"
+            "::test_what_arrives_from_beyond_the_end_of_an_epoch_was_not_known_to_the_opening_that_named_it[False]",
+            "assert conflicts(group) == [(20, 140, known(10, 70, 14, entered=30))]",
+        ),
+    ),
+    Mutant(
+        "behind-no-fork",
+        "core/arrivals.py",
+        "        if state.was_passed_over(epoch):\n",
+        "        if False:\n",
+        "P9: an outbox that was lost while its clock went back leaves no witness of what went with it",
+        ByTest(
+            "core/test_forks.py::test_an_opening_behind_the_stream_says_what_it_did_not_know[None]",
+            "assert (20, 140, known(10, 70, 10, entered=30)) in conflicts(group)",
+        ),
+    ),
+    Mutant(
+        "gone-on-with-no-fork",
+        "core/arrivals.py",
+        "        if not state.is_ahead(known.epoch):\n",
+        "        if False:\n",
+        "P9: an inbox that goes on where another one stopped does not tell what the opening there did not know",
+        ByTest(
+            "core/test_forks.py"
+            "::test_an_epoch_that_another_inbox_went_on_to_is_held_against_what_this_one_was_given[None-False]",
+            "assert conflicts(group) == [(20, 140, known(10, 70, 12))]",
+        ),
+    ),
+    Mutant(
+        "unknown-extent-forgotten",
+        "receiving/restore.py",
+        "history.superseded, history.unended",
+        "history.superseded",
+        "P9: after a restart, what comes late from before a gap of unknown extent is taken for another history",
+        ByTest(
+            "core/test_forks.py::test_behind_a_gap_of_unknown_extent_nothing_contradicts[True]",
+            "assert conflicts(group) == []",
+        ),
+    ),
+    Mutant(
+        "known-and-journalled-is-a-cut",
+        "verify/restores.py",
+        "                if one.known.last > has.get((one.stream, one.known.epoch), 0):\n",
+        "                if True:\n",
+        "P9: a group that tells of two histories where there is one excuses what was made up",
+        ByTest(
+            "verify/test_restores.py"
+            "::test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made[detail2-False]",
+            "assert found == {",
         ),
     ),
     Mutant(

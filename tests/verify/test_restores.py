@@ -90,6 +90,57 @@ def test_the_copy_may_have_been_opened_before_without_publishing_to_the_stream(p
     assert (kind, E1, 21, 30) in found_in(h)
 
 
+KNOWN = {"known": [E1, f"{INC[E1]:016x}", 30]}
+
+
+@pytest.mark.parametrize(
+    ("detail", "unproven"),
+    [
+        (KNOWN, True),
+        ({**KNOWN, "entered": E2}, True),
+        ({"known": [E1, f"{INC[E1]:016x}", 20]}, False),
+        ({"known": [E1 + 5, f"{INC[E1]:016x}", 30]}, False),
+        ({"known": [E1, "000000000000bad1", 30]}, False),
+        ({"known": [E1, INC[E1], 30]}, False),
+    ],
+)
+def test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made(
+    detail: dict[str, object], unproven: bool
+) -> None:
+    """Whatever was published in between: the journal in which a group told of that may have gone with its inbox."""
+    h = history()
+    restored_outbox(h)
+    between = [
+        Entry("opened", epoch=E1 + 1, incarnation=0xB1),
+        Entry("epoch", S, E1 + 1, 0xB1, detail={"prev": list(Prev(E1, INC[E1], 20))}),
+        Entry("enqueued", S, E1 + 1, 0xB1, 1, 1, digest=digest_of(S, E1 + 1, 1, 1)),
+    ]
+    h.producers["A"].insert(1, between)
+    change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1 + 1, 0xB1, 1))})(h)
+    change("g", "conflict", E2, 0, detail=detail)(h)
+    _of_the_last_epoch(h)
+    _of_an_epoch(h, E1 + 1, 0xB1, 2, 3)
+    _of_an_epoch(h, E1 + 2, 0xB2, 1, 2)
+    kind = "unproven" if unproven else "phantom"
+    found = {each for each in found_in(h) if each[0] in ("phantom", "unproven")}
+    # Behind the opening in between nothing is missing, by that.
+    anywhere = not unproven and detail["known"] != [E1, f"{INC[E1]:016x}", 20]
+    after = "unproven" if anywhere else "phantom"
+    entered = "unproven" if "entered" in detail or anywhere else "phantom"
+    assert found == {
+        (kind, E1, 21, 30), (after, E1 + 1, 2, 3), (entered, E1 + 2, 1, 2), ("phantom", E2, 21, 22)
+    }  # fmt: skip
+
+
+def test_an_opening_that_was_closed_has_no_more_than_it_says() -> None:
+    h = history()
+    restored_outbox(h)
+    change("g", "conflict", E2, 0, detail=KNOWN)(h)
+    assert found_in(h) == {UNPROVEN}
+    _closed(h)
+    assert found_in(h) == {("phantom", E1, 21, 30)}
+
+
 @pytest.mark.parametrize("began", [E1, E0])
 def test_gaps_and_removals_that_went_with_the_disk_are_unproven(began: int) -> None:
     """Also where the opening went on to the epoch in which it ended (`began`: with which)."""
@@ -315,8 +366,13 @@ def _of_the_last_epoch(h: History) -> None:
 
 
 def _of_a_later_epoch(h: History) -> None:
-    place = (S, E3, 0xA3, 1, 2)
-    add_after("g", "acknowledged", E2, 1, Entry("delivered", *place, group="g", digest=digest_of(S, E3, 1, 2)),
+    _of_an_epoch(h, E3, 0xA3, 1, 2)
+
+
+def _of_an_epoch(h: History, epoch: int, incarnation: int, first: int, last: int) -> None:
+    place = (S, epoch, incarnation, first, last)
+    add_after("g", "acknowledged", E2, 1,
+              Entry("delivered", *place, group="g", digest=digest_of(S, epoch, first, last)),
               Entry("acknowledged", *place, group="g"))(h)  # fmt: skip
 
 

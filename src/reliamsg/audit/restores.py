@@ -6,8 +6,10 @@ has the later epoch, a ``fenced`` row names an opening that left no journal. A `
 its journal was committed, which can be further than it is now: what is lacking goes on to the next opening that the
 journal has. A ``surpassed`` row is the producer's own: a group told that it was further than the outbox ever was. That
 and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
-the part may be lacking anywhere behind the opening that published to it last. Where the copy's clock went back, both
-say how far the group had come: up to there the part may be lacking, but for what the copy entered itself.
+the part may be lacking anywhere behind the opening that published to it last. But a ``conflict`` says what was known:
+where the journal has that opening, and not all of that, the copy is as old as the opening, and the part is lacking
+between it and the next. Where the copy's clock went back, both say how far the group had come: up to there the part may
+be lacking, but for what the copy entered itself.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from reliamsg.audit.ranges import EPOCH
 from reliamsg.audit.renumbered import destination
 
 __all__ = ["cuts", "may_lack_removals", "touches"]
@@ -52,6 +55,11 @@ def cuts(rows: DataFrame) -> DataFrame:
         "began",
         F.coalesce(F.max("end").over(before), F.lit(0)).alias("low"),
         F.coalesce(~F.lag("closed").over(along), F.lit(False)).alias("goes_on"),
+        F.struct(
+            F.col("end").alias("low"),
+            (~F.col("closed")).alias("goes_on"),
+            F.lead("began").over(along).alias("high"),
+        ).alias("behind"),
     )
     epochs = (
         of_producers.select(*_BOOT, F.explode(entered).alias("epoch"))
@@ -106,22 +114,10 @@ def cuts(rows: DataFrame) -> DataFrame:
 
 def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
     """The cuts between openings of a chain: `producer` and what :func:`cuts` says of each. `openings`: with the epoch
-    that each `began` with, what was before, and which epochs the chain `entered`, with which opening."""
-    met = (
-        rows.where(F.col("kind") == F.when(F.col("role") == "group", "conflict").otherwise("surpassed"))
-        .where(F.col("incarnation") != _NOBODY)
-        .select(
-            F.col("producer").alias("client"),
-            "incarnation",
-            "topic",
-            "part",
-            F.greatest("epoch", F.get_json_object("detail", "$.entered").try_cast("long") + 1).alias("met"),
-        )
-        .distinct()
-    )
-    meeting = openings.join(F.broadcast(met), ["client", "incarnation"], how="inner").select(
-        *_CHAIN, F.col("boot_lsn").alias("at"), "topic", "part", "met"
-    )
+    that each `began` with, what was before, what follows `behind` it, and which epochs the chain `entered`, with which
+    opening."""
+    found = _met(rows, openings)
+    meeting, behind = found.where(F.col("behind").isNull()), found.where(F.col("behind").isNotNull())
     published = rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued")).select(
         *_BOOT, "topic", "part"
     )
@@ -138,7 +134,9 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
     # Of what was entered from that opening on the journal has everything.
     own = F.filter(
         "entered",
-        lambda one: (one.boot_lsn >= F.col("at")) & (F.col("low") < one.epoch) & (one.epoch < F.col("high")),
+        lambda one: (
+            (one.boot_lsn >= F.col("from")) & (F.col("low") < one.epoch) & (one.epoch < F.col("high"))
+        ),
     )
     epochs = F.array_sort(F.array_distinct(F.transform(own, lambda one: one.epoch)))
     ends = F.concat(epochs, F.array("high"))
@@ -150,19 +148,91 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
             end.alias("high"),
         ),
     )
-    return (
+    anywhere = (
         openings.join(F.broadcast(since), [*_CHAIN], how="inner")
         .where((F.col("since") < F.col("boot_lsn")) & (F.col("boot_lsn") <= F.col("at")))
         .where(~last | (F.col("met") > F.col("low")))
         .select(
             F.col("client").alias("producer"),
-            "at",
+            F.col("at").alias("from"),
             "low",
             "goes_on",
             "entered",
             F.when(last, F.col("met")).otherwise(F.col("began")).alias("high"),
         )
-        .select("producer", F.inline(pieces))
+    )  # fmt: skip
+    has = (
+        rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued"))
+        .groupBy(*EPOCH)
+        .agg(F.max("last").alias("has"))
+    )
+    exactly = (
+        behind.withColumn("producer", F.col("client"))
+        .withColumn("epoch", F.col("known.epoch"))
+        .join(has, list(EPOCH), how="left")
+        .where(F.col("known.last") > F.coalesce("has", F.lit(0)))
+        .select(
+            "producer",
+            F.lit(0).alias("from"),
+            "behind.low",
+            "behind.goes_on",
+            "entered",
+            F.greatest("behind.high", F.col("to") + 1).alias("high"),
+        )
+    )
+    return anywhere.unionByName(exactly).select("producer", F.inline(pieces))
+
+
+def _met(rows: DataFrame, openings: DataFrame) -> DataFrame:
+    """Openings that are shown not to have known of something: _CHAIN, `at` which row they begin, `topic`, `part`,
+    `met`, the epoch beyond all that is missing, `to`, the one that the group had entered, and what it `known`, where
+    that is said: epoch, incarnation and last number. Where the chain has the opening of that before, also what follows
+    `behind` that, and which epochs the chain `entered`."""
+    told = F.get_json_object("detail", "$.entered").try_cast("long")
+    known = F.struct(
+        F.get_json_object("detail", "$.known[0]").try_cast("long").alias("epoch"),
+        F.get_json_object("detail", "$.known[1]").alias("incarnation"),
+        F.get_json_object("detail", "$.known[2]").try_cast("long").alias("last"),
+    )
+    met = (
+        rows.where(F.col("kind") == F.when(F.col("role") == "group", "conflict").otherwise("surpassed"))
+        .where(F.col("incarnation") != _NOBODY)
+        .select(
+            F.col("producer").alias("client"),
+            "incarnation",
+            "topic",
+            "part",
+            F.greatest("epoch", told + 1).alias("met"),
+            told.alias("to"),
+            known.alias("known"),
+        )
+        .distinct()
+    )
+    meeting = openings.join(F.broadcast(met), ["client", "incarnation"], how="inner").select(
+        *_CHAIN, F.col("boot_lsn").alias("at"), "topic", "part", "met", "to", "known"
+    )
+    its = openings.select(
+        *_CHAIN, F.col("boot_lsn").alias("its"), F.col("incarnation").alias("other"), "behind", "entered"
+    )
+    same = [F.col(f"m.{name}") == F.col(f"o.{name}") for name in _CHAIN]
+    earlier = (F.col("known.incarnation") == F.col("other")) & (F.col("its") < F.col("at"))
+    has = F.exists(
+        "entered", lambda one: (one.boot_lsn == F.col("its")) & (one.epoch == F.col("known.epoch"))
+    )
+    return (
+        meeting.alias("m")
+        .join(its.alias("o"), [*same, earlier, has], how="left")
+        .select(
+            *(f"m.{name}" for name in _CHAIN),
+            "at",
+            "topic",
+            "part",
+            "met",
+            "to",
+            "known",
+            "behind",
+            "entered",
+        )
     )
 
 

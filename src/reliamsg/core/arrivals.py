@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from reliamsg.core.forks import find_fork
 from reliamsg.core.passage import follow
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
@@ -72,6 +73,8 @@ def arrive(
         core.mark(state)
     if known is None:
         supersede_before(core, state, prev)
+        if state.was_passed_over(epoch):
+            find_fork(core, state, epoch, incarnation, prev)
         return None, _past(core, state, site, epoch, incarnation, first, last, reason)
     if known.incarnation != incarnation:
         return known, _conflict(core, state, site, epoch, incarnation, first, last)
@@ -84,6 +87,8 @@ def confirm(
     """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""
     if known.incarnation == incarnation:
         known.told, known.prev = False, prev
+        if not state.is_ahead(known.epoch):
+            find_fork(core, state, known.epoch, incarnation, prev)
         core.mark(state)
     elif state.is_ahead(known.epoch):
         core.report_conflict(state, known.epoch, known.incarnation, "another incarnation of a known epoch")

@@ -23,8 +23,9 @@ from enum import Enum
 
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.core.reorder import Reorder
+from reliamsg.message import Prev
 
-__all__ = ["MAX_FINISHED", "Finished", "History", "Link", "LinkKind", "link"]
+__all__ = ["MAX_FINISHED", "Finished", "History", "Link", "LinkKind", "follow_on", "link"]
 
 MAX_FINISHED = 1_000
 """Finished epochs of a stream that are remembered; a producer enters one at each start."""
@@ -56,21 +57,25 @@ def link(known: Reorder, later: Reorder | None) -> Link:
     """Decide how `later`, the lowest epoch above `known` that has arrived, continues it."""
     if later is None:
         return Link(LinkKind.OPEN)
-    prev = later.prev
+    return follow_on(Finished(known.epoch, known.incarnation, known.proven), later.epoch, later.prev)
+
+
+def follow_on(known: Finished, epoch: int, prev: Prev | None) -> Link:
+    """Decide how an epoch, of which its data says that it follows `prev`, continues one below it that is known up to a
+    number."""
     if prev is not None and prev.epoch > known.epoch:
         return Link(LinkKind.UNKNOWN)
-    end = known.proven
     if prev is None:
-        reason = f"epoch {later.epoch} knows of no earlier one"
+        reason = f"epoch {epoch} knows of no earlier one"
     elif prev.epoch < known.epoch:
-        reason = f"epoch {later.epoch} follows {prev.epoch}, not {known.epoch}"
+        reason = f"epoch {epoch} follows {prev.epoch}, not {known.epoch}"
     elif prev.incarnation != known.incarnation:
-        reason = f"epoch {later.epoch} follows another incarnation of {known.epoch}"
-    elif prev.last < end:
-        reason = f"epoch {later.epoch} says that {known.epoch} ended at {prev.last}, {end} is known"
+        reason = f"epoch {epoch} follows another incarnation of {known.epoch}"
+    elif prev.last < known.last:
+        reason = f"epoch {epoch} says that {known.epoch} ended at {prev.last}, {known.last} is known"
     else:
         return Link(LinkKind.ENDS, last=prev.last)
-    return Link(LinkKind.FORK, end, reason)
+    return Link(LinkKind.FORK, known.last, reason)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -90,6 +95,7 @@ class History:
         finished: Iterable[Finished] = (),
         floor: int = 0,
         superseded: Iterable[tuple[int, Iterable[Span]]] = (),
+        unended: Iterable[int] = (),
     ) -> None:
         self.finished: list[Finished] = sorted(finished)
         self.floor = floor
@@ -97,16 +103,29 @@ class History:
         self.superseded: dict[int, RangeSet] = {epoch: RangeSet(spans) for epoch, spans in superseded}
         """What was declared of epochs that were never entered, although a later one was, or beyond the end of one that
         was left."""
+        self.unended = set(unended)
+        """Epochs that were left by a gap of unknown extent: nobody said where they end."""
 
     def add(self, epoch: int, incarnation: int, last: int) -> None:
         """The epoch is finished."""
         insort(self.finished, Finished(epoch, incarnation, last))
         if len(self.finished) > MAX_FINISHED:
             self.floor = self.finished.pop(0).epoch
+            self.unended = {each for each in self.unended if each > self.floor}
 
     def find(self, epoch: int) -> Finished | None:
         i = bisect_left(self.finished, Finished(epoch, 0, 0))
         return self.finished[i] if i < len(self.finished) and self.finished[i].epoch == epoch else None
+
+    def before(self, epoch: int) -> Finished | None:
+        """The highest of the finished epochs below."""
+        i = bisect_left(self.finished, Finished(epoch, 0, 0))
+        return self.finished[i - 1] if i else None
+
+    def after(self, epoch: int) -> list[Finished]:
+        """The lowest of the finished epochs above, if there is one."""
+        i = bisect_left(self.finished, Finished(epoch + 1, 0, 0))
+        return self.finished[i : i + 1]
 
     def has_before(self, epoch: int) -> bool:
         """Whether an earlier epoch is finished."""

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced
 from reliamsg.core.asking import hurry, watch
+from reliamsg.core.chain import Finished
+from reliamsg.core.forks import conflict
 from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, trimmed
 from reliamsg.core.joining import believed, declare_missed, flag_handed_out, join_as_told, skip_settled
 from reliamsg.core.passage import follow
@@ -174,17 +176,13 @@ def _is_another_history(core: ConsumerCore, state: StreamState, announced: Annou
 
 def _report_fork(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """Tell of a producer that has gone back behind what arrived from it, though it has sent nothing new yet."""
-    current = state.current
-    assert current is not None  # only of a stream that was joined
-    for epoch, _, _, last in announced.chain:
+    for epoch, incarnation, _, last in announced.chain:
         known = _reached(state, epoch)
         if epoch < announced.epoch and last < known:
+            own = announced.epoch, announced.incarnation
             reason = f"epoch {announced.epoch} says that {epoch} ended at {last}, {known} is known"
-            if core.report_conflict(state, announced.epoch, announced.incarnation, reason):
-                # Of what the other history had, nobody else need know.
-                detail = {"entered": current.epoch} if current.epoch > announced.epoch else None
-                own = announced.epoch, announced.incarnation
-                core.note(Note("conflict", state.stream, *own, 0, 0, "", reason, detail))
+            if core.report_conflict(state, *own, reason):
+                core.note(conflict(state, *own, reason, Finished(epoch, incarnation, known)))
                 core.mark(state)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced, ChainEntry, Position
+from reliamsg.core.forks import find_fork
 from reliamsg.core.gaps import GapKey
 from reliamsg.core.heard import extend, keeps_any, new_from, start_of
 from reliamsg.core.reorder import Reorder
@@ -341,6 +342,8 @@ def _take_over(core: ConsumerCore, state: StreamState, known: Reorder) -> None:
     first = adopted.position[1] if known.epoch == adopted.position[0] else 1
     first = max(first, known.position)  # what this inbox settled itself does not come again
     known.place_at(first)
+    if known is not state.current and not known.told:
+        find_fork(core, state, known.epoch, known.incarnation, known.prev)
     _begin(core, state, known, first, "took_over")
 
 

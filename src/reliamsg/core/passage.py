@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reliamsg.core.asking import watch
-from reliamsg.core.chain import Link, LinkKind, link
+from reliamsg.core.chain import Finished, Link, LinkKind, link
+from reliamsg.core.forks import conflict
 from reliamsg.core.gaps import GapKey
 from reliamsg.core.heard import extend
 from reliamsg.core.joining import before_joining, join_after_all
@@ -168,9 +169,12 @@ def _enter(core: ConsumerCore, state: StreamState, later: Reorder, joint: Link) 
         for owner in state.heard.owners.values():
             extend(state, owner.latest)
     if joint.kind is LinkKind.FORK:
-        core.note(Note("conflict", state.stream, later.epoch, later.incarnation, 0, 0, reason=joint.reason))
+        left = Finished(known.epoch, known.incarnation, joint.last)
+        core.note(conflict(state, later.epoch, later.incarnation, joint.reason, left))
         core.report_conflict(state, later.epoch, later.incarnation, joint.reason)
         supersede_before(core, state, later.prev)
+    elif joint.kind is LinkKind.UNKNOWN:
+        state.history.unended.add(known.epoch)
     core.mark(state, urgent=True)
     core.touch(state)
     _finish_drained(core, state)

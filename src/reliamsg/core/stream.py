@@ -264,6 +264,12 @@ class StreamState:
             return False
         return self.joined_after is None or epoch <= self.joined_after
 
+    def was_passed_over(self, epoch: int) -> bool:
+        """Whether the epoch, which is behind the stream, is not known to have been entered, or to have come before the
+        group joined."""
+        known = epoch <= self.history.floor or self.history.find(epoch) is not None
+        return not (known or self.came_before(epoch))
+
     def is_behind_other(self, epoch: int) -> bool:
         """Whether another inbox, from which this one takes over, has dealt with the epoch."""
         return self.current is None and self.adopted is not None and epoch < self.adopted.position[0]

@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced
+from reliamsg.core.chain import Finished
+from reliamsg.core.forks import find_fork_before
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.stream import Note, StreamState
 from reliamsg.message import Prev
@@ -34,6 +36,7 @@ def supersede(
         seen.remove(*span)
         state.history_changed = True
         core.mark(state, urgent=True)
+        find_fork_before(core, state, Finished(epoch, incarnation, span[1]))
     for span in seen if site else ():
         core.note(Note("late", state.stream, epoch, incarnation, *span, site, "superseded"))
 

@@ -395,6 +395,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             list(change.accepted),
             state.takeover,
             state.joined_after,
+            sorted(state.history.unended),
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}

@@ -88,6 +88,7 @@ def _before(saved: SavedStream, below: int) -> tuple[EpochRow, History] | None:
         saved.history,
         finished=finished,
         superseded=[one for one in saved.history.superseded if one[0] < epoch],
+        unended=[one for one in saved.history.unended if one < epoch],
         floor=min(saved.history.floor, epoch - 1),
         closed=closed,
         forgotten=min(saved.history.forgotten, (epoch, end)),
@@ -120,4 +121,5 @@ def _trimmed(history: History) -> History:
         floor=floor,
         forgotten=forgotten,
         accepted=[],
+        unended=[epoch for epoch in history.unended if epoch > floor],
     )

@@ -16,7 +16,9 @@ def restored(saved: SavedStream) -> StreamState:
     """A stream's state as its last commit left it; what was only in memory comes again from the brokers."""
     state = StreamState(saved.stream)
     history = saved.history
-    state.history = History((Finished(*row) for row in history.finished), history.floor, history.superseded)
+    state.history = History(
+        (Finished(*row) for row in history.finished), history.floor, history.superseded, history.unended
+    )
     state.closed = ClosedGaps(history.closed, history.forgotten)
     state.joined, state.unheard, state.vouched = saved.joined, history.unheard, history.vouched
     state.joined_after = history.joined_after

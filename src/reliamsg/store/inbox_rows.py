@@ -45,6 +45,8 @@ class History(msgspec.Struct):
     """The latest of the inbox's takeovers that `doubt` knows of."""
     joined_after: int | None = None
     """The epoch before the one in which the group joined, 0 where that was the first; None where that is not known."""
+    unended: list[int] = []
+    """Epochs that were left by a gap of unknown extent."""
 
 
 @dataclass(slots=True)

@@ -39,7 +39,8 @@ detail: elapsed, what its clock said, in seconds), ``before_join``, ``late``, ``
 it), ``quarantine_discarded`` (an operator discarded it there), ``forgotten`` (an operator had the stream forgotten; the
 position that is remembered; reason ``forged`` where higher epochs were made up, with detail: dropped_epoch, or
 ``unremembered``), ``rejected`` (site, reason;
-detail: count, which rises in place), ``conflict`` (reason), ``drained`` (site: its queue was seen empty;
+detail: count, which rises in place), ``conflict`` (reason; detail: known, up to where more was known than the opening
+knew, as epoch, incarnation and number, and entered), ``drained`` (site: its queue was seen empty;
 detail: count, likewise; heard, for each producer that a ``heard`` row told of since the last its lsn and the
 incarnation of the boot that it is of), ``closed``. A ``connected`` row whose session was gone has ``heard`` likewise.
 

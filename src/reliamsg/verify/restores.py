@@ -6,8 +6,10 @@ has the later epoch, a ``fenced`` row names an opening that left no journal. A `
 its journal was committed, which can be further than it is now: what is lacking goes on to the next opening that the
 journal has. A ``surpassed`` row is the producer's own: a group told that it was further than the outbox ever was. That
 and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
-the part may be lacking anywhere behind the opening that published to it last. Where the copy's clock went back, both
-say how far the group had come: up to there the part may be lacking, but for what the copy entered itself.
+the part may be lacking anywhere behind the opening that published to it last. But a ``conflict`` says what was known:
+where the journal has that opening, and not all of that, the copy is as old as the opening, and the part is lacking
+between it and the next. Where the copy's clock went back, both say how far the group had come: up to there the part may
+be lacking, but for what the copy entered itself.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Boot, Chain
-from reliamsg.verify.producers import stream_of
+from reliamsg.verify.producers import key_of, stream_of
+from reliamsg.verify.renumbered import Renumbering
+from reliamsg.verify.spans import Key
 
 __all__ = ["Cut", "find_cuts"]
 
@@ -43,27 +48,49 @@ class Cut:
         return self.low < epoch < self.high or (self.goes_on and epoch == self.low)
 
 
+class _Known(NamedTuple):
+    """Messages that a group knew to exist."""
+
+    epoch: int
+    incarnation: int
+    last: int
+
+
+class _Met(NamedTuple):
+    """An opening did not know of something."""
+
+    stream: Stream
+    epoch: int
+    """Of the opening."""
+    entered: int
+    """The epoch that the group had entered by then, where that is said; else 0."""
+    known: _Known | None
+    """What the group knew, where that is said."""
+
+
 def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
     """Of each producer, the cuts that groups have met, or it has itself."""
     chains = list(chains)
-    met: dict[tuple[str, int], set[tuple[Stream, int]]] = {}
+    met: dict[tuple[str, int], set[_Met]] = {}
     for chain in chains:
         for row in chain.rows:
             witness = "conflict" if chain.role == "group" else "surpassed"
             if row.kind == witness and row.incarnation:
-                met.setdefault((row.producer, row.incarnation), set()).add((stream_of(row), _beyond(row)))
+                found = _Met(stream_of(row), row.epoch, _entered_by(row), _known(row))
+                met.setdefault((row.producer, row.incarnation), set()).add(found)
+    has = _enqueued(chains)
     known: dict[tuple[str, int], int] = {}
     for chain in chains:
         for boot in chain.boots if chain.role == "producer" else ():
             opening = chain.client, boot.rows[0].incarnation
             known[opening] = max(boot.rows[-1].lsn, known.get(opening, 0))
     heard = _heard_of(chains, known)
-    found: dict[str, set[Cut]] = {}
+    cuts: dict[str, set[Cut]] = {}
     for chain in chains:
         if chain.role != "producer":
             continue
-        own = found.setdefault(chain.client, set())
-        own.update(_between(chain, met))
+        own = cuts.setdefault(chain.client, set())
+        own.update(_between(chain, met, has))
         for incarnation, epoch in heard.get(chain.client, ()):
             if (chain.client, incarnation) not in known or any(
                 boot.rows[0].incarnation == incarnation for boot in chain.boots
@@ -73,25 +100,34 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
             other = _fenced_by(row)
             if other is not None and (chain.client, other[1]) not in known:
                 own.add(Cut(row.epoch, False, other[0] + 1))
-    return {producer: sorted(cuts) for producer, cuts in found.items()}
+    return {producer: sorted(own) for producer, own in cuts.items()}
 
 
-def _between(chain: Chain, met: dict[tuple[str, int], set[tuple[Stream, int]]]) -> Iterator[Cut]:
-    """The cuts between openings of a chain. `met`: by opening, the streams of which it did not know everything, and in
-    which epoch."""
+def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key, int]) -> Iterator[Cut]:
+    """The cuts between openings of a chain. `met`: what openings are shown not to have known; `has`: how much of each
+    epoch all journals have."""
     ends: list[tuple[int, bool, int]] = []
     """Before each opening: the latest epoch, whether that may have gone on, and the epoch that it began with."""
     published: dict[Stream, int] = {}
     """By stream, which opening published to it last."""
     entered = [_entered(boot) for boot in chain.boots]
     low, goes_on = 0, False
+    openings: dict[int, int] = {}
     for number, boot in enumerate(chain.boots):
         ends.append((low, goes_on, boot.rows[0].epoch))
-        for stream, epoch in met.get((chain.client, boot.rows[0].incarnation), ()):
-            for before, may_go_on, began in ends[published.get(stream, -1) + 1 : number]:
+        for one in met.get((chain.client, boot.rows[0].incarnation), ()):
+            of_it = -1 if one.known is None else openings.get(one.known.incarnation, -1)
+            if one.known is not None and of_it >= 0 and one.known.epoch in entered[of_it]:
+                if one.known.last > has.get((one.stream, one.known.epoch), 0):
+                    high = max(ends[of_it + 1][2], one.entered + 1)
+                    yield from _around(Cut(max(entered[of_it]), not chain.boots[of_it].closed, high), entered)
+                continue
+            for before, may_go_on, began in ends[published.get(one.stream, -1) + 1 : number]:
                 yield Cut(before, may_go_on, began)
-            if epoch > low:
-                yield from _around(Cut(low, goes_on, epoch), entered[number:])
+            beyond = max(one.epoch, one.entered + 1)
+            if beyond > low:
+                yield from _around(Cut(low, goes_on, beyond), entered[number:])
+        openings[boot.rows[0].incarnation] = number
         published.update((stream_of(row), number) for row in boot.rows if row.kind == "enqueued")
         low, goes_on = max(low, _end(boot)), not boot.closed
 
@@ -121,11 +157,31 @@ def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[st
     return found
 
 
-def _beyond(row: JournalRow) -> int:
-    """Which epoch is beyond all that an opening is shown not to have known of: its own, or that which follows what a
-    group had entered by then."""
+def _enqueued(chains: Iterable[Chain]) -> dict[Key, int]:
+    """The last number of each stream's epochs that the producers' journals have."""
+    found: dict[Key, int] = {}
+    for chain in chains:
+        if chain.role == "producer":
+            now = Renumbering(chain.rows)
+            for row in chain.rows:
+                if row.kind == "enqueued":
+                    key = key_of(now(row))
+                    found[key] = max(row.last, found.get(key, 0))
+    return found
+
+
+def _known(row: JournalRow) -> _Known | None:
+    """What a ``conflict`` row says that the group knew."""
+    match (row.detail or {}).get("known"):
+        case [int(epoch), str(incarnation), int(last)] if _INCARNATION.fullmatch(incarnation):
+            return _Known(epoch, int(incarnation, 16), last)
+    return None
+
+
+def _entered_by(row: JournalRow) -> int:
+    """Which epoch the group had entered by then, where that is said; else 0."""
     entered = (row.detail or {}).get("entered")
-    return max(row.epoch, entered + 1) if isinstance(entered, int) else row.epoch
+    return entered if isinstance(entered, int) else 0
 
 
 def _around(cut: Cut, own: Iterable[Iterable[int]]) -> Iterator[Cut]:
