@@ -12,7 +12,7 @@ from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
 from reliamsg.store.journal import JournalRow
-from reliamsg.verify import Finding, Report
+from reliamsg.verify import Expect, Finding, Report
 from reliamsg.verify.renumbered import Renumbering
 
 
@@ -57,6 +57,21 @@ def test_a_checker_that_passes_over_what_the_judge_knows_is_wrong(tmp_path: Path
     checking.compare(world, tmp_path)
     expected = {f"says nothing: not delivered: {message} at {group}" for group, message in missing}
     assert expected | {f"says nothing: duplicate_apart: {twice} at {group}"} <= set(texts(world))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_run_in_which_something_stays_open_that_nobody_promised_is_not_drained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    world = finished(1, tmp_path)
+    expected: list[Expect] = []
+    monkeypatch.setattr(checking, "check_directory", lambda path, expect: expected.append(expect) or Report())
+    stream = next(iter(world.oracle.streams))
+    operation = world.oracle.invoked(stream, b"late")
+    world.oracle.durable(operation, MessageId(stream.producer, 9, stream.topic, stream.partition, 1))
+    operation.groups = None if named else frozenset()
+    checking.compare(world, tmp_path)
+    assert [expect.drained for expect in expected] == [named]
 
 
 @pytest.mark.parametrize("covered", [True, False])
