@@ -90,6 +90,23 @@ def test_what_a_producer_far_ahead_sent_comes_in_order_once_it_has_answered(benc
     assert seqs(bench.take()) == list(range(1, 6))
 
 
+def test_what_arrives_a_moment_before_the_answer_comes_with_the_rest(bench: Bench) -> None:
+    """It is not stored yet when what is there is marked, and would wait for good: no gap expires of which the
+    quarantine holds anything."""
+    producer = FakeProducer(bench, epoch=FAR)
+    send(bench.network["dc1"], 1, 5, epoch=FAR)
+    bench.settle()
+    send(bench.network["dc1"], 11, 15, epoch=FAR)
+    bench.settle(0.0)
+    send(bench.network["dc1"], 6, 10, epoch=FAR)
+    bench.network.run_pending()
+    assert kept(bench) == [(FAR, 1, 5), (FAR, 11, 15)], "the next commit is not due yet"
+    assert answer(bench, producer, (1, 15))
+    bench.settle(15.0)
+    assert seqs(bench.take()) == list(range(1, 16))
+    assert kept(bench) == []
+
+
 def test_what_nobody_answers_for_is_reported_once(bench: Bench) -> None:
     send(bench.network["dc1"], 1, 1, epoch=FAR)
     send(bench.network["dc1"], 2, 2, epoch=FAR)

@@ -92,7 +92,11 @@ class Quarantine:
 
     def holds(self, stream: Stream, reason: str) -> bool:
         """Whether anything of the stream is there for this reason."""
-        return self._rows.may_hold(stream, reason) or (stream, reason) in self._admitting
+        return self._rows.may_hold(stream, reason) or self.is_admitting(stream, reason)
+
+    def is_admitting(self, stream: Stream, reason: str) -> bool:
+        """Whether anything of the stream is about to be stored there for this reason."""
+        return (stream, reason) in self._admitting
 
     def waits(self, stream: Stream) -> bool:
         """Whether what is there of a stream for want of room comes before anything else of it that arrives: until all

@@ -282,6 +282,8 @@ class Shared:
         for stream, limit in self.core.believed():
             if self.quarantine.holds(stream, FAR_EPOCH):
                 self.quarantine.replay(Selection(reason=FAR_EPOCH, stream=stream, up_to_epoch=limit))
+                if self.quarantine.is_admitting(stream, FAR_EPOCH):
+                    self.core.far[stream] = limit  # what is not stored yet can't be marked: look again
             else:
                 del self.core.far[stream]
 
