@@ -204,6 +204,7 @@ class ConsumerProcess(Process):
         self._growing.clear()
         self._words.inbox_replaced()
         self.world.oracle.inbox_replaced(self.group, self.name, since)
+        self.world.succeeded.add(self.group)
         if self.world.keys is not None:
             self.world.unheard.add(self.group)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reliamsg.simulation.producing import ProducerProcess
     from reliamsg.simulation.world import World
 
-__all__ = ["STATUS_S", "Liveness", "excused_streams", "judge_stalls"]
+__all__ = ["STATUS_S", "Liveness", "excused_streams", "group_bound", "judge_stalls"]
 
 SLACK_S = 30.0
 """For what has no setting of its own: requests are repeated every 10 s at least, a supervisor waits up to 5 s, groups

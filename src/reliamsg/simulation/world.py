@@ -33,7 +33,7 @@ from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.process import Process
 from reliamsg.simulation.producing import ProducerProcess
 from reliamsg.simulation.scenario import Scenario
-from reliamsg.simulation.stalls import STATUS_S, Liveness, excused_streams, judge_stalls
+from reliamsg.simulation.stalls import STATUS_S, Liveness, excused_streams, group_bound, judge_stalls
 from reliamsg.simulation.weather import Weather
 from reliamsg.wire.address import created_address
 from reliamsg.wire.control import encode_mark
@@ -72,6 +72,8 @@ class World:
         self.unheard: set[str] = set()
         """Groups of which an inbox was replaced by an older copy, and that producers do not repair for: with keys, what
         it asks for looks recorded."""
+        self.succeeded: set[str] = set()
+        """Groups of which an inbox was replaced."""
         self.made_up: set[bytes] = set()
         """Control frames that an attacker made in a group's name: no inbox of it said that."""
         self.reached: Counter[str] = Counter()
@@ -186,6 +188,8 @@ class World:
                     consumer.tell_journalled()
         if not self._is_done:
             judge_stalls(self)
+        else:
+            self._wait_for_successors()
         # Only the next word of such a producer shows a group that it has another history: the checker takes a run for
         # one in which everything had its time.
         told_in = 2 * STATUS_S if self.oracle.gave_what_went() else 0.0
@@ -201,6 +205,25 @@ class World:
         if self.oracle.ended:
             tell_kept(self)
         self.oracle.judge(waiting - self.unheard)
+
+    def _wait_for_successors(self) -> None:
+        """What an inbox had dealt with that was replaced is done for the judge, and to come for its successor, as far as
+        sites still have it: the checker takes a run for one in which everything had its time."""
+        bounds = [group_bound(self, group) for group in self.succeeded]
+        until = self.scheduler.now + max(bounds, default=0.0)
+        while self.scheduler.now < until and self._is_anything_to_come:
+            self.scheduler.run(self.scheduler.now + LOOK_S)
+
+    @property
+    def _is_anything_to_come(self) -> bool:
+        """Whether inboxes that took another one's place wait for anything, or sites have anything for their groups."""
+        for consumer in self.consumers:
+            said = consumer.status() if consumer.group in self.succeeded else None
+            if said is not None and any(each.gap is not None or each.held for each in said.streams.values()):
+                return True
+        return any(
+            group in self.succeeded for broker in self.brokers.values() for group, _ in broker.stored()
+        )
 
     def _create_groups(self) -> None:
         """Somebody makes the groups at their sites: before all else, or while messages are published already, or never;
