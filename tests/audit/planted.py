@@ -118,11 +118,19 @@ def _second_producer(run: History, *groups: str) -> None:
 
 def _inbox_gone(run: History) -> None:
     """What g had settled of the second epoch is in no journal but for what comes behind it: 11 to 15, its producer told
-    it; what of 19 and 20, nobody knows; and all of producer B's stream, which B had been told."""
+    it; what of 19 and 20, nobody knows; nor of producer C's stream, of which its inbox never heard; and all of producer
+    B's stream, as B had been told."""
     _second_producer(run, "g")
-    told = given("behind", E2, 16, 16, detail={"from": [E2, 11], "existed": [E2, 21]})
+    for boot in run.producers["B"]:
+        told = next(row for row in boot if row.kind == "consumed")
+        unheard = [row for row in boot if row is not told]
+        run.producers["C"] = [
+            [row if row.stream is None else replace(row, stream=Stream("C", "orders")) for row in unheard]
+        ]
+    seen = Entry("received", Stream("B", "orders"), E1, 0xB1, 1, 1, group="g", site="dc1")
+    behind = given("behind", E2, 16, 16, detail={"from": [E2, 11], "existed": [E2, 21]})
     both(
-        swap_out("g", "delivered", E2, 11, told, given("delivered", E2, 16, 18)),
+        swap_out("g", "delivered", E2, 11, behind, seen, given("delivered", E2, 16, 18)),
         change("g", "acknowledged", E2, 1, last=10),
         add_after("g", "acknowledged", E2, 1, given("acknowledged", E2, 16, 18)),
     )(run)
@@ -419,7 +427,7 @@ PLANTS: dict[str, Plant] = {
         "a producer whose journal is whole has published it or not",
     ),
     "settled_unseen": _alone(
-        _inbox_gone, _found("settled_unseen", E1, (1, 9)), _found("settled_unseen", E2, (11, 15), (19, 20))
+        _inbox_gone, _found("settled_unseen", E1, (1, 9), (1, 9)), _found("settled_unseen", E2, (11, 15), (19, 20))
     ),
     "unproven_gap": Plant(
         _restored_outbox,

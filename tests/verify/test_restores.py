@@ -291,6 +291,21 @@ def test_what_producers_were_told_is_the_word_of_an_inbox_that_is_gone_where_the
     assert found == ({"settled_unseen"} if gone else {"consumed_unsettled", "lost"})
 
 
+@pytest.mark.parametrize("met", [False, True])
+def test_of_a_stream_of_which_its_successor_never_heard_nothing_is_known(met: bool) -> None:
+    """Nobody told the producer anything, and an operator's word tells nothing of what there was."""
+    h = history()
+    h.logs.clear()
+    swap_out("g", "delivered", E2, 11)(h)
+    change("g", "acknowledged", E2, 1, last=10)(h)
+    behind = Entry("behind", Stream("B", "orders"), E1, 0, 8, 8, group="g", detail={"from": [E1, 3]})
+    heard = [given("gap_opened" if met else "forgotten", E2, 11, 20)]
+    h.groups["g"][-1].remove(h.groups["g"][-1][-1])
+    h.groups["g"] += [[replace(h.groups["g"][0][0]), behind, *heard, Entry("closed")]]
+    found = {(f.kind, f.first, f.last) for f in h.check().findings if f.stream == S}
+    assert found == {("lost" if met else "settled_unseen", 11, 20)}
+
+
 def test_at_the_end_what_there_was_may_have_been_settled_by_an_inbox_that_is_gone() -> None:
     """Of the last epoch 18 existed when the inbox was told that it is behind; of what comes between nobody need have
     told anything. What was published later is lost."""

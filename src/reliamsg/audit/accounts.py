@@ -81,7 +81,10 @@ def _states(pieces: DataFrame) -> DataFrame:
         for name in ("unseen", "existed")
     )
     # Where an inbox is gone with its journal, all that producers were told may have been its word.
-    word = F.coalesce("replaced", F.lit(False)) & F.col("consumed")
+    replaced = F.coalesce("replaced", F.lit(False))
+    word = replaced & F.col("consumed")
+    # Of what its successor never heard of, all.
+    existed = existed | (replaced & F.col("met").isNull())
     joined_inside = F.coalesce((joined.epoch == F.col("epoch")) & (joined.number > 1), F.lit(False))
     flagged = pieces.withColumns(
         {

@@ -74,7 +74,8 @@ def known(
     from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
     numbers passed which site, or were declined by it. `named`: the group reads the topic. `joined`, `reached`,
     `lowest`, `held_at`, `leaps`: of the stream at the group; `unseen`, likewise, what an inbox was told to be settled,
-    and `existed`, what there was then from the same places on, or NULL. `sound`, `finished`, `latest`, `replaced`: of
+    and `existed`, what there was then from the same places on, or NULL; and `met`, whether the successor of an inbox
+    that is gone heard of it, or NULL. `sound`, `finished`, `latest`, `replaced`: of
     the group.
     `parked`: at which sites the stream was at the end, or NULL. `told`, `going_on`: of the producer, NULL where it left
     no journal. `is_contested`: NULL where the epoch is not.
@@ -87,6 +88,7 @@ def known(
         pieces.join(F.broadcast(audience), ["topic", "grp"], how="left")
         .join(groups.bounds(rows), list(_OF_STREAM), how="left")
         .join(F.broadcast(_behind(rows)), list(_OF_STREAM), how="left")
+        .join(F.broadcast(groups.met(rows).withColumn("met", F.lit(True))), list(_OF_STREAM), how="left")
         .join(F.broadcast(_parked(rows)), list(STREAM), how="left")
         .join(F.broadcast(_clients(rows, chains)), "grp", how="left")
         .join(F.broadcast(_owners(rows, chains, until_us)), "producer", how="left")
@@ -218,7 +220,7 @@ def _behind(rows: DataFrame) -> DataFrame:
 
 def _told(rows: DataFrame) -> DataFrame:
     """What an inbox, or a producer, was told to be settled: _OF_STREAM, `low`, `high`; and `existed`."""
-    return groups.behind(rows).drop("chain").unionByName(left(rows), allowMissingColumns=True)
+    return groups.behind(rows).drop("chain", "boot_lsn").unionByName(left(rows), allowMissingColumns=True)
 
 
 def _end() -> Column:
@@ -274,7 +276,7 @@ def _clients(rows: DataFrame, chains: DataFrame) -> DataFrame:
     begins = F.get_json_object("detail", "$.begin") == "latest"
     latest = producers.opened(of_groups).groupBy("client").agg(F.max(begins).alias("latest"))
     sound = producers.soundness(chains, "group").join(F.broadcast(latest), ["client"], how="left")
-    gone = groups.replaced(rows).withColumn("replaced", F.lit(True))
+    gone = groups.replaced(rows).select("grp", F.lit(True).alias("replaced")).distinct()
     return sound.withColumnRenamed("client", "grp").join(F.broadcast(gone), "grp", how="left")
 
 

@@ -18,6 +18,7 @@ from reliamsg.audit.groups_order import (
     behind,
     bounds,
     joined,
+    met,
     ordered,
     reached,
     replaced,
@@ -37,6 +38,7 @@ __all__ = [
     "joined",
     "leaps",
     "merge",
+    "met",
     "reached",
     "replaced",
 ]

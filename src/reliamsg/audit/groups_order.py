@@ -23,6 +23,7 @@ __all__ = [
     "bounds",
     "joined",
     "leap_until",
+    "met",
     "ordered",
     "reached",
     "replaced",
@@ -229,14 +230,15 @@ def reached(rows: DataFrame) -> DataFrame:
 
 
 def behind(rows: DataFrame) -> DataFrame:
-    """What inboxes were told that their groups had settled, and had not themselves: `grp`, `chain`, STREAM, and
-    positions (`epoch`, `number`) `low`, from where on, `high`, before which, and `existed`, behind all that there was
-    then, or NULL."""
+    """What inboxes were told that their groups had settled, and had not themselves: `grp`, `chain`, `boot_lsn`, STREAM,
+    and positions (`epoch`, `number`) `low`, from where on, `high`, before which, and `existed`, behind all that there
+    was then, or NULL."""
     return (
         rows.where((F.col("role") == "group") & (F.col("kind") == "behind"))
         .select(
             F.col("client").alias("grp"),
             "chain",
+            "boot_lsn",
             *STREAM,
             _told_position("from").alias("low"),
             _position(F.col("epoch"), F.col("last")).alias("high"),
@@ -256,8 +258,8 @@ def _told_position(name: str) -> Column:
 
 
 def replaced(rows: DataFrame) -> DataFrame:
-    """`grp`: groups of which an inbox was told to be settled what no other one's journal comes up to, so that one is
-    gone together with its journal."""
+    """`grp`, `chain`, `boot_lsn`: inboxes that were told to be settled what no other one's journal comes up to, so that
+    one is gone together with its journal, and the opening that was told last."""
     settles = F.col("kind").isin(ACKNOWLEDGED, "declared", DEAD) & (F.col("first") <= F.col("last"))
     settled = (
         rows.where((F.col("role") == "group") & settles)
@@ -268,8 +270,21 @@ def replaced(rows: DataFrame) -> DataFrame:
     accounted = (F.col("other") != F.col("chain")) & (F.col("to") >= F.col("at"))
     for name in ("grp", *STREAM):
         accounted &= F.col(f"told.{name}") == F.col(f"settled.{name}")
+    unaccounted = told.alias("told").join(settled.alias("settled"), accounted, how="left_anti")
+    return unaccounted.groupBy("grp", "chain").agg(F.max("boot_lsn").alias("boot_lsn"))
+
+
+def met(rows: DataFrame) -> DataFrame:
+    """`grp`, STREAM: the streams that the inboxes of :func:`replaced` heard anything of, from these openings on."""
+    heard = (F.col("topic") != "") & (F.col("kind") != _FORGOTTEN)
+    own = rows.where((F.col("role") == "group") & heard).select(
+        F.col("client").alias("grp"), "chain", F.col("boot_lsn").alias("boot"), *STREAM
+    )
     return (
-        told.alias("told").join(settled.alias("settled"), accounted, how="left_anti").select("grp").distinct()
+        own.join(F.broadcast(replaced(rows)), ["grp", "chain"], how="inner")
+        .where(F.col("boot") >= F.col("boot_lsn"))
+        .select("grp", *STREAM)
+        .distinct()
     )
 
 

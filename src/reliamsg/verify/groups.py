@@ -94,6 +94,8 @@ class GroupFacts:
     """From the same places to before where the stream ended then: all that the group may have settled besides."""
     replaced: bool = False
     """Whether such an inbox was told of what no other one's journal has: one is gone together with its journal."""
+    met: set[Stream] = field(default_factory=set)
+    """The streams that such inboxes heard anything of, from the opening on that was told last."""
     topics: set[str] = field(default_factory=set)
     duplicates: int = 0
     out_of_order: int = 0
@@ -139,7 +141,10 @@ class GroupFacts:
         return in_epoch(self.behind.get(key[0], ()), key[1])
 
     def perhaps_settled(self, key: Key) -> Spans:
-        """What of a stream's epoch there was when an inbox was told that, from its own place on."""
+        """What of a stream's epoch there was when an inbox was told that, from its own place on; all of it where one is
+        gone, and its successor never heard of the stream."""
+        if self.replaced and key[0] not in self.met:
+            return Spans([(1, ENDLESS)])
         return in_epoch(self.existed.get(key[0], ()), key[1])
 
 
@@ -158,7 +163,12 @@ def gather_group(
         facts.sound &= not chain.broken
         facts.finished &= chain.finished
     facts.joined = begun | facts.joined
-    facts.replaced = any(_is_unaccounted(reader, readers) for reader in readers)
+    for reader in readers:
+        told_in = _told_of_the_unaccounted(reader, readers)
+        if told_in is not None:
+            facts.replaced = True
+            since = (row for boot in reader.chain.boots[told_in:] for row in boot.rows)
+            facts.met |= {stream_of(row) for row in since if row.kind != "forgotten"}
     for reader in readers:
         reader.finish()
         _check_passed(reader, readers)
@@ -245,15 +255,15 @@ class _Reader:
         """Owed, and passed over."""
         self.settled_to: dict[Stream, Position] = {}
         """The last number of each stream that it acknowledged, declared or set aside."""
-        self.told_of: list[tuple[Stream, Position]] = []
-        """Before which positions others had settled everything."""
+        self.told_of: list[tuple[int, Stream, Position]] = []
+        """In which boot it was told, and before which positions others had settled everything."""
         self.latest = True
         self.before = SpanMap()
         """Handed out unflagged by chains read before this one."""
         self.before.merge(facts.unflagged)
 
     def read(self) -> None:
-        for boot in self.chain.boots:
+        for number, boot in enumerate(self.chain.boots):
             self._begin(boot)
             acks: list[JournalRow] = []
             ack_starts = SpanMap()
@@ -276,7 +286,7 @@ class _Reader:
                 elif row.kind == "joined":
                     self._joined(row)
                 elif row.kind == "behind":
-                    self._behind(row)
+                    self._behind(row, number)
                 elif row.kind == "gap_held":
                     self.facts.holds.setdefault(stream_of(row), []).append((row.epoch, max(row.first, 1)))
                 elif row.kind == "forgotten":
@@ -320,12 +330,12 @@ class _Reader:
             if state.cursor is not None:
                 state.cursor = min(state.cursor, (row.epoch, max(row.first, 1) - 1))
 
-    def _behind(self, row: JournalRow) -> None:
+    def _behind(self, row: JournalRow, boot: int) -> None:
         own, existed = (as_position((row.detail or {}).get(name)) for name in ("from", "existed"))
         if own is None:
             return
         stream, end = stream_of(row), (row.epoch, row.last)
-        self.told_of.append((stream, end))
+        self.told_of.append((boot, stream, end))
         self.facts.behind.setdefault(stream, []).append((own, end))
         if existed is not None:
             self.facts.existed.setdefault(stream, []).append((own, existed))
@@ -545,13 +555,15 @@ class _Reader:
                 self.facts.reached[stream] = max(state.cursor, self.facts.reached.get(stream, (0, 0)))
 
 
-def _is_unaccounted(reader: _Reader, readers: list[_Reader]) -> bool:
-    """Whether an inbox was told of what no other inbox's journal comes up to."""
+def _told_of_the_unaccounted(reader: _Reader, readers: list[_Reader]) -> int | None:
+    """In which boot an inbox was told last of what no other inbox's journal comes up to."""
     others = [other.settled_to for other in readers if other is not reader]
-    return any(
-        all(settled.get(stream, (0, 0)) < (epoch, number - 1) for settled in others)
-        for stream, (epoch, number) in reader.told_of
-    )
+    told_in = [
+        boot
+        for boot, stream, (epoch, number) in reader.told_of
+        if all(settled.get(stream, (0, 0)) < (epoch, number - 1) for settled in others)
+    ]
+    return max(told_in, default=None)
 
 
 def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:
