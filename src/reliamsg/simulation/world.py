@@ -207,8 +207,8 @@ class World:
         self.oracle.judge(waiting - self.unheard)
 
     def _wait_for_successors(self) -> None:
-        """What an inbox had dealt with that was replaced is done for the judge, and to come for its successor, as far as
-        sites still have it: the checker takes a run for one in which everything had its time."""
+        """What an inbox had dealt with that was replaced is done for the judge, and still to come for its successor, as
+        far as sites have it: the checker takes a run for one in which everything had its time."""
         bounds = [group_bound(self, group) for group in self.succeeded]
         until = self.scheduler.now + max(bounds, default=0.0)
         while self.scheduler.now < until and self._is_anything_to_come:
