@@ -472,3 +472,19 @@ def test_a_stream_that_is_not_joined_by_what_is_told_keeps_nobody_out(tmp_path: 
         producer.status((4, 3), since={})
         got += take_for(bench, 0.3)
     assert got == [1, 2, 3]
+
+
+def test_what_found_no_room_in_memory_is_said_again_when_there_is_some(tmp_path: Path) -> None:
+    """Its producer may take all for settled, and say nothing more by itself."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=1)
+    busy = fill(bench)
+    producer = FakeProducer(bench)
+    producer.status((1, 3))
+    bench.settle(5.0)
+    assert producer.streams() == []
+    assert bench.engine.sites["dc1"].rejected[TOO_MANY_STREAMS] == 1
+    leave(bench, busy)
+    (nonce,) = {state.nonce for state in producer.states() for _ in state.streams}
+    producer.status((1, 3), to=group_address(GROUP), nonces=[nonce])
+    bench.settle(3.0)
+    assert (10, 1, 3) in [span for one in producer.streams() for span in one.wanted]

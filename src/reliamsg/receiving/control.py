@@ -64,6 +64,8 @@ MAX_PARTED = 20_000
 """Streams that left memory before their states were told."""
 MAX_UNBELIEVED = 10_000
 """Words of other inboxes about far epochs that are remembered."""
+MAX_ROOMLESS = 1_000
+"""Streams without room of which it is remembered that something was said."""
 MAX_STRANGERS = 1_000
 """Producers without streams here that wait for an answer; they say something again."""
 STRANGERS_AT_ONCE = 50
@@ -126,6 +128,8 @@ class Control:
         """Of streams that left memory, what is still to be told."""
         self._strangers: dict[str, None] = {}
         """Producers without streams here that said something: they are answered too, after all others."""
+        self._roomless: dict[Stream, None] = {}
+        """Streams of which something was said that found no room in memory: it is to be said again when there is."""
         self._copies = Copies()
         """Statuses that came at one site: they need no second look, and no second answer, when they come at another."""
         self._told_at = float("-inf")
@@ -186,7 +190,7 @@ class Control:
                 continue
             if shared.quarantine_comes_first(announced.stream):
                 # The stream begins with what is there. By what is told it might begin behind that.
-                site.refuse_status(TOO_MANY_STREAMS)
+                self._no_room(site, announced.stream, TOO_MANY_STREAMS)
                 continue
             moves = shared.core.moves
             refused = shared.core.announce(site.name, announced, now, shared.wall_us())
@@ -194,7 +198,7 @@ class Control:
                 shared.settled_elsewhere(announced.stream)
                 shared.quarantine.put_off.pop(announced.stream, None)  # it may not be too far ahead any more
             if refused:
-                site.refuse_status(refused)
+                self._no_room(site, announced.stream, refused)
             else:
                 accepted.append(announced.stream)
         known = status.producer in self.producers and not shared.core.horizon.is_far(status.epoch)
@@ -209,6 +213,24 @@ class Control:
     def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
         if there_is_room:
             self._status(site, status, self.shared.clock())
+        else:
+            for told in status.streams:
+                stream = Stream(status.producer, told.topic, told.partition)
+                self._no_room(site, stream, TOO_MANY_STREAMS)
+
+    def _no_room(self, site: SiteReceiver, stream: Stream, reason: str) -> None:
+        """What was said of a stream is not taken in. A producer that takes all for settled need not say it again: where
+        it is room that lacks, it is asked for when there is some."""
+        site.refuse_status(reason)
+        if reason == TOO_MANY_STREAMS and len(self._roomless) < MAX_ROOMLESS:
+            self._roomless[stream] = None
+
+    def _hear_again(self, now: float) -> None:
+        """Have said again what found no room, of as many streams as there is room for."""
+        core = self.shared.core
+        for stream in list(islice(self._roomless, max(core.places, 0))):
+            del self._roomless[stream]
+            core.challenges.want(stream, now)
 
     def took_over(self) -> None:
         """This inbox reads from now on, in the place of another: what producers said before tells nothing about what
@@ -354,8 +376,11 @@ class Control:
             shared.core.moved.clear()
             self._unanswered.clear()
             self._strangers.clear()
+            self._roomless.clear()
             return
         self._ask(shared.core.asks(now, full, lambda stream: shared.quarantine.holds(stream, HELD)))
+        if self._roomless:
+            self._hear_again(now)
         self._challenge(now)
         for stream in sorted(shared.core.moved):
             if stream.producer:
