@@ -1,16 +1,14 @@
-"""The permission sets of docs/how-to/permissions.md, as that page has them."""
+"""The permission sets of docs/how-to/permissions.md, as that page has them, and what other pages there tell to do."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Literal
 
-from tests.docs.blocks import blocks
+from tests.docs.blocks import ROOT, blocks
 
-__all__ = ["GROUP", "PRODUCER", "SECTIONS", "TOPIC", "Declare", "recipe"]
+__all__ = ["GROUP", "PRODUCER", "SECTIONS", "TOPIC", "Declare", "recipe", "recipes"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "permissions.md"
 TOPIC, GROUP, PRODUCER = "orders", "billing", "till"
 Declare = Literal["create", "passive", "none"]
 SECTIONS: dict[Declare, str] = {
@@ -21,10 +19,15 @@ SECTIONS: dict[Declare, str] = {
 """The heading of RabbitMQ's set, by ``Site.declare``."""
 
 
-def recipe(heading: str) -> str:
-    """The one block under a heading of the page."""
-    text = PAGE.read_text()
+def recipes(heading: str, page: str) -> list[str]:
+    """The blocks under a heading of a page in ``docs/how-to``."""
+    text = (ROOT / "docs" / "how-to" / page).read_text()
     found = re.search(rf"^#+ {re.escape(heading)}$(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"{PAGE.name} has no section {heading!r}"
-    (block,) = blocks(found[1])
-    return block.text
+    assert found is not None, f"{page} has no section {heading!r}"
+    return [block.text for block in blocks(found[1])]
+
+
+def recipe(heading: str, page: str = "permissions.md") -> str:
+    """The one block under a heading."""
+    (only,) = recipes(heading, page)
+    return only

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import ssl
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,10 @@ from reliamsg.lab.broker import TlsFiles
 from reliamsg.lab.chaos.certificates import Authority
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
+from tests.docs.permissions import recipe, recipes
 from tests.e2e.tools import take
 
+PAGE = "tls.md"
 BINDING = Binding("orders", 0, "billing")
 
 
@@ -117,6 +121,68 @@ def test_mosquitto(
         create_group(Site("dc2", broker.tls_url, tls=context(till, False)), [BINDING], 10.0, None)
     assert command(till, f"dc2={broker.tls_url}", *with_certificate(till)).returncode == 0
     assert command(till, f"dc2={broker.tls_url}").returncode == 69
+
+
+def configured(heading: str, *place: str) -> list[str]:
+    """The broker's configuration that the page shows, without what says where things are: a lab has its own places."""
+    lines = recipe(heading, PAGE).splitlines()
+    return [line for line in lines if not line.startswith(place)]
+
+
+@pytest.mark.integrations
+def test_what_the_page_says(
+    files: Callable[[str], TlsFiles],
+    make_rabbit: Callable[..., RabbitNode],
+    make_mosquitto: Callable[..., Mosquitto],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In Python, and on the command line."""
+    monkeypatch.chdir(tmp_path)
+    server, till = files("server"), files("till")
+    (tmp_path / "acl").write_text("user till\ntopic readwrite #\n")
+    (tmp_path / "acl").chmod(0o600)
+    rabbit = make_rabbit(
+        tls=server,
+        plugins=["rabbitmq_auth_mechanism_ssl"],
+        config=configured(
+            "RabbitMQ", "listeners.", *(f"ssl_options.{kind}file" for kind in ("cacert", "cert", "key"))
+        ),
+    )
+    mosquitto = make_mosquitto(
+        tls=server,
+        config=[
+            line.replace("/etc/mosquitto/acl", str(tmp_path / "acl"))
+            for line in configured("Mosquitto", "listener ", "cafile ", "certfile ", "keyfile ")
+        ],
+    )
+    rabbit.ctl("add_user", "till", "not used")
+    rabbit.ctl("clear_password", "till")
+    rabbit.ctl("set_permissions", "-p", "/", "till", ".*", ".*", ".*")
+    python, shell = (
+        text.replace("amqps://rabbit.example", rabbit.tls_url.replace("guest:guest@", ""))
+        .replace("mqtts://mosquitto.example", mosquitto.tls_url)
+        .replace("ca.pem", str(till.authority))
+        .replace("till.pem", str(till.certificate))
+        .replace("till.key", str(till.key))
+        for text in recipes("Log in by certificate (mutual TLS)", PAGE)
+    )
+    names: dict[str, Any] = {"ssl": ssl, "Site": Site}
+    exec(python, names)
+    for site in names["sites"]:
+        (tmp_path / site.name).mkdir()
+        exchange(site, tmp_path / site.name)
+    program, *words = shlex.split(shell.replace("\\\n", ""))
+    assert program == "reliamsg"
+    done = subprocess.run(
+        [sys.executable, "-m", "reliamsg", *words],
+        input="2\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_a_site_refuses() -> None:
