@@ -2046,7 +2046,7 @@ MUTANTS = (
     Mutant(
         "cut-ends-with-the-copy",
         "verify/restores.py",
-        "            beyond = max(one.epoch, one.entered + 1)\n",
+        "            beyond = ENDLESS if one.is_above else one.epoch\n",
         "            beyond = one.epoch\n",
         "P9: what went with the disk of an outbox whose clock went back counts as never published",
         ByTest(

@@ -151,6 +151,16 @@ def _restored() -> list[Chain]:
     ]
 
 
+def _twin_without_journal(*fence: Entry) -> list[Chain]:
+    """The group is given what the twin of an outbox sent, in two epochs that no journal has."""
+    known = {"known": [E2, f"{INC[E2]:016x}", 3]}
+    met = given("conflict", E9, 0, 0, 0xA9, reason="it follows on another one", detail=known)
+    return [
+        producer([opened(E1), entered(E1), *published(E1, 1, 5), *fence]),
+        group([reading(), *taken(E1, 1, 5), *taken(E2, 1, 3), met, *taken(E9, 1, 2, 0xA9)]),
+    ]
+
+
 def _fenced() -> list[Chain]:
     """The other clone is alive: what this one has not sent stays where it is."""
     start = [opened(E1), entered(E1), *published(E1, 1, 10)]
@@ -330,6 +340,16 @@ SCENARIOS = {
         _two_epochs_renumbered, found=_found("fork", E2, (1, 3)) | _found("fork", E3, (1, 4))
     ),
     "a restored outbox": Scenario(_restored, found=_MOVED | _found("fork", E9)),
+    "an outbox is fenced by its twin, which left no journal": Scenario(
+        lambda: _twin_without_journal(
+            entry("fenced", E1, 0, 0, detail={"epoch": E2, "incarnation": f"{INC[E2]:016x}"})
+        ), "unknown",
+        _found("unproven", E2, (1, 3)) | _found("unproven", E9, (1, 2)) | _found("fork", E1) | _found("fork", E9),
+    ),
+    "a group meets what nobody published": Scenario(
+        _twin_without_journal, "violated",
+        _found("phantom", E2, (1, 3)) | _found("phantom", E9, (1, 2)) | _found("fork", E9), {"phantom": 5},
+    ),
     "a fenced clone": Scenario(_fenced, "unknown", _found("pending", E2, (1, 4)) | _found("fork", E2), {"pending": 4}),
     "a group is added": Scenario(lambda: _added(6), counts={"before_join": 5}),
     "a group is added and begins later": Scenario(

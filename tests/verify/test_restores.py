@@ -97,7 +97,6 @@ KNOWN = {"known": [E1, f"{INC[E1]:016x}", 30]}
     ("detail", "unproven"),
     [
         (KNOWN, True),
-        ({**KNOWN, "entered": E2}, True),
         ({"known": [E1, f"{INC[E1]:016x}", 20]}, False),
         ({"known": [E1 + 5, f"{INC[E1]:016x}", 30]}, False),
         ({"known": [E1, "000000000000bad1", 30]}, False),
@@ -126,10 +125,23 @@ def test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made(
     # Behind the opening in between nothing is missing, by that.
     anywhere = not unproven and detail["known"] != [E1, f"{INC[E1]:016x}", 20]
     after = "unproven" if anywhere else "phantom"
-    entered = "unproven" if "entered" in detail or anywhere else "phantom"
+    entered = "unproven" if anywhere else "phantom"
     assert found == {
         (kind, E1, 21, 30), (after, E1 + 1, 2, 3), (entered, E1 + 2, 1, 2), ("phantom", E2, 21, 22)
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_how_far_a_history_above_went_nobody_can_tell(fenced: bool) -> None:
+    """Who was fenced by it hears no more of it."""
+    h = history()
+    h.logs.clear()
+    _of_a_later_epoch(h)
+    if fenced:
+        other = {"epoch": E2 + 5, "incarnation": f"{0xB5:016x}"}
+        h.producers["A"][1].insert(-1, Entry("fenced", epoch=E2, incarnation=INC[E2], detail=other))
+    _of_the_last_epoch(h)
+    assert found_in(h) == {("unproven" if fenced else "phantom", E3, 1, 2), ("phantom", E2, 21, 22)}
 
 
 def test_an_opening_that_was_closed_has_no_more_than_it_says() -> None:
@@ -221,7 +233,7 @@ def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
     assert found_in(h) == {("phantom", E1, 21, 30)}
 
 
-@pytest.mark.parametrize("teller", ["group", "producer"])
+@pytest.mark.parametrize("teller", ["group", "producer", "group that says what it knew"])
 def test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch(teller: str) -> None:
     """The group had entered a later epoch than the copy, which is told so; the copy's own epochs are whole."""
     h = history()
@@ -230,11 +242,12 @@ def test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch(telle
     _of_a_later_epoch(h)
     add_after("g", "delivered", E2, 11, given("delivered", E2, 21, 22))(h)
     change("g", "acknowledged", E2, 1, last=22)(h)
-    detail = {"position": [E3, 3], "entered": E3}
+    detail = {"position": [E3, 3], "entered": E2 + 5}
     if teller == "producer":
         h.producers["A"][1].insert(1, Entry("surpassed", S, E2, INC[E2], group="g", detail=detail))
     else:
-        h.groups["g"][1].insert(1, given("conflict", E2, 0, 0, detail=detail))
+        known = KNOWN if "knew" in teller else {}
+        h.groups["g"][1].insert(1, given("conflict", E2, 0, 0, detail={**detail, **known}))
     assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}
 
 

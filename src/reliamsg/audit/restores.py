@@ -8,8 +8,9 @@ journal has. A ``surpassed`` row is the producer's own: a group told that it was
 and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
 the part may be lacking anywhere behind the opening that published to it last. But a ``conflict`` says what was known:
 where the journal has that opening, and not all of that, the copy is as old as the opening, and the part is lacking
-between it and the next. Where the copy's clock went back, both say how far the group had come: up to there the part may
-be lacking, but for what the copy entered itself.
+between it and the next. Where the copy's clock went back, both say that the group had come further; so does a
+``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
+entered itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit.ranges import EPOCH
+from reliamsg.audit.ranges import EPOCH, LAST
 from reliamsg.audit.renumbered import destination
 
 __all__ = ["cuts", "may_lack_removals", "touches"]
@@ -32,7 +33,7 @@ def cuts(rows: DataFrame) -> DataFrame:
     each other in it, or up to one that it lacks.
 
     Each cut has `low`, the epoch in which the one before ended; `goes_on`, whether that was not closed, so that its
-    epoch may have gone on; and `high`, the epoch that a group met next, of the one after, or the one beyond all that is
+    epoch may have gone on; and `high`, the epoch that a group met next, of the one after, or one beyond all that may be
     missing.
     """
     begins = F.col("lsn") == F.col("boot_lsn")
@@ -72,14 +73,17 @@ def cuts(rows: DataFrame) -> DataFrame:
     fenced = (
         rows.where((F.col("role") == "producer") & (F.col("kind") == "fenced"))
         .select(
-            "client",
+            *_CHAIN,
+            F.col("client").alias("producer"),
             F.col("written_epoch").alias("low"),
-            (F.get_json_object("detail", "$.epoch").try_cast("long") + 1).alias("high"),
+            F.get_json_object("detail", "$.epoch").try_cast("long").alias("by"),
             F.get_json_object("detail", "$.incarnation").alias("other"),
         )
-        .where(F.col("high").isNotNull() & F.col("other").rlike("^[0-9a-f]{16}$"))
+        .where((F.col("by") > F.col("low")) & F.col("other").rlike("^[0-9a-f]{16}$"))
         .join(F.broadcast(known), ["client", "other"], how="left_anti")
-        .select(F.col("client").alias("producer"), "low", F.lit(False).alias("goes_on"), "high")
+        .join(epochs, list(_CHAIN))
+        .withColumns({"from": F.lit(0), "goes_on": F.lit(False), "high": F.lit(LAST)})
+        .select("producer", _pieces())
     )
     heard = (
         rows.where((F.col("role") == "group") & (F.col("kind") == "heard"))
@@ -131,23 +135,6 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
         )
     )
     last = F.col("boot_lsn") == F.col("at")
-    # Of what was entered from that opening on the journal has everything.
-    own = F.filter(
-        "entered",
-        lambda one: (
-            (one.boot_lsn >= F.col("from")) & (F.col("low") < one.epoch) & (one.epoch < F.col("high"))
-        ),
-    )
-    epochs = F.array_sort(F.array_distinct(F.transform(own, lambda one: one.epoch)))
-    ends = F.concat(epochs, F.array("high"))
-    pieces = F.transform(
-        ends,
-        lambda end, number: F.struct(
-            F.when(number == 0, F.col("low")).otherwise(ends[number - 1]).alias("low"),
-            (F.col("goes_on") & (number == 0)).alias("goes_on"),
-            end.alias("high"),
-        ),
-    )
     anywhere = (
         openings.join(F.broadcast(since), [*_CHAIN], how="inner")
         .where((F.col("since") < F.col("boot_lsn")) & (F.col("boot_lsn") <= F.col("at")))
@@ -160,7 +147,7 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
             "entered",
             F.when(last, F.col("met")).otherwise(F.col("began")).alias("high"),
         )
-    )  # fmt: skip
+    )
     has = (
         rows.where((F.col("role") == "producer") & (F.col("kind") == "enqueued"))
         .groupBy(*EPOCH)
@@ -177,18 +164,41 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
             "behind.low",
             "behind.goes_on",
             "entered",
-            F.greatest("behind.high", F.col("to") + 1).alias("high"),
+            F.when(F.col("above"), F.lit(LAST)).otherwise(F.col("behind.high")).alias("high"),
         )
     )
-    return anywhere.unionByName(exactly).select("producer", F.inline(pieces))
+    return anywhere.unionByName(exactly).select("producer", _pieces())
+
+
+def _pieces() -> Column:
+    """`low`, `goes_on` and `high` of a cut without the epochs that the chain `entered` with openings that begin at or
+    behind row `from`: of these the journal has everything. One row for each piece."""
+    own = F.filter(
+        "entered",
+        lambda one: (
+            (one.boot_lsn >= F.col("from")) & (F.col("low") < one.epoch) & (one.epoch < F.col("high"))
+        ),
+    )
+    epochs = F.array_sort(F.array_distinct(F.transform(own, lambda one: one.epoch)))
+    ends = F.concat(epochs, F.array("high"))
+    pieces = F.transform(
+        ends,
+        lambda end, number: F.struct(
+            F.when(number == 0, F.col("low")).otherwise(ends[number - 1]).alias("low"),
+            (F.col("goes_on") & (number == 0)).alias("goes_on"),
+            end.alias("high"),
+        ),
+    )
+    return F.inline(pieces)
 
 
 def _met(rows: DataFrame, openings: DataFrame) -> DataFrame:
     """Openings that are shown not to have known of something: _CHAIN, `at` which row they begin, `topic`, `part`,
-    `met`, the epoch beyond all that is missing, `to`, the one that the group had entered, and what it `known`, where
-    that is said: epoch, incarnation and last number. Where the chain has the opening of that before, also what follows
-    `behind` that, and which epochs the chain `entered`."""
+    `met`, the epoch beyond all that may be missing, whether the group had entered one `above`, and what was `known`,
+    where that is said: epoch, incarnation and last number. Where the chain has the opening of that before, also what
+    follows `behind` that, and which epochs the chain `entered`."""
     told = F.get_json_object("detail", "$.entered").try_cast("long")
+    above = F.coalesce(told > F.col("written_epoch"), F.lit(False))
     known = F.struct(
         F.get_json_object("detail", "$.known[0]").try_cast("long").alias("epoch"),
         F.get_json_object("detail", "$.known[1]").alias("incarnation"),
@@ -202,14 +212,14 @@ def _met(rows: DataFrame, openings: DataFrame) -> DataFrame:
             "incarnation",
             "topic",
             "part",
-            F.greatest("epoch", told + 1).alias("met"),
-            told.alias("to"),
+            F.when(above, F.lit(LAST)).otherwise(F.col("written_epoch")).alias("met"),
+            above.alias("above"),
             known.alias("known"),
         )
         .distinct()
     )
     meeting = openings.join(F.broadcast(met), ["client", "incarnation"], how="inner").select(
-        *_CHAIN, F.col("boot_lsn").alias("at"), "topic", "part", "met", "to", "known"
+        *_CHAIN, F.col("boot_lsn").alias("at"), "topic", "part", "met", "above", "known"
     )
     its = openings.select(
         *_CHAIN, F.col("boot_lsn").alias("its"), F.col("incarnation").alias("other"), "behind", "entered"
@@ -219,21 +229,9 @@ def _met(rows: DataFrame, openings: DataFrame) -> DataFrame:
     has = F.exists(
         "entered", lambda one: (one.boot_lsn == F.col("its")) & (one.epoch == F.col("known.epoch"))
     )
-    return (
-        meeting.alias("m")
-        .join(its.alias("o"), [*same, earlier, has], how="left")
-        .select(
-            *(f"m.{name}" for name in _CHAIN),
-            "at",
-            "topic",
-            "part",
-            "met",
-            "to",
-            "known",
-            "behind",
-            "entered",
-        )
-    )
+    left = [*(f"m.{name}" for name in _CHAIN), "at", "topic", "part", "met", "above", "known"]
+    joined = meeting.alias("m").join(its.alias("o"), [*same, earlier, has], how="left")
+    return joined.select(*left, "behind", "entered")
 
 
 def _behind(heard: DataFrame, openings: DataFrame) -> DataFrame:

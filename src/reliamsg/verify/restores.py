@@ -8,8 +8,9 @@ journal has. A ``surpassed`` row is the producer's own: a group told that it was
 and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
 the part may be lacking anywhere behind the opening that published to it last. But a ``conflict`` says what was known:
 where the journal has that opening, and not all of that, the copy is as old as the opening, and the part is lacking
-between it and the next. Where the copy's clock went back, both say how far the group had come: up to there the part may
-be lacking, but for what the copy entered itself.
+between it and the next. Where the copy's clock went back, both say that the group had come further; so does a
+``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
+entered itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Boot, Chain
 from reliamsg.verify.producers import key_of, stream_of
 from reliamsg.verify.renumbered import Renumbering
-from reliamsg.verify.spans import Key
+from reliamsg.verify.spans import ENDLESS, Key
 
 __all__ = ["Cut", "find_cuts"]
 
@@ -41,7 +42,7 @@ class Cut:
     goes_on: bool
     """Whether that was not closed, so that its epoch may have gone on."""
     high: int
-    """The epoch that a group met next, of the one after; or the one beyond all that is missing."""
+    """The epoch that a group met next, of the one after; or one beyond all that may be missing."""
 
     def touches(self, epoch: int) -> bool:
         """Whether there may be messages of the epoch that the journal does not have."""
@@ -62,8 +63,8 @@ class _Met(NamedTuple):
     stream: Stream
     epoch: int
     """Of the opening."""
-    entered: int
-    """The epoch that the group had entered by then, where that is said; else 0."""
+    is_above: bool
+    """The group had entered a later one by then."""
     known: _Known | None
     """What the group knew, where that is said."""
 
@@ -76,7 +77,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
         for row in chain.rows:
             witness = "conflict" if chain.role == "group" else "surpassed"
             if row.kind == witness and row.incarnation:
-                found = _Met(stream_of(row), row.epoch, _entered_by(row), _known(row))
+                found = _Met(stream_of(row), row.epoch, _is_above(row), _known(row))
                 met.setdefault((row.producer, row.incarnation), set()).add(found)
     has = _enqueued(chains)
     known: dict[tuple[str, int], int] = {}
@@ -98,8 +99,8 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
                 own.add(_behind(chain, incarnation, epoch))
         for row in chain.rows:
             other = _fenced_by(row)
-            if other is not None and (chain.client, other[1]) not in known:
-                own.add(Cut(row.epoch, False, other[0] + 1))
+            if other is not None and other[0] > row.epoch and (chain.client, other[1]) not in known:
+                own.update(_around(Cut(row.epoch, False, ENDLESS), map(_entered, chain.boots)))
     return {producer: sorted(own) for producer, own in cuts.items()}
 
 
@@ -119,12 +120,12 @@ def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key,
             of_it = -1 if one.known is None else openings.get(one.known.incarnation, -1)
             if one.known is not None and of_it >= 0 and one.known.epoch in entered[of_it]:
                 if one.known.last > has.get((one.stream, one.known.epoch), 0):
-                    high = max(ends[of_it + 1][2], one.entered + 1)
+                    high = ENDLESS if one.is_above else ends[of_it + 1][2]
                     yield from _around(Cut(max(entered[of_it]), not chain.boots[of_it].closed, high), entered)
                 continue
             for before, may_go_on, began in ends[published.get(one.stream, -1) + 1 : number]:
                 yield Cut(before, may_go_on, began)
-            beyond = max(one.epoch, one.entered + 1)
+            beyond = ENDLESS if one.is_above else one.epoch
             if beyond > low:
                 yield from _around(Cut(low, goes_on, beyond), entered[number:])
         openings[boot.rows[0].incarnation] = number
@@ -178,10 +179,10 @@ def _known(row: JournalRow) -> _Known | None:
     return None
 
 
-def _entered_by(row: JournalRow) -> int:
-    """Which epoch the group had entered by then, where that is said; else 0."""
+def _is_above(row: JournalRow) -> bool:
+    """Whether the group had entered a later epoch by then than the one that is named."""
     entered = (row.detail or {}).get("entered")
-    return entered if isinstance(entered, int) else 0
+    return isinstance(entered, int) and entered > row.epoch
 
 
 def _around(cut: Cut, own: Iterable[Iterable[int]]) -> Iterator[Cut]:
