@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +125,26 @@ def test_what_was_removed_before_it_moved_to_another_epoch_is_said_by_its_later_
     blind.findings.append(Finding("removed", "", stream, "g1", epoch=8, first=3, last=3))
     checking.compare(world, tmp_path)
     assert not any(str(message) in violation.text for violation in world.oracle.violations)
+
+
+def test_what_is_removed_after_it_moved_is_removed_for_the_judge_by_the_name_that_it_had_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(draw(4, 60), tmp_path)
+    oracle, producer, stream = world.oracle, world.producers[0], Stream("p1", "orders")
+    operations = [oracle.invoked(stream, b"%d" % seq) for seq in range(1, 4)]
+    for seq, operation in enumerate(operations, 1):
+        oracle.durable(operation, MessageId("p1", 7, "orders", 0, seq))
+    moved = JournalRow(
+        9, "", "renumbered", 0, 0, 0, *stream, 7, 1, 1, 3, "", "", "", None, None, {"epoch": 8}
+    )
+    monkeypatch.setattr(producer, "renumbering", lambda: Renumbering([moved]))
+    monkeypatch.setattr(producer, "_order", lambda call: True)
+    receipts = [SimpleNamespace(id=MessageId("p1", 8, "orders", 0, seq)) for seq in (2, 3)]
+    monkeypatch.setattr(producer, "_durable", list(zip(operations[1:], receipts, strict=True)))
+    monkeypatch.setattr(producer, "_removing", SimpleNamespace(randrange=lambda count: 0))
+    producer._remove_some(producer)  # type: ignore[arg-type]
+    assert [operation.removed for operation in operations] == [False, True, True]
 
 
 @pytest.mark.parametrize("kind", ["out_of_order", "not_redelivered"])

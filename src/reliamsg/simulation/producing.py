@@ -312,11 +312,15 @@ class ProducerProcess(Process):
         last = taken[-1][1].id
         assert last is not None
         self.note(f"removes {first} to {last.seq}")
-        # What arrived anyway may still be delivered; nothing is promised about it from now on.
-        numbers = range(first.seq, last.seq + 1)
+        # What arrived anyway may still be delivered; nothing is promised about it from now on. What no broker has seen
+        # since it was given another epoch is known by its first name.
+        numbers, now = range(first.seq, last.seq + 1), self.renumbering()
         for operation in self.world.oracle.operations.values():
             message = operation.message
-            if message is not None and message.seq in numbers and message._replace(seq=first.seq) == first:
+            if message is None or message.seq not in numbers:
+                continue
+            epoch = now.epoch(operation.stream, message.epoch, 0)
+            if first in (message._replace(seq=first.seq), message._replace(seq=first.seq, epoch=epoch)):
                 operation.removed = True
         self._order(lambda: engine.remove(first, last))
 
