@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.message import Stream
+from reliamsg.message import Message, Prev, Stream
 from reliamsg.receiving.engine import GapItem
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from tests.receiving.control_tools import FakeProducer, rows
@@ -375,3 +375,40 @@ def test_producers_are_known_within_a_bound(tmp_path: Path) -> None:
     bench.settle(1.0)
     assert len(bench.engine.control.producers) == 3
     assert len(bench.engine.shared.core.streams) == 3
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_arrived_before_a_crash_and_is_gone_keeps_no_stream_from_beginning(
+    tmp_path: Path, told: bool
+) -> None:
+    bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, skip_gaps=True)
+    bench.settings["max_inbox_bytes"] = 1_000
+    bench.reopen()
+    send(bench.network["dc1"], 1, 1, producer="full")
+    bench.settle()
+    bench.take()
+    for seq in range(3, 30):
+        send(bench.network["dc1"], seq, seq, producer="full")
+    bench.settle(0.5)
+    send(bench.network["dc1"], 5, 9)
+    bench.settle(0.5)  # that the epoch is there is stored, and the messages are not: there is no room
+    bench.crash()
+    for broker in bench.network.brokers.values():
+        broker.wipe()
+    bench.open()
+    bench.settle(1.0)
+    assert list(bench.engine.shared.core.streams[Stream("p", TOPIC, 0)].live) == [10]
+    send(bench.network["dc1"], 6, 8, epoch=20, prev=Prev(15, 3, 4))
+    if told:
+        FakeProducer(bench, epoch=20).status((6, 8), since={})
+    got: list[Message] = []
+    for _ in range(2 if told else 14):
+        bench.settle(1.0)
+        got += bench.take()
+    assert [message.seq for message in got if message.producer == "p"] == [6, 7, 8]
+    send(bench.network["dc1"], 9, 9, epoch=20, prev=Prev(15, 3, 4))
+    send(bench.network["dc1"], 10, 10)
+    bench.settle()
+    assert [message.seq for message in bench.take() if message.producer == "p"] == [9]
+    bench.reopen()
+    assert list(bench.engine.shared.core.streams[Stream("p", TOPIC, 0)].live) == [20]

@@ -29,9 +29,10 @@ JOINED_LATE = "joined late"
 
 def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
     """Join the stream if it is clear where; else say what is waited for."""
-    lowest = state.next_epoch()
-    if lowest is None or lowest.held.first is None:
+    lowest = state.lowest_arrived()
+    if lowest is None:
         return None
+    assert lowest.held.first is not None  # it arrived
     first = lowest.held.first
     adopted = state.adopted
     if adopted is not None and lowest.epoch == adopted.position[0]:
@@ -82,8 +83,9 @@ def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -
     if found is None:
         return
     (epoch, first), incarnation, prev = found
-    lowest = state.next_epoch()
-    if lowest is not None and lowest.held.first is not None:
+    lowest = state.lowest_arrived()
+    if lowest is not None:
+        assert lowest.held.first is not None  # it arrived
         arrived = lowest.epoch, lowest.held.first
         if arrived <= (epoch, first):
             join(core, state, lowest, arrived[1])
@@ -131,7 +133,7 @@ def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int, la
 def join_after_all(core: ConsumerCore, state: StreamState) -> None:
     """What comes before the lowest that arrived has had its time. What its producer has said by now counts, also if
     that was before it published what arrived."""
-    lowest = state.next_epoch()
+    lowest = state.lowest_arrived()
     assert lowest is not None  # it is what waited
     assert lowest.held.first is not None
     heard = state.heard
@@ -305,11 +307,8 @@ def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) ->
     """The other inbox has dealt with everything before `position`."""
     epoch = position[0]
     for number in sorted(number for number in state.live if number < epoch):
-        known = state.live.pop(number)
-        known.last = known.highest
-        known.place_at(known.last + 1)
-        state.finishing.append(known)
-        state.history.add(number, known.incarnation, known.last)
+        known = _leave(state, number)
+        state.history.add(number, known.incarnation, known.highest)
         state.history_changed = True
     state.draining.clear()
     if state.current is not None and state.current.epoch < epoch:
@@ -353,6 +352,7 @@ def _begin(
     core.moves += 1
     if core.rules.signed and not reason:
         reason = _doubt_unproven(state, core.rules.begin == "latest")
+    _forget_below(state, known.epoch)
     state.current, state.proof = known, None
     state.joined, state.unheard = (known.epoch, first), unheard
     state.joined_after = None if reason == "took_over" else _epoch_before(known)
@@ -367,6 +367,21 @@ def _begin(
             extend(state, owner.latest)
     core.mark(state, urgent=True)
     core.touch(state)
+
+
+def _forget_below(state: StreamState, epoch: int) -> None:
+    """Nothing is here of epochs below the one with which the stream begins: what comes of them came before."""
+    for number in [number for number in state.live if number < epoch]:
+        _leave(state, number)
+
+
+def _leave(state: StreamState, epoch: int) -> Reorder:
+    """Nothing of an epoch is waited for any more."""
+    known = state.live.pop(epoch)
+    known.last = known.highest
+    known.place_at(known.last + 1)
+    state.finishing.append(known)
+    return known
 
 
 def _epoch_before(known: Reorder) -> int | None:

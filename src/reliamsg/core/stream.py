@@ -371,6 +371,12 @@ class StreamState:
         later = (epoch for epoch in self.live if current is None or epoch > current.epoch)
         return self.live[min(later)]
 
+    def lowest_arrived(self) -> Reorder | None:
+        """The lowest epoch of which anything is here, of a stream that is not joined. Of what arrived before a crash
+        and was not stored, only the epoch may be known."""
+        found = [epoch for epoch, known in self.live.items() if known.held.first is not None]
+        return self.live[min(found)] if found else None
+
     def is_held_up(self, known: Reorder, first: int) -> bool:
         """Whether `first` can't be handed out before something that is missing arrives."""
         if known is not self.current:
