@@ -187,6 +187,27 @@ def test_so_is_a_stream_of_which_it_told_nothing(known: bool) -> None:
     assert group.flagged == {(10, n) for n in range(5 if known else 1, 11)}
 
 
+def test_so_is_what_arrived_of_a_history_that_its_producer_has_lost() -> None:
+    """Its outbox was put back from a backup, and went on in a lower epoch: what it answers does not name the other one,
+    of which messages wait."""
+    lost, group = pair(5)
+    lost.open(30)
+    lost.publish(3)
+    teller, _ = pair(5)
+    teller.open(20)
+    teller.publish(2)
+    group.core.succeed({})
+    group.receive(teller, 10, 1, 4)
+    group.receive(lost, 30, 1, 2)
+    group.hear(teller.status())
+    group.receive(teller, 10, 5, 5)
+    group.receive(teller, 20, 1, 2)
+    group.wait(1.0, teller)
+    group.receive(lost, 30, 3, 3)
+    assert group.got[-3:] == [(30, 1), (30, 2), (30, 3)]
+    assert {(30, 1), (30, 2)} <= group.flagged
+
+
 def test_each_takeover_doubts_anew_what_was_not_in_memory_then() -> None:
     teller, group = pair(5)
 

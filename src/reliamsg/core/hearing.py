@@ -67,6 +67,10 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
         return ""
     supersede_told(core, state, whole)
     if state.doubt is not None and state.doubt.end is None and not announced.late:
+        for known in state.live.values():
+            state.doubt.flag(
+                known
+            )  # whatever has arrived existed, also of a history that the producer has lost
         state.doubt.end, state.history_changed = end, True
         state.flag_entered()
         core.mark(state)
