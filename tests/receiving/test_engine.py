@@ -226,6 +226,41 @@ def test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand(be
     assert seqs(bench.take()) == list(range(1, 11))
 
 
+@pytest.mark.parametrize("what", ["in hand", "failed", "given"])
+def test_what_comes_too_late_for_an_epoch_is_declared_behind_all_that_is_given_of_it(
+    bench: Bench, what: str
+) -> None:
+    """The copy of an outbox goes on behind number 10 with an epoch of its own; of the original more comes in then."""
+    chunk, message = first_of_chunk(bench)
+    given = [message]
+    if what == "failed":
+        with pytest.raises(RuntimeError), message.process():
+            raise RuntimeError("as planned")
+        given = []  # it comes again
+    if what == "given":
+        given += iter(chunk.next, None)  # type: ignore[arg-type]
+    if what != "in hand":
+        bench.engine.release(chunk)
+    send(bench.network["dc1"], 1, 5, epoch=20, incarnation=88, prev=Prev(10, 77, 10))
+    bench.settle()
+    for site in ("dc1", "dc2"):
+        send(bench.network[site], 11, 12)
+    bench.settle(0.5)
+    if what == "in hand":
+        given += iter(chunk.next, None)  # type: ignore[arg-type]
+        bench.engine.release(chunk)
+    for each in given:
+        each.ack()
+    for _ in range(3):
+        given += bench.take()
+        bench.settle(1.0)
+    in_order = [(10, seq) for seq in range(1, 11 if what == "given" else 13)]
+    assert [(each.epoch, each.seq) for each in given] == [*in_order, *((20, seq) for seq in range(1, 6))]
+    told = journal(bench, "delivered", "declared")
+    assert [row[1:] for row in told if row[0] == "declared"] == ([(10, 11, 12)] if what == "given" else [])
+    assert [row[1:3] for row in told] == sorted(row[1:3] for row in told), "in the order of what is told of"
+
+
 def test_late_messages_are_shown_once_and_never_in_order(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "inbox.db", gap_timeout=5.0, skip_gaps=True)
     bench.settings["keep_late"] = True
