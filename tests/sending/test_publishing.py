@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -288,6 +289,8 @@ class TestClosing:
         remaining = producer.close(timeout=0.1)
         assert (remaining.messages, remaining.sites) == (7, {"dc1": 0, "dc2": 1})
         assert "7 messages remain" in str(remaining)
+        one = str(replace(remaining, messages=1, sites={"dc1": 1, "dc2": 0}))
+        assert one == "1 message remains in the outbox, unconfirmed at dc1: 1 batch"
         assert journal(path)[-1].detail == {"pending": 7}
 
     def test_afterwards_everything_is_refused(self, make: Make) -> None:

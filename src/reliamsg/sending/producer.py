@@ -37,7 +37,7 @@ from reliamsg.message import MessageId
 from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
 from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import check_blocking, check_groups, check_message_id, make_settings
-from reliamsg.sending.status import ProducerStatus, Remaining
+from reliamsg.sending.status import ProducerStatus, Remaining, messages_remain
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
 from reliamsg.transport.base import Transports, check_transports
@@ -465,10 +465,9 @@ def _forgotten(threads: _Threads, engine: Engine) -> None:
     threads.end(1.0)
     left = engine.remaining().messages
     if left:
-        what = "1 message remains" if left == 1 else f"{left} messages remain"
         text = (
-            f"producer {engine.producer_id} was never closed: {what} unconfirmed in its outbox until that is"
-            " opened again. Use `with Producer(...)`, or close()"
+            f"producer {engine.producer_id} was never closed: {messages_remain(left)} unconfirmed in its outbox until"
+            " that is opened again. Use `with Producer(...)`, or close()"
         )
         log.warning("%s", text)
         warnings.warn(text, ResourceWarning, stacklevel=2)

@@ -7,7 +7,24 @@ from dataclasses import dataclass, field
 from reliamsg.export.exporter import JournalStatus
 from reliamsg.message import Gap
 
-__all__ = ["GroupStatus", "ParkedStream", "ProducerStatus", "Remaining", "SenderSite", "UnseenGroup"]
+__all__ = [
+    "GroupStatus",
+    "ParkedStream",
+    "ProducerStatus",
+    "Remaining",
+    "SenderSite",
+    "UnseenGroup",
+    "messages_remain",
+]
+
+
+def messages_remain(count: int) -> str:
+    """So many do, in words."""
+    return "1 message remains" if count == 1 else f"{count} messages remain"
+
+
+def _batches(count: int) -> str:
+    return "1 batch" if count == 1 else f"{count} batches"
 
 
 @dataclass(frozen=True)
@@ -55,7 +72,7 @@ class SenderSite:
         return self.state in ("connected", "blocked")
 
     def __str__(self) -> str:
-        text = f"{self.state}, {self.behind} batches behind"
+        text = f"{self.state}, {_batches(self.behind)} behind"
         if self.parked:
             text += f", parked: {', '.join(stream.topic for stream in self.parked)}"
         if self.refused_addresses:
@@ -142,10 +159,9 @@ class Remaining:
 
     def __str__(self) -> str:
         if self.nothing and self.unacknowledged:
-            return (
-                f"{self.unacknowledged} messages remain in the outbox until all groups have acknowledged them"
-            )
+            kept = messages_remain(self.unacknowledged)
+            return f"{kept} in the outbox until all groups have acknowledged them"
         if self.nothing:
             return "nothing remains"
-        where = ", ".join(f"{name}: {count} batches" for name, count in self.sites.items() if count)
-        return f"{self.messages} messages remain in the outbox, unconfirmed at {where or 'no site'}"
+        where = ", ".join(f"{name}: {_batches(count)}" for name, count in self.sites.items() if count)
+        return f"{messages_remain(self.messages)} in the outbox, unconfirmed at {where or 'no site'}"
