@@ -148,6 +148,26 @@ class TestRemoving:
 
 
 class TestRenumbering:
+    def test_the_journal_tells_of_it_epoch_by_epoch(self, path: Path) -> None:
+        """Whatever is journalled under an epoch ends all that came before, whichever stream it is about."""
+        first = open_outbox(path, 5_000_000)
+        put(first, "t", b"1")
+        put(first, "u", b"1")
+        first.close()
+        second = open_outbox(path, 6_000_000)
+        put(second, "t", b"2")
+        put(second, "u", b"2")
+        epochs = second.renumber(9_000, recode, 0, 0)
+        second.close()
+        with closing(open_readonly(path)) as db:
+            told = [(r.kind, r.epoch, r.topic) for r in read_journal(db) if r.kind in ("epoch", "renumbered")]
+        assert told[-8:] == [
+            (kind, epoch, topic)
+            for old, new in epochs.items()
+            for topic in ("t", "u")
+            for kind, epoch in (("epoch", new), ("renumbered", old))
+        ]
+
     def test_epochs_that_were_never_offered_move_together(self, path: Path) -> None:
         first = open_outbox(path, 5_000_000)
         put(first, "t", b"1", b"2")

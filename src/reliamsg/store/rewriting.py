@@ -73,9 +73,9 @@ def renumber(
 ) -> list[Entry]:
     """Move whole epochs: `epochs` says which becomes which, in the same order. Sequence numbers and incarnations stay.
 
-    Returns what the journal has to say.
+    Returns what the journal has to say: epoch by epoch, since what is journalled under one ends all that came before.
     """
-    entries: list[Entry] = []
+    entries: dict[int, list[Entry]] = {new: [] for new in epochs.values()}
     for stream_id, stream in streams.items():
         prev: Prev | None = None
         for link in load_chain(db, stream_id):
@@ -87,7 +87,7 @@ def renumber(
                         "UPDATE batch SET epoch = ?, size = ?, frame = ? WHERE id = ?",
                         (new, len(frame), frame, row.id),
                     )
-                entries += [
+                entries[new] += [
                     Entry(
                         "epoch", stream, new, link.incarnation,
                         detail={"prev": None if prev is None else list(prev)},
@@ -103,7 +103,7 @@ def renumber(
         db.execute("UPDATE removed SET epoch = ? WHERE epoch = ?", (new, old))
         db.execute("UPDATE member SET since_epoch = ? WHERE since_epoch = ?", (new, old))
         db.execute("UPDATE member SET epoch = ? WHERE epoch = ?", (new, old))
-    return entries
+    return [entry for of_epoch in entries.values() for entry in of_epoch]
 
 
 def take_out(
