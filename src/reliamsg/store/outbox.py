@@ -90,6 +90,8 @@ class Outbox:
             with self._db.translated():
                 self.streams = self._load_streams()
                 self.offered = int(self._meta(self._db.connection, "offered", "0"))
+                self._moves_from = self.epoch if self.offered else 0
+                """Epochs below this one stay what they are: a copy of this file may have offered them."""
         except BaseException:
             self._db.close()
             raise
@@ -233,7 +235,7 @@ class Outbox:
                 row.prev, row.next_seq = self._previous(row.id), 1
 
     def renumber(self, above: int, recode: Recode, wall_us: int, mono_us: int) -> dict[int, int]:
-        """Give the current epoch, and every one whose batches were never offered, a number above `above`.
+        """Give the current epoch, and every one whose batches were certainly never offered, a number above `above`.
 
         Returns which epoch became which, in order, the current one last. Row ids, sequence numbers and incarnations
         stay; nothing else knows of the old epochs yet.
@@ -241,7 +243,7 @@ class Outbox:
         with self._db.translated():
             found = self._db.connection.execute(
                 "SELECT DISTINCT epoch FROM chain WHERE epoch > ? UNION SELECT ? ORDER BY 1",
-                (self.offered, self.epoch),
+                (max(self.offered, self._moves_from - 1), self.epoch),
             ).fetchall()
         base = self._epoch_above(max(above, self.epoch))
         epochs = {old: base + number for number, (old,) in enumerate(found)}
