@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
 from reliamsg.message import Gap, MessageId, Stream
 from reliamsg.receiving.engine import ReceivingEngine
+from reliamsg.sending.status import UnseenGroup
 from reliamsg.simulation.runner import quiet
 from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.stalls import Liveness, excused_streams, group_bound, judge_stalls
@@ -102,6 +105,41 @@ def test_a_full_quarantine_is_not_excused_where_a_producer_can_vouch(tmp_path: P
         world.faults.strikes("clock_off", consumer.name)
     world.faults.strikes("restored", "p2")
     assert excused_streams(world) == set()
+
+
+@pytest.mark.parametrize(
+    ("shown", "wrong"),
+    [
+        ({}, set()),
+        ({"unseen": ()}, {"stalled"}),
+        ({"state": "connecting"}, {"stalled"}),
+        ({"parked": ("orders",)}, {"stalled"}),
+        ({"left": 1}, {"stalled"}),
+        ({"over": False}, {"stalled"}),
+    ],
+)
+def test_a_producer_may_wait_for_confirms_for_a_group_that_ended_for_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any], wrong: set[str]
+) -> None:
+    """A broker need not show a group whose consumer is gone, and then its confirms do not count."""
+    world = world_of(tmp_path)
+    world.faults.strikes("far_epoch", "p1")
+    if shown.get("over", True):
+        for consumer in world.consumers:
+            consumer.ended_by = full("far-epoch")
+    unseen = tuple(UnseenGroup(group, "orders", 0) for group in world.scenario.groups)
+    site = SimpleNamespace(
+        state=shown.get("state", "connected"), parked=shown.get("parked", ()), unseen=shown.get("unseen", unseen),
+        error="",
+    )  # fmt: skip
+    status = SimpleNamespace(sites={"dc1": site}, pending=3)
+    for producer in world.producers:
+        monkeypatch.setattr(producer, "engine", SimpleNamespace(status=lambda: status))
+        monkeypatch.setattr(type(producer), "pending", 3)
+        producer.left = shown.get("left", 0)
+    monkeypatch.setattr("reliamsg.simulation.stalls._producer_says", lambda producer: "something")
+    judge_stalls(world)
+    assert {violation.kind for violation in world.oracle.violations} == wrong
 
 
 @pytest.mark.parametrize("error", [None, QuarantineFull("full, and no word of what"), ReliamsgError("tired")])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Set
 from typing import TYPE_CHECKING
 
 from reliamsg.errors import ProducerFenced, QuarantineFull
@@ -146,9 +147,9 @@ def _connecting(settings: ClientSettings) -> float:
 
 def judge_stalls(world: World) -> None:
     """Nothing more will happen: report what is still open, unless it is excused."""
-    excused = excused_streams(world)
+    excused, over = excused_streams(world), _groups_over(world)
     for producer in world.producers:
-        if not producer.done and not _ended_for_a_reason(world, producer):
+        if not (producer.done or _ended_for_a_reason(world, producer) or _lacks_only(producer, over)):
             world.oracle.violate("stalled", f"{producer.name}: {_producer_says(producer)}")
     for group in world.scenario.groups:
         still: dict[Stream, int] = {}
@@ -165,17 +166,34 @@ def excused_streams(world: World) -> set[tuple[str, Stream]]:
     said why, and that is so."""
     streams = {operation.stream for operation in world.oracle.operations.values()}
     ended = {each.name for each in world.producers if _ended_for_a_reason(world, each)}
-    over = {
-        group
-        for group in world.scenario.groups
-        if all(_ended_for_a_reason(world, each) for each in world.consumers if each.group == group)
-    }
+    over = _groups_over(world)
     return {
         (group, stream)
         for group in world.scenario.groups
         for stream in streams
         if stream.producer in ended or group in over
     }
+
+
+def _groups_over(world: World) -> set[str]:
+    """The groups of which all consumers ended and said why, and that is so."""
+    return {
+        group
+        for group in world.scenario.groups
+        if all(_ended_for_a_reason(world, each) for each in world.consumers if each.group == group)
+    }
+
+
+def _lacks_only(producer: ProducerProcess, over: Set[str]) -> bool:
+    """Whether a producer says that all that it lacks are confirms for groups that no site shows, and all of these have
+    ended."""
+    if producer.engine is None or producer.left:
+        return False
+    sites = producer.engine.status().sites.values()
+    if any(site.parked or site.state != "connected" for site in sites):
+        return False
+    unseen = {each.group for site in sites for each in site.unseen}
+    return bool(unseen) and unseen <= over
 
 
 def _ended_for_a_reason(world: World, process: Process) -> bool:
