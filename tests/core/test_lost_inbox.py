@@ -39,6 +39,19 @@ def test_the_journal_says_from_where_to_where_the_inbox_is_behind(
     assert (note.epoch, note.last, note.detail) == (10, 11, detail)
 
 
+def test_what_an_inbox_had_settled_beyond_what_an_older_copy_of_the_outbox_knows_is_told_as_well() -> None:
+    """Both were put back; the epoch went on, and the producer was told so by the inbox that is gone."""
+    teller, group = told(10, 16, 16), Group()
+    teller.open(20)
+    teller.publish(5)
+    group.arrive("dc1", 10, 70, None, 14, 18)
+    group.hear(teller.status())
+    group.wait(4.0, teller)
+    (note,) = [note for note in group.notes if note.kind == "behind"]
+    assert (note.epoch, note.last, (note.detail or {})["from"]) == (10, 16, [0, 1])
+    assert group.got[0] == (10, 14) or (10, 1) in group.got
+
+
 @pytest.mark.parametrize("first", [5, 11, 16])
 def test_what_was_settled_and_is_no_longer_held_is_no_gap(first: int) -> None:
     teller, group = told(30, 11, 12), Group()

@@ -138,6 +138,18 @@ def _two_epochs_renumbered() -> list[Chain]:
     ]  # fmt: skip
 
 
+def _renumbered_though_offered(*surpassed: Entry) -> list[Chain]:
+    """What is given another epoch had been given to the group."""
+    return [
+        producer(
+            [opened(E1), entered(E1), entry_in(E1, E9, 1, 5), Entry("closed")],
+            [opened(E2), *surpassed, *moved(E1, E9, 5, None), *sent(E9, 1, 5, INC[E1])],
+        ),
+        group([reading(), *taken(E1, 1, 5), given("redelivered", E9, 1, 5, INC[E1]),
+               given("acknowledged", E9, 1, 5, INC[E1])]),
+    ]  # fmt: skip
+
+
 def _restored() -> list[Chain]:
     """An outbox was copied after its first boot, and put back after its second, whose epoch is later."""
     start = [opened(E1), entered(E1), *published(E1, 1, 10)]
@@ -349,6 +361,15 @@ SCENARIOS = {
     "a group meets what nobody published": Scenario(
         _twin_without_journal, "violated",
         _found("phantom", E2, (1, 3)) | _found("phantom", E9, (1, 2)) | _found("fork", E9), {"phantom": 5},
+    ),
+    "an older copy of an outbox does not know what was offered": Scenario(
+        lambda: _renumbered_though_offered(
+            entry("surpassed", E2, 0, 0, group="g", detail={"position": [E1, 6], "entered": E1})
+        ), "unknown", _found("unproven", E1, (1, 5)) | _found("fork", E1, (1, 5)),
+    ),
+    "what was offered gets another epoch": Scenario(
+        _renumbered_though_offered, "violated",
+        _found("phantom", E1, (1, 5)) | _found("fork", E1, (1, 5)), {"phantom": 5},
     ),
     "a fenced clone": Scenario(_fenced, "unknown", _found("pending", E2, (1, 4)) | _found("fork", E2), {"pending": 4}),
     "a group is added": Scenario(lambda: _added(6), counts={"before_join": 5}),

@@ -112,14 +112,25 @@ def test_a_journal_that_ends_before_that_time_must_be_closed(ends: str) -> None:
     assert [f.kind for f in report.findings] == ["unclosed"], report.text()
 
 
-def test_a_file_that_was_read_to_its_end_shows_phantoms() -> None:
-    """Of segments, another one may be on its way."""
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("to_the_end", [False, True])
+def test_a_journal_that_was_not_closed_proves_no_phantom(to_the_end: bool, closed: bool) -> None:
+    """Of segments, another one may be on its way; a file that was read may be an older copy that was not opened yet."""
     clients = producer((-500, 1, 10)), group((-400, 1, 12))
-    kinds = {f.kind for f in judged(*clients, until_us=None, to_the_end=True).findings}
-    assert "phantom" in kinds
-    kinds = {f.kind for f in judged(*clients, until_us=None).findings}
-    assert "unproven" in kinds
-    assert "phantom" not in kinds
+    if closed:
+        clients[0].add("closed", -300)
+    kinds = {f.kind for f in judged(*clients, until_us=None, to_the_end=to_the_end).findings}
+    assert ("phantom" in kinds, "unproven" in kinds) == (closed, not closed)
+
+
+def test_a_file_that_was_not_closed_shows_phantoms_of_what_was_over() -> None:
+    """A copy has all of the openings before its last."""
+    client, consumer = producer((-500, 1, 10)), group((-400, 1, 12))
+    later = replace(client.rows[0], boot=f"{2:016x}", epoch=client.rows[1].epoch + 1, incarnation=0xB)
+    client.rows += [replace(client.rows[0], kind="closed"), later]
+    client.rows = [replace(row, lsn=lsn) for lsn, row in enumerate(client.rows, 1)]
+    findings = judged(client, consumer, until_us=None, to_the_end=True).findings
+    assert ("phantom", 11, 12) in {(f.kind, f.first, f.last) for f in findings}
 
 
 def test_losses_are_told_apart_by_how_far_they_got() -> None:

@@ -123,6 +123,7 @@ def _states(pieces: DataFrame) -> DataFrame:
             "settled_unseen": unseen | word,
             "perhaps_settled": existed,
             "cut": restores.touches(F.col("cuts"), F.col("epoch")),
+            "may_lack": restores.may_lack_rows(F.col("cuts"), F.col("epoch")),
         }
     )
 
@@ -144,7 +145,6 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         F.struct(F.col("epoch"), F.col("last").alias("number")) < F.col("lowest")
     )
     certain = F.col("sound") & (~tail | (F.lit(drained) & F.col("finished")))
-    may_be_removed = restores.may_lack_removals(F.col("cuts"), F.col("epoch"))
     stray_gap = (
         F.col("stranger") & F.col("declared") & F.col("told") & F.col("has_original") & ~F.col("moved")
     )
@@ -175,8 +175,8 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         (F.col("late") & ~F.col("handed") & ~F.col("beyond")).alias("late"),
         (F.col("stray_gap") & ~F.col("cut")).alias("phantom_gap"),
         (F.col("stray_gap") & F.col("cut")).alias("unproven_gap"),
-        (~own & _false_removal() & ~may_be_removed).alias("false_removal"),
-        (~own & _false_removal() & may_be_removed).alias("unproven_removal"),
+        (~own & _false_removal() & ~F.col("may_lack")).alias("false_removal"),
+        (~own & _false_removal() & F.col("may_lack")).alias("unproven_removal"),
         (~own & _unsettled()).alias("consumed_unsettled"),
         "unverifiable",
     )
@@ -215,7 +215,9 @@ def _fate_of_group(certain: Column, tail: Column) -> Column:
         .when(F.col("beyond"), "after")
         .when(
             stranger & F.col("handed"),
-            F.when(F.col("told") & ~F.col("cut"), "phantom").otherwise("unproven"),
+            F.when(
+                F.col("told") & ~F.col("cut") & ~(F.col("moved") & F.col("may_lack")), "phantom"
+            ).otherwise("unproven"),
         )
         .when(F.col("stray_gap"), F.when(F.col("cut"), "unproven_gap").otherwise("phantom_gap"))
         .otherwise("strange")

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from reliamsg.audit.ranges import EPOCH, LAST
 from reliamsg.audit.renumbered import destination
 
-__all__ = ["cuts", "may_lack_removals", "touches"]
+__all__ = ["cuts", "may_lack_rows", "touches"]
 
 _CHAIN = ("client", "chain")
 _BOOT = (*_CHAIN, "boot_lsn")
@@ -270,6 +270,7 @@ def touches(found: Column, epoch: Column) -> Column:
     )
 
 
-def may_lack_removals(found: Column, epoch: Column) -> Column:
-    """Whether messages of an epoch may have been removed without its producer's journal still having it."""
+def may_lack_rows(found: Column, epoch: Column) -> Column:
+    """Whether messages of an epoch may have been removed, or offered to sites under this name, without its producer's
+    journal still having it."""
     return F.coalesce(F.exists(found, lambda cut: epoch <= cut.low), F.lit(False))

@@ -287,10 +287,14 @@ def _note_behind(
 ) -> None:
     """The group had settled everything before `position`, and this inbox nothing from `own` on. If nobody's journal
     tells of what lies between, it went with the disk of an inbox. `chain`: which epochs that is, as far as it tells;
-    what another history has between them nobody settled. `existed`: behind all that there was by then, of which that
+    what another history has between them nobody settled. Of the epoch of the position an outbox that is an older copy
+    tells too little. `existed`: behind all that there was by then, of which that
     inbox may have settled more than it told."""
     found = [
-        (max(own, (epoch, 1) if number else (0, 1)), min(position, (epoch, last + 1)))
+        (
+            max(own, (epoch, 1) if number else (0, 1)),
+            position if epoch == position[0] else min(position, (epoch, last + 1)),
+        )
         for number, (epoch, _, _, last) in enumerate(chain)
     ]
     if not any(epoch == position[0] for epoch, *_ in chain):

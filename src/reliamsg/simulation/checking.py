@@ -45,8 +45,17 @@ def _numbers(finding: Finding) -> Iterator[MessageId]:
 
 def _went_with_an_outbox(world: World, finding: Finding) -> bool:
     """Whether the judge saw all that a finding is about go with an outbox's disk; what was said to be removed, the
-    removal."""
-    return all(map(world.oracle.went, _numbers(finding)))
+    removal; and what has another epoch now, that it was offered under this one."""
+    oracle = world.oracle
+    now = {producer.name: producer.renumbering() for producer in world.producers}
+    return all(
+        oracle.went(message)
+        or (
+            oracle.was_offered(message)
+            and now[message.producer].epoch(stream_of(message), message.epoch, 0) != message.epoch
+        )
+        for message in _numbers(finding)
+    )
 
 
 def _is_apart(world: World, finding: Finding) -> bool:

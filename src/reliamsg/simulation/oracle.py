@@ -86,8 +86,7 @@ class Oracle:
         """`gap_timeouts`: of each consumer, in seconds. `needed`: how many sites must have confirmed what each producer
         calls published. `latest`: groups that begin with what arrives first. `keepers`: producers that hold everything
         until the groups that they name have it."""
-        self.violations: list[Violation] = []
-        self.operations: dict[bytes, Operation] = {}
+        self.violations, self.operations = list[Violation](), dict[bytes, Operation]()
         self.groups, self.ended = tuple(groups), set[tuple[str, Stream]]()
         """Ended: streams that groups are not given to their end, since a client ended for good, and said why. What is
         missing of these must be where it can still be sent, or given, from."""
@@ -96,9 +95,10 @@ class Oracle:
         self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], tuple[int, float]]()
         """Where these groups met streams: the number of the operation that came first, and when."""
         self._streams, self._bodies = dict[Stream, list[Operation]](), dict[MessageId, bytes]()
-        # Producers whose outbox was replaced by an older copy of itself, what was stored in no copy, and what had been
-        # removed, and was in one.
-        self._replaced, self._went, self._back = set[str](), set[MessageId](), set[MessageId]()
+        # Producers whose outbox was replaced by an older copy of itself, what was stored in no copy, what had been
+        # removed, and was in one, and what brokers had been offered by then.
+        self._replaced = set[str]()
+        self._went, self._back, self._offered = (set[MessageId]() for _ in range(3))
         self._given: dict[tuple[str, Stream], _Given] = {}
         self.handed: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
         """By group, what was delivered, and to which consumer last."""
@@ -206,6 +206,7 @@ class Oracle:
         """An outbox is what it was at `since` again. `went`: what was stored in it, and is not any more; `removals`:
         what was removed from it, and is not any more."""
         self._replaced.add(producer)
+        self._offered |= {message for message in self._bodies if message.producer == producer}
         self._went |= went
         self._back |= removals
         for operation in self.operations.values():
@@ -225,6 +226,10 @@ class Oracle:
     def went(self, message: MessageId) -> bool:
         """Whether a message, or its removal, went with an outbox's disk."""
         return message in self._went or message in self._back
+
+    def was_offered(self, message: MessageId) -> bool:
+        """Whether a broker was offered a message before its outbox was replaced, which may not know that any more."""
+        return message in self._offered
 
     def gave_what_went(self) -> bool:
         """Whether some group was given what went with an outbox's disk."""

@@ -209,8 +209,11 @@ class _Ledger:
         for key in _in_order(self.group.handed):
             producer = self.producers.get(key[0].producer)
             if producer is not None and key not in contested and not producer.going_on:
-                kind = "phantom" if producer.told and not self._is_cut(key) else "unproven"
-                self._put(kind, key, self.group.handed[key] - producer.enqueued[key])
+                stray = self.group.handed[key] - producer.enqueued[key]
+                certain = producer.told and not self._is_cut(key)
+                offered = stray & producer.moved[key] if self._may_lack_rows(key) else Spans()
+                self._put("unproven", key, offered if certain else stray)
+                self._put("phantom", key, stray - offered if certain else Spans())
         for key in _in_order(self.group.declared):
             producer = self.producers.get(key[0].producer)
             if producer is not None and producer.told and producer.enqueued[key] and key not in contested:
@@ -222,8 +225,9 @@ class _Ledger:
         """Whether the stream's epoch may have had more messages than its producer's journal still has."""
         return any(cut.touches(key[1]) for cut in self.cuts.get(key[0].producer, ()))
 
-    def _may_be_removed(self, key: Key) -> bool:
-        """Whether messages of the epoch may have been removed without the producer's journal still having it."""
+    def _may_lack_rows(self, key: Key) -> bool:
+        """Whether messages of the epoch may have been removed, or offered to sites under this name, without the
+        producer's journal still having it."""
         return any(key[1] <= cut.low for cut in self.cuts.get(key[0].producer, ()))
 
     def claims(self, contested: set[Key]) -> None:
@@ -233,7 +237,7 @@ class _Ledger:
             producer = self.producers.get(key[0].producer)
             if producer is not None and producer.told and key not in contested:
                 said = group.removed[key] & producer.enqueued[key]
-                kind = "unproven" if self._may_be_removed(key) else "false_removal"
+                kind = "unproven" if self._may_lack_rows(key) else "false_removal"
                 self._put(kind, key, said - producer.later[key] - producer.removed[key])
         if not (group.sound and group.finished):
             return

@@ -92,6 +92,10 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
             continue
         own = cuts.setdefault(chain.client, set())
         own.update(_between(chain, met, has))
+        if chain.boots and chain.to_the_end and not chain.finished:
+            # The file may be an older copy that nobody has opened yet.
+            whole = map(_entered, chain.boots)
+            own.update(_around(Cut(_end(chain.boots[-1]), True, ENDLESS), whole))
         for incarnation, epoch in heard.get(chain.client, ()):
             if (chain.client, incarnation) not in known or any(
                 boot.rows[0].incarnation == incarnation for boot in chain.boots
