@@ -572,6 +572,16 @@ def test_what_a_group_took_in_first_is_where_it_begins() -> None:
     assert judged.kinds == ["skipped", "lost"]
 
 
+def test_what_goes_with_a_disk_that_knows_it_by_an_earlier_name_is_gone(judged: Judged) -> None:
+    first = judged.publish(1)
+    judged.oracle.seen(first._replace(epoch=2), b"1")  # it moved before anybody was offered it
+    judged.later(2.0)
+    judged.oracle.disk_replaced("p1", judged.scheduler.now - 1.0, {first._replace(epoch=2)})
+    assert judged.oracle.open_for("g1"), "the copy has it, by its first name"
+    judged.oracle.disk_replaced("p1", 0.0, {first})
+    assert not judged.oracle.open_for("g1")
+
+
 @pytest.mark.parametrize(
     ("since", "consumers", "owed"), [(1_000.0, 1, []), (1_000.0, 2, [1, 2]), (1_002.0, 1, [1, 2])]
 )

@@ -36,6 +36,8 @@ class Operation:
     durable_at: float = 0.0
     message: MessageId | None = None
     """Its identity, once known."""
+    names: set[MessageId] = field(default_factory=set)
+    """All that it ever had: an outbox that goes back knows it by an earlier one."""
     gone: bool = False
     """It was lost with the disk that it was on, which nothing can help."""
     confirmed: set[str] = field(default_factory=set)
@@ -45,6 +47,11 @@ class Operation:
     """The groups that its producer named when it was published."""
     removed: bool = False
     """Its application took it back: nothing is promised about it."""
+
+    def identify(self, message: MessageId) -> None:
+        """Its identity is known, or is another one."""
+        self.message = message
+        self.names.add(message)
 
 
 _number = attrgetter("number")
@@ -188,7 +195,7 @@ class Oracle:
     def durable(self, operation: Operation, message: MessageId) -> None:
         """Publishing returned."""
         operation.outcome, operation.durable_at = "ok", self._scheduler.now
-        operation.message = message
+        operation.identify(message)
 
     def published(self, operation: Operation) -> None:
         """Its receipt says that it is confirmed."""
@@ -212,7 +219,7 @@ class Oracle:
         for operation in self.operations.values():
             # Of what was in hand when a process ended it is not known when it became durable, if ever.
             if operation.stream.producer == producer and not 0.0 < operation.durable_at <= since:
-                operation.gone |= operation.message is None or operation.message in went
+                operation.gone |= operation.message is None or not operation.names.isdisjoint(went)
             if operation.stream.producer == producer and operation.outcome == "invoked":
                 operation.outcome = "indeterminate"
 
@@ -266,7 +273,7 @@ class Oracle:
             self.violate("corrupt", f"{message} is {before!r} and {operation.body!r}")
         elif (message.producer, message.topic, message.partition) != operation.stream:
             self.violate("corrupt", f"{message} was published to {operation.stream}")
-        operation.message = message
+        operation.identify(message)
 
     def confirmed_at(self, site: str, message: MessageId) -> None:
         """See :class:`~reliamsg.simulation.history.Witness`."""

@@ -407,7 +407,8 @@ class ProducerProcess(Process):
         done = 0
         while done < len(waiting) and waiting[done][1].done:
             operation, receipt = waiting[done]
-            operation.message = receipt.id
+            if receipt.id is not None:
+                operation.identify(receipt.id)
             self.world.oracle.published(operation)
             done += 1
         del waiting[:done]
