@@ -58,16 +58,26 @@ def test_a_directory_with_nothing_else(spark: SparkSession, tmp_path: Path) -> N
 def test_whatever_numbers_a_file_and_its_name_claim(spark: SparkSession, tmp_path: Path) -> None:
     """They end no audit, and none is believed that the checker does not believe. More is done by ``make fuzz``."""
     raw = seeds.segments()[0]
-    compare(spark, raw, tmp_path)
-    compare(
-        spark, b"", tmp_path
-    )  # Spark passes empty files over; a segment that was cut to nothing is a problem
+    # Spark passes empty files over; a segment that was cut to nothing is a problem.
+    inputs = [raw, b""]
     header, _, rows = raw.partition(b"\n")
     for field in (b"first_lsn", b"last_lsn"):
         for number in (b"-9223372036854775808", b"9223372036854775807", b"9" * 30):
-            compare(
-                spark,
-                re.sub(rb'"%s":\d+' % field, b'"%s":%s' % (field, number), header) + b"\n" + rows,
-                tmp_path,
-            )
-    compare(spark, header + b"\n" + re.sub(rb'"lsn":\d+', b'"lsn":-9223372036854775808', rows), tmp_path)
+            claim = re.sub(rb'"%s":\d+' % field, b'"%s":%s' % (field, number), header)
+            inputs.append(claim + b"\n" + rows)
+    inputs.append(header + b"\n" + re.sub(rb'"lsn":\d+', b'"lsn":-9223372036854775808', rows))
+    for field, values in CLAIMS.items():
+        for value in values:
+            claim, count = re.subn(rb'"%s":("[^"]*"|\d+)' % field, b'"%s":%s' % (field, value), rows, count=1)
+            assert count, field
+            inputs.append(header + b"\n" + claim)
+    compare(spark, tmp_path, *inputs)
+
+
+CLAIMS = {
+    b"incarnation": (b'" -0x_1 "', b'"0x1"', b'"A"', b'""', b'"%s"' % (b"f" * 17), '"١"'.encode()),
+    b"epoch": (b"9223372036854775807", b"9223372036854775808", b"1" + b"0" * 30, b"-1"),
+    b"part": (b"2147483647", b"2147483648", b"-1"),
+    b"first": (b"-9223372036854775808", b"-9223372036854775809"),
+}
+"""What a row may say, some of which one reader might take for something, and another one not."""

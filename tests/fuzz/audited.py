@@ -57,14 +57,14 @@ def name_of(raw: bytes) -> str:
     return str(Name(boot, lsn, digest_of(raw)))
 
 
-def compare(spark: SparkSession, raw: bytes, place: Path) -> None:
+def compare(spark: SparkSession, place: Path, *inputs: bytes) -> None:
     """What the audit believes of those files, and what the checker does."""
     from reliamsg.audit.read import segments
 
     shutil.rmtree(place, ignore_errors=True)
     expected: dict[str, int | None] = {}
-    files = [(name_of(data), data) for data in dict.fromkeys(made_of(raw))]
-    files.append((str(Name("0" * 16, 10**19 - 1, digest_of(raw))), raw))
+    files = [(name_of(data), data) for raw in inputs for data in dict.fromkeys(made_of(raw))]
+    files += [(str(Name("0" * 16, 10**19 - 1, digest_of(raw))), raw) for raw in inputs]
     for number, (name, data) in enumerate(files):
         path = place / str(number) / name
         path.parent.mkdir(parents=True)
@@ -96,7 +96,7 @@ def _session() -> Any:
 
 
 def read_segments_of_journals(raw: bytes) -> None:
-    compare(_session(), raw, scratch() / "journals")
+    compare(_session(), scratch() / "journals", raw)
 
 
 def _started() -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -14,10 +15,11 @@ from reliamsg import Consumer, Producer
 from reliamsg.config import JournalExport
 from reliamsg.export.offline import export_file
 from reliamsg.store.journal import JournalRow
-from reliamsg.store.segment import decode, digest_of, encode, parse_name
+from reliamsg.store.segment import SegmentError, decode, digest_of, encode, parse_name
 from reliamsg.testing import MemoryNetwork
 from reliamsg.verify import Report, check_directory, find_journals
 from reliamsg.verify.journals import Role, collect, merge_copies
+from reliamsg.verify.segments import check_segment
 from tests.verify.histories import make
 from tests.verify.test_files import save_all
 
@@ -364,6 +366,22 @@ def test_rows_that_could_not_be_written(tmp_path: Path) -> None:
     export(tmp_path, rows, None)
     chains, _ = find_journals(tmp_path)
     assert chains[0].broken == ["7 rows were given up by the client: its file could not be written"]
+
+
+@pytest.mark.parametrize("digits", [" -0x_1 ", "0x1", "A", "", "f" * 17, "f" * 1_000_000, "\u0661"])
+@pytest.mark.parametrize("field", ["incarnation", "digest"])
+def test_numbers_in_digits_are_read_as_the_audit_reads_them(journals: Path, field: str, digits: str) -> None:
+    segment = of(journals, "producer", "B")[0]
+    damaged, count = re.subn(rf'"{field}":"[0-9a-f]+"', f'"{field}":"{digits}"', segment.read_text(), count=1)
+    assert count == 1
+    path = put(segment, damaged.encode())
+    assert len(str(failure_of(path))) < 200
+
+
+def failure_of(path: Path) -> SegmentError:
+    with pytest.raises(SegmentError, match="hexadecimal digits") as raised:
+        check_segment(path.name, path.read_bytes())
+    return raised.value
 
 
 def test_header_with_an_absurd_range_costs_nothing(tmp_path: Path) -> None:

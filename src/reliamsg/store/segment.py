@@ -45,6 +45,7 @@ _MAX_LSN_DIGITS = 19  # of 2**63
 _UNREADABLE = (ValueError, RecursionError)
 """What JSON that is none, is no UTF-8 or nests too deep makes its decoder raise."""
 _BOOT = re.compile(r"[0-9a-f]{16}")
+_HEX = re.compile(r"[0-9a-f]{1,16}")
 _NAME = re.compile(r"(?P<boot>[0-9a-f]{16})-(?P<first>[0-9]{19})-(?P<digest>[0-9a-f]{64})\.ndjson")
 
 
@@ -196,14 +197,21 @@ def row_from_json(line: bytes) -> JournalRow:
         found = msgspec.json.decode(line, type=_Line)
         return JournalRow(
             found.lsn, found.boot, found.kind, found.wall_us, found.wall_last_us, found.mono_us,
-            found.producer, found.topic, found.part, found.epoch, int(found.incarnation, 16), found.first, found.last,
+            found.producer, found.topic, found.part, found.epoch, _number(found.incarnation), found.first, found.last,
             found.site, found.group, found.reason,
-            None if found.digest is None else int(found.digest, 16),
+            None if found.digest is None else _number(found.digest),
             None if found.latency is None else {int(bucket): count for bucket, count in found.latency.items()},
             found.detail,
         )  # fmt: skip
     except _UNREADABLE as error:
         raise SegmentError(f"a row can't be read: {error}") from None
+
+
+def _number(digits: str) -> int:
+    """64 bits without a sign."""
+    if _HEX.fullmatch(digits) is None:
+        raise ValueError(f"not up to 16 hexadecimal digits: {digits[:40]!r}")
+    return int(digits, 16)
 
 
 class _Line(msgspec.Struct):
