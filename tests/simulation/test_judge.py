@@ -362,9 +362,24 @@ def test_a_gap_whose_acceptance_went_with_its_consumer_may_still_be_filled(
     judged.oracle.gap("g1", "g1-1", gap)
     judged.oracle.consumer_ended("g1", "g1-1")
     if not durable:
-        judged.oracle.passages["g1"].not_accepted(gap, "g1-1")
+        judged.oracle.not_accepted("g1", "g1-1", gap)
     judged.deliver(1)
     assert judged.kinds == (["delivered_after_gap"] if durable else [])
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_gap_whose_acceptance_went_with_its_consumer_has_had_its_time(
+    judged: Judged, durable: bool
+) -> None:
+    judged.publish(1)
+    judged.publish(2)
+    judged.later(GAP_TIMEOUT)
+    gap = Gap(STREAM, 1, 1, 1, "expired")
+    judged.oracle.gap("g1", "g1-1", gap)
+    if not durable:
+        judged.oracle.not_accepted("g1", "g1-1", gap)
+    judged.expire(1 + durable, 1 + durable)
+    assert judged.kinds == (["gap_too_early"] if durable else [])
 
 
 def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) -> None:

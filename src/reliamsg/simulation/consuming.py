@@ -194,7 +194,7 @@ class ConsumerProcess(Process):
         if self.may_lose_its_file or self._accepted:
             self.tell_journalled()  # as long as the journal is there
         for gap in self._accepted:  # that is durable with the next commit, and the process ended before
-            self.world.oracle.passages[self.group].not_accepted(gap, self.name)
+            self.world.oracle.not_accepted(self.group, self.name, gap)
         self._accepted.clear()
         super().ended()
 

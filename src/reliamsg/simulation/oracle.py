@@ -72,6 +72,8 @@ class _Given:
     moved_at: dict[str, float] = field(default_factory=dict)
     """When something was handed out, settled or declared last, by consumer and its stopwatch: what others do does not
     wind its clock."""
+    accepted_at: dict[tuple[str, Gap], float] = field(default_factory=dict)
+    """When the clocks of gaps that were accepted had begun, by consumer and gap."""
     failed: dict[str, dict[MessageId, MessageId | None]] = field(default_factory=dict)
     """By consumer, messages whose handling raised, and that did not come again since; what overtook each."""
     reached: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -535,7 +537,16 @@ class Oracle:
         ):
             self.violate("false_gap", f"{gap} at {group}: not all of it was taken back")
         self._declare(group, consumer, gap, self._scheduler.now)
+        given.accepted_at[consumer, gap] = given.moved_at.get(consumer, 0.0)
         self._moved(consumer, given)
+
+    def not_accepted(self, group: str, consumer: str, gap: Gap) -> None:
+        """A consumer ended before it was durable that it moved past a gap: the gap is there again, and its clock goes
+        on where it was."""
+        self.passages[group].not_accepted(gap, consumer)
+        given = self._given[group, gap.stream]
+        began = given.accepted_at[consumer, gap]
+        given.moved_at[consumer] = min(began, given.moved_at.get(consumer, began))
 
     def missed(self, group: str, consumer: str, gap: Gap) -> None:
         """An application was told of a gap that was passed by joining."""
