@@ -548,6 +548,21 @@ def _behind(rng: random.Random, rows: list[JournalRow], at: int) -> None:
         rows.insert(at + 1, replace(more, boot=rows[at].boot, latency=None, site="", reason=""))
 
 
+def _gone(rng: random.Random, rows: list[JournalRow], at: int) -> None:
+    """A group's inbox is an older copy of one that is gone: of some streams nothing is there from some row on, and of
+    one of them, or another one, it was told so."""
+    group = [row for row in rows if row.group and row.topic]
+    if not group:
+        return
+    lost = {(row.producer, row.topic, row.partition) for row in rng.sample(group, min(2, len(group)))}
+    kept = [
+        row for i, row in enumerate(rows) if i < at or (row.producer, row.topic, row.partition) not in lost
+    ]
+    if kept:
+        rows[:] = kept
+        _behind(rng, rows, rng.randrange(len(rows)))
+
+
 def _operated(rng: random.Random, rows: list[JournalRow], at: int) -> None:
     """What waits for an operator, or was done by one; and what sites say that do not confirm."""
     ranged = [row for row in rows if row.kind in _RANGED]
@@ -581,9 +596,22 @@ def _day_off(rng: random.Random, rows: list[JournalRow], at: int) -> None:
 _CHANGES = {
     "drop": _drop, "swap": _swap, "repeat": _repeat, "ends": _ends, "digest": _digest, "kind": _kind,
     "epoch": _epoch, "incarnation": _incarnation, "reason": _reason, "site": _site, "cut": _cut, "day off": _day_off,
-    "behind": _behind, "operated": _operated,
+    "behind": _behind, "gone": _gone, "operated": _operated,
 }  # fmt: skip
-_HOW = ("lose", "clone", *_CHANGES, "operated", "operated", "ends", "kind", "swap", "repeat", "drop")
+_HOW = (
+    "lose",
+    "clone",
+    *_CHANGES,
+    "gone",
+    "gone",
+    "operated",
+    "operated",
+    "ends",
+    "kind",
+    "swap",
+    "repeat",
+    "drop",
+)
 
 
 def write_chains(directory: Path, chains: Sequence[Chain]) -> None:
