@@ -153,6 +153,26 @@ class TestStatuses:
         bench.run(0.0)
         assert {s.topic for _, _, status in group.statuses for s in status.streams} == {"t", "u"}
 
+    def test_an_unseen_group_is_told_though_it_has_everything(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its mark was lost, and it has nothing to say by itself: what it answers proves it."""
+        engine = bench.open({"t": ["g"]}, hello_timeout=0)
+        bench.publish(engine, "t", b"1")
+        group = bench.group("g")
+        link = engine.links["dc1"]
+        monkeypatch.setattr(link, "unseen", lambda stream: ["g"])
+        group.tell(settled(engine, "t", 1))
+        bench.run(100.0)
+        group.statuses.clear()
+        bench.run(100.0)
+        assert group.statuses
+        monkeypatch.setattr(link, "unseen", lambda stream: [])
+        bench.run(100.0)
+        group.statuses.clear()
+        bench.run(1_000.0)
+        assert not group.statuses
+
     def test_the_chain_is_what_is_held_and_one_before(self, bench: Bench) -> None:
         epochs = []
         for number in range(4):

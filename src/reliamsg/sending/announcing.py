@@ -35,7 +35,7 @@ class Announcing:
     """One producer's. Only the writer uses it."""
 
     def __init__(self, engine: Engine, outbox: Outbox, keys: KeyRing | None, interval: float) -> None:
-        self.timetable = Announcer(engine.membership.table.settled, interval)
+        self.timetable = Announcer(self._may_fall_silent, interval)
         self._engine = engine
         self._outbox = outbox
         self._keys = keys
@@ -46,6 +46,15 @@ class Announcing:
         """By group, the inbox that was heard last, and the highest number of what it said."""
         self._nonces: dict[str, dict[bytes, None]] = {}
         """By group, what its inboxes want to be answered, the latest last."""
+
+    def _may_fall_silent(self, stream: Stream) -> bool:
+        """Whether every group has acknowledged the stream's end, and all that are named are proven: what one answers
+        proves it at the sites over which that comes."""
+        engine = self._engine
+        if not engine.membership.table.settled(stream):
+            return False
+        with engine.lock:
+            return not any(link.reachable and link.unseen(stream) for link in engine.links.values())
 
     def run(self, now: float) -> None:
         """Send what is due."""
