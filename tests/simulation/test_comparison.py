@@ -156,3 +156,32 @@ def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: Repo
     blind.findings += [found, Finding("fork", "made up", stream, group, epoch=2)]
     checking.compare(world, tmp_path)
     assert f"{kind}: {found}" in texts(world)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_run_goes_on_until_the_successor_of_an_inbox_has_nothing_more_to_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: bool
+) -> None:
+    """The judge takes for done what the one before had dealt with."""
+    world = finished(1, tmp_path)
+    ended, group = world.scheduler.now, world.oracle.groups[0]
+    if replaced:
+        world.succeeded.add(group)
+    gap = SimpleNamespace(streams={"s": SimpleNamespace(gap=object(), held=0)})
+    none = SimpleNamespace(streams={"s": SimpleNamespace(gap=None, held=0)})
+
+    class Successor:
+        def __init__(self) -> None:
+            self.group = group
+
+        @property
+        def unheard(self) -> set[str]:
+            return {"p1"} if world.scheduler.now < ended + 5 else set()
+
+        def status(self) -> SimpleNamespace:
+            return gap if ended + 5 <= world.scheduler.now < ended + 10 else none
+
+    monkeypatch.setattr(world, "consumers", [Successor()])
+    monkeypatch.setattr(world, "brokers", {})
+    world._wait_for_successors()
+    assert world.scheduler.now - ended == (10 if replaced else 0)

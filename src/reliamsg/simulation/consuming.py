@@ -461,6 +461,21 @@ class ConsumerProcess(Process):
         """What the client says of itself; None where there is none."""
         return None if self.engine is None else status_of(self.engine)
 
+    @property
+    def unheard(self) -> set[str]:
+        """Producers of what it reads that run and were not heard since it began to read, or is about to: not while
+        another inbox of its group reads."""
+        engine, world = self.engine, self.world
+        others = (each.engine for each in world.consumers if each.group == self.group and each is not self)
+        waits = any(other is not None and not other.shared.barred for other in others)
+        if engine is None or (engine.shared.barred and waits):
+            return set()
+        topics = world.scenario.topics_of(self.group)
+        read = {stream.producer for stream in world.oracle.streams if stream.topic in topics}
+        return {each.name for each in world.producers if each.engine is not None} & read - set(
+            engine.control.producers
+        )
+
     # -- the end --------------------------------------------------------------------------------------------
 
     def tell_journalled(self) -> None:

@@ -208,7 +208,7 @@ class World:
 
     def _wait_for_successors(self) -> None:
         """What an inbox had dealt with that was replaced is done for the judge, and still to come for its successor, as
-        far as sites have it: the checker takes a run for one in which everything had its time."""
+        far as sites have it, or to be heard of: the checker takes a run for one in which everything had its time."""
         bounds = [group_bound(self, group) for group in self.succeeded]
         until = self.scheduler.now + max(bounds, default=0.0)
         while self.scheduler.now < until and self._is_anything_to_come:
@@ -216,10 +216,13 @@ class World:
 
     @property
     def _is_anything_to_come(self) -> bool:
-        """Whether inboxes that took another one's place wait for anything, or sites have anything for their groups."""
+        """Whether inboxes that took another one's place wait for anything, have still to hear how far that was, or
+        sites have anything for their groups."""
         for consumer in self.consumers:
             said = consumer.status() if consumer.group in self.succeeded else None
-            if said is not None and any(each.gap is not None or each.held for each in said.streams.values()):
+            if said is not None and (
+                consumer.unheard or any(each.gap is not None or each.held for each in said.streams.values())
+            ):
                 return True
         return any(
             group in self.succeeded for broker in self.brokers.values() for group, _ in broker.stored()
