@@ -261,3 +261,26 @@ def test_what_the_producer_lets_go_after_it_answered_is_no_gap_either() -> None:
     group.wait(30.0, teller)
     assert group.got == [(10, n) for n in range(21, 31)]
     assert (group.gaps, group.told("declared")) == ([], [])
+
+
+def test_what_was_handed_out_before_a_restart_and_was_settled_by_the_other_is_not_declared() -> None:
+    """The last message of its epoch is not in the older copy, which knows that there was one."""
+    teller, group = told(10, 1, 1), Group()
+    group.slow = 100
+    group.receive(teller, 10, 1, 10)
+    group.core.acknowledge(group.stream, 10, 1, 9, group.now)
+    teller.open(20)
+    teller.publish(10)
+    group.receive(teller, 20, 1, 5)
+    group.commit()
+    group.disk.held = [span for span in group.disk.held if span[0] != 10]
+    group.crash()
+    assert group.state.position == (10, 10)
+    teller.reached = (20, 4), (20, 6)
+    teller.release(10, 10)
+    for _ in range(2):
+        group.hear(teller.status())
+    group.slow = 0
+    group.wait(4.0, teller)
+    assert group.got[-7:] == [(20, n) for n in range(4, 11)]
+    assert (group.told("declared"), group.told("conflict"), group.core.conflicts) == ([], [], [])

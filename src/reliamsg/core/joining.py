@@ -382,7 +382,7 @@ def _forget_below(state: StreamState, epoch: int) -> None:
 def _leave(state: StreamState, epoch: int) -> Reorder:
     """Nothing of an epoch is waited for any more."""
     known = state.live.pop(epoch)
-    known.last = known.highest
+    known.last = known.proven
     known.place_at(known.last + 1)
     state.finishing.append(known)
     return known
