@@ -697,17 +697,19 @@ class Oracle:
 
     def unresolved(self, topics_of: Callable[[str], Collection[str]]) -> bool:
         """Whether there is anything of which it is open what becomes of it at a group that reads it (`topics_of` says
-        what each does), and that it was not named for."""
+        what each does), and of which nothing is promised: that group was not named for it, or its application was not
+        told that it is durable."""
         return any(
-            operation.outcome == "ok" and not (operation.gone or operation.removed)
+            operation.message is not None
+            and not (operation.gone or operation.removed)
+            and not (operation.outcome == "ok" and (operation.groups is None or group in operation.groups))
             and operation.message not in self.acked[group]
             and operation.message not in self.passages[group]
-            for group in self.groups
-            for operation in self.operations.values()
-            if operation.groups is not None and group not in operation.groups and operation.message is not None
             and operation.stream.topic in topics_of(group)
             and self._is_new(group, operation)
-        )  # fmt: skip
+            for group in self.groups
+            for operation in self.operations.values()
+        )
 
     def judge(self, held_for: Collection[str] = ()) -> None:
         """Everything is over. `held_for`: groups that never give a gap up."""
