@@ -100,3 +100,29 @@ def test_the_journal_has_what_happened_before_a_commit_that_failed(bench: Bench)
     assert seqs(bench.take()) == [1, 2, 3, 4, 5]
     bench.settle(1.0)
     assert [(row.first, row.last, row.site) for row in rows(bench.path, "received")] == [(1, 5, "dc1")]
+
+
+def test_what_could_not_be_read_back_is_read_when_there_is_room_though_nothing_is_to_be_written(
+    bench: Bench,
+) -> None:
+    send(bench.network["dc1"], 2, 5)
+    bench.settle(0.5)
+    bench.reopen()
+    page, failed = bench.inbox.page, []
+
+    def full(*arguments: object) -> object:
+        failed.append(bench.now)
+        raise InboxWriteError("the disk is full")
+
+    bench.inbox.page = full  # type: ignore[assignment, method-assign]
+    send(bench.network["dc1"], 1, 1)
+    bench.settle()
+    assert seqs(bench.take()) == [1]
+    bench.settle(3.0)
+    assert bench.take() == []
+    assert [type(error) for error in bench.engine.take_errors()] == [InboxWriteError]
+    assert 3 <= len(failed) <= 10, "twice a second"
+    bench.inbox.page = page  # type: ignore[method-assign]
+    bench.settle(1.0)
+    assert bench.engine.shared.write_error is None
+    assert seqs(bench.take()) == [2, 3, 4, 5]

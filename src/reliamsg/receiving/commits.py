@@ -75,6 +75,8 @@ class Committer:
         self._probe: Probe = probe if probe is not None else _no_probe
         self._committed_at = -1.0
         self._retry_at = 0.0
+        self._unread: InboxWriteError | None = None
+        """What kept frames from being read back: the disk had no room for that either."""
         self._full = False
         self.short_of_room = False
         """There is something overdue for which the inbox has no room."""
@@ -125,7 +127,7 @@ class Committer:
         """When the next commit will be due if nothing else happens."""
         shared = self._shared
         if shared.write_error is not None:
-            return max(now, self._retry_at)
+            return max(now, self._retry_at, self._spill_at)
         due, next_spill = shared.core.waiting.overdue(now)
         if due:
             next_spill = now + FULL_POLL_S if self._full else now
@@ -284,10 +286,7 @@ class Committer:
                 self._reported = False
                 shared.spill_error = None
             if shared.write_error is not None:
-                shared.write_error = None
-                log.info("%s: written again", shared.inbox.path)
-                for state in shared.core.streams.values():
-                    shared.core.touch(state)
+                self._written()
             self.synced = max(self.synced, plan.sync)
             self._committed_at = shared.clock()
             shared.after_core()
@@ -298,6 +297,16 @@ class Committer:
                 transport.acknowledge(tokens)
         if released:
             self._probe("acknowledged")
+
+    def _written(self) -> None:
+        """The inbox has room again."""
+        shared = self._shared
+        shared.write_error = self._unread = None
+        log.info("%s: written again", shared.inbox.path)
+        for state in shared.core.streams.values():
+            shared.core.touch(state)
+        shared.after_core()
+        shared.changed.notify_all()
 
     def _persisted(self, stream: Stream, holding: Holding, frame: Frame) -> None:
         """A holding is in the inbox now, in this form."""
@@ -321,15 +330,19 @@ class Committer:
 
     # -- reading back ---------------------------------------------------------------------------------------
 
-    def page_in(self, max_bytes: int) -> bool:
-        """Read the frames whose turn has come; returns whether there were any."""
+    def page_in(self, max_bytes: int, now: float) -> None:
+        """Read the frames whose turn has come."""
         shared = self._shared
         with shared.lock:
+            if shared.write_error is not None and now < self._retry_at:
+                return
             wanted = list(shared.pages.values())
             shared.pages.clear()
         for lane in wanted:
             self._page_in(lane, max_bytes)
-        return bool(wanted)
+        with shared.lock:
+            if self._unread is not None and shared.write_error is self._unread and not shared.pages:
+                self._written()  # there need be nothing to commit that would show it
 
     def _page_in(self, lane: Lane, max_bytes: int) -> None:
         shared = self._shared
@@ -345,7 +358,7 @@ class Committer:
                     self._reported = True
                     shared.errors.append(error)
                 self._retry_at = shared.clock() + RETRY_WRITE_S
-                shared.write_error = error
+                shared.write_error = self._unread = error
             return
         except FatalError as error:
             with shared.lock:

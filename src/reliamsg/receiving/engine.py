@@ -233,7 +233,7 @@ class ReceivingEngine:
         self.succession.close_given_up()
         if plan is not None:
             self._committer.commit(plan, now)
-        self._committer.page_in(PAGE_BYTES)
+        self._committer.page_in(PAGE_BYTES, now)
         more = self._replayer.step(now)
         self._loader.load(now)
         if self.settings.keep_late:
@@ -251,7 +251,7 @@ class ReceivingEngine:
             ]  # fmt: skip
             if (
                 more
-                or shared.pages
+                or (shared.pages and shared.write_error is None)
                 or (shared.sync_wanted > self._committer.synced and shared.write_error is None)
             ):
                 timers.append(now)
