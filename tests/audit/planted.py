@@ -32,7 +32,7 @@ from tests.verify.test_mutants import (
     swap_out,
 )
 
-__all__ = ["ELSEWHERE", "PLANTS", "Plant", "chains_of", "sound"]
+__all__ = ["ELSEWHERE", "GROWN", "PLANTS", "Plant", "chains_of", "sound"]
 
 ELSEWHERE = {"delivered_after_failed", "not_durable", "unjournalled", "unseen", "too_late"}
 """Kinds of the plain checker that take applications' logs, or a clock that all clients share."""
@@ -74,7 +74,7 @@ def sound() -> History:
 def chains_of(kind: str, spoil: Callable[[History], None] | None = None) -> list[Chain]:
     """The journals with that kind planted, or with `spoil` instead; the kind is behind each name."""
     run = sound()
-    (PLANTS[kind].spoil if spoil is None else spoil)(run)
+    ((PLANTS | GROWN)[kind].spoil if spoil is None else spoil)(run)
     chains = renamed(run.chains(), f"-{kind}")
     for chain in chains:
         chain.to_the_end = False  # as from segments
@@ -181,6 +181,11 @@ def _headless_producer(run: History) -> None:
 
 def _unclosed(run: History) -> None:
     assert run.producers["A"][1].pop().kind == "closed"
+
+
+def _acknowledged_to_come(run: History) -> None:
+    swap_out("g", "delivered", E2, 11)(run)
+    assert run.groups["g"][-1].pop().kind == "closed"
 
 
 def _no_producer(run: History) -> None:
@@ -454,3 +459,12 @@ PLANTS: dict[str, Plant] = {
         _found("fork", E2, (3, 4)), _found("fork", E1),
     ),
 }  # fmt: skip
+
+_UNCLOSED: Found = ("unclosed", "", "", "", 0, ())
+GROWN = {
+    "published-grown": _alone(both(PLANTS["published_unconfirmed"].spoil, _unclosed), _UNCLOSED),
+    "confirmed-grown": _alone(both(PLANTS["confirmed_unknown"].spoil, _unclosed), _UNCLOSED),
+    "released-grown": _alone(both(PLANTS["released_early"].spoil, _unclosed), _UNCLOSED),
+    "acknowledged-grown": _alone(_acknowledged_to_come, _found("undelivered", E2, (11, 20)), _UNCLOSED),
+}
+"""Journals whose last segments have yet to come: a row that is here had grown, and says what they account for."""

@@ -8,8 +8,10 @@ from reliamsg.audit import kinds as of_audit
 from reliamsg.verify import check
 from reliamsg.verify import report as of_verify
 from tests.audit.equality import EVIDENCE, Outcome, plain
-from tests.audit.planted import ELSEWHERE, PLANTS, Found, chains_of
+from tests.audit.planted import ELSEWHERE, GROWN, PLANTS, Found, chains_of
 from tests.audit.together import SOUND
+
+ALL = PLANTS | GROWN
 
 
 def _of(outcome: Outcome, kind: str) -> set[Found]:
@@ -33,10 +35,10 @@ def test_no_kind_is_left_out() -> None:
         assert bool(others) == bool(plant.companions), kind
 
 
-@pytest.mark.parametrize("kind", PLANTS)
+@pytest.mark.parametrize("kind", ALL)
 def test_the_plain_checker_finds_what_was_planted(kind: str) -> None:
     report = check(chains_of(kind))
-    assert _of(plain(chains_of(kind), evidence=True), kind) == PLANTS[kind].found, report.text()
+    assert _of(plain(chains_of(kind), evidence=True), kind) == ALL[kind].found, report.text()
 
 
 @pytest.mark.parametrize("kind", PLANTS)
@@ -49,9 +51,9 @@ def test_without_the_plant_all_is_well(kind: str) -> None:
 
 @pytest.mark.integrations
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", PLANTS)
+@pytest.mark.parametrize("kind", ALL)
 def test_spark_finds_what_was_planted(kind: str, judged: Outcome) -> None:
-    assert _of(judged, kind) == {found for found in PLANTS[kind].found if found[0] not in EVIDENCE}
+    assert _of(judged, kind) == {found for found in ALL[kind].found if found[0] not in EVIDENCE}
 
 
 @pytest.mark.integrations

@@ -46,11 +46,12 @@ def released_early(rows: DataFrame, chains: DataFrame, counted: DataFrame) -> Da
     `counted`: as of :func:`reliamsg.audit.membership.counted`.
     """
     of_producers = rows.where(F.col("role") == "producer")
-    whole = chains.where((F.col("role") == "producer") & ~F.col("broken")).select(*_CHAIN)
     released = (
         of_producers.where(F.col("kind").isin(*_RELEASED))
         .join(F.broadcast(_keeping(of_producers)), [*_CHAIN, "boot_lsn"], how="left_semi")
-        .join(F.broadcast(whole), list(_CHAIN), how="left_semi")
+        .join(
+            F.broadcast(producers.whole_boots(of_producers, chains)), [*_CHAIN, "boot_lsn"], how="left_semi"
+        )
         .select(*_CHAIN, *EPOCH, "first", "last")
     )
     groups = counted.where("counts").select(*_CHAIN, "grp").distinct()

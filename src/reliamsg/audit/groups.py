@@ -230,5 +230,5 @@ def _acknowledged() -> list[Column]:
     given = F.col("first_handed").isNotNull() | F.col("first_dead").isNotNull()
     return [
         _found("acknowledged_twice", acknowledged & _before("acknowledged") & ~replayed),
-        _found("acknowledged_undelivered", acknowledged & F.col("sound") & ~given),
+        _found("acknowledged_undelivered", acknowledged & F.col("whole") & ~given),
     ]

@@ -18,7 +18,7 @@ _HOLE = "hole"
 """The kind of what a row left out: a mark of its own beside the row's."""
 _KEY = ("grp", *EPOCH)
 _MARK = (
-    "chain", "rank", "broken", "sound", "boot_lsn", "lsn", "kind",
+    "chain", "rank", "broken", "whole", "boot_lsn", "lsn", "kind",
     "row_first", "start", "begin", "next_boot", "next_pass",
 )  # fmt: skip
 _WHOLE = (Window.unboundedPreceding, Window.unboundedFollowing)
@@ -28,8 +28,8 @@ def histories(rows: DataFrame, chains: DataFrame) -> DataFrame:
     """One row for each of the `rows` of :func:`~reliamsg.audit.groups_order.ordered`, or hole, and each of its pieces.
 
     Columns: `grp`, EPOCH, `first` and `last` of the piece. Of the row: `chain`, `rank`, `broken`, `boot_lsn`, `lsn`,
-    `kind` (``hole`` for what it left out), `row_first`, `start`, `begin`, `next_boot`, `next_pass`; and `sound`, that
-    no chain of the group is broken. Then what all rows about the piece say.
+    `kind` (``hole`` for what it left out), `row_first`, `start`, `begin`, `next_boot`, `next_pass`; and `whole`, that
+    no chain of the group is broken, and each was closed. Then what all rows about the piece say.
 
     In the row's own chain: `first_LABEL`, the lsn of the first row that is handed, delivered, skipped, dead, replayed,
     acknowledged or a hole; `last_handed`, that of the last one; `acknowledged_boot` and `replayed_boot`, the first boot
@@ -48,7 +48,7 @@ def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
     group = Window.partitionBy("client").rowsBetween(*_WHOLE)
     of_groups = chains.where(F.col("role") == "group").select(
         F.col("client").alias("grp"), "chain", "rank", "broken",
-        (~F.max("broken").over(group)).alias("sound"),
+        F.min(~F.col("broken") & F.col("finished")).over(group).alias("whole"),
     )  # fmt: skip
     own = F.struct("kind", "first", "last")
     hole = F.struct(
@@ -58,7 +58,7 @@ def _marks(rows: DataFrame, chains: DataFrame) -> DataFrame:
     return (
         rows.join(F.broadcast(of_groups), ["grp", "chain"], how="inner")
         .select(
-            *_KEY, "chain", "rank", "broken", "sound", "boot_lsn", "lsn", F.explode(marks).alias("mark"),
+            *_KEY, "chain", "rank", "broken", "whole", "boot_lsn", "lsn", F.explode(marks).alias("mark"),
             F.col("first").alias("row_first"), "start", "begin", "next_boot", "next_pass",
         )
         .select(

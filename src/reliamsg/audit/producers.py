@@ -10,7 +10,16 @@ from reliamsg.audit.renumbered import destination
 from reliamsg.audit.schema import findings as as_findings
 from reliamsg.audit.schema import union
 
-__all__ = ["contested", "enqueued", "findings", "incarnations", "names_in", "opened", "soundness"]
+__all__ = [
+    "contested",
+    "enqueued",
+    "findings",
+    "incarnations",
+    "names_in",
+    "opened",
+    "soundness",
+    "whole_boots",
+]
 
 _CHAIN = ("client", "chain")
 _BOOT = (*_CHAIN, "boot_lsn")
@@ -94,6 +103,20 @@ def opened(rows: DataFrame) -> DataFrame:
     return rows.where((F.col("kind") == "opened") & (F.col("lsn") == F.col("boot_lsn")))
 
 
+def whole_boots(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
+    """The boots of producers whose journal is there to its end: another boot follows, or this one was closed, and no
+    row of the chain is missing. Rows grow, so what one of another boot says may rest on rows that have yet to come."""
+    of_chains = chains.where((F.col("role") == "producer") & ~F.col("broken")).select(*_CHAIN, "finished")
+    last = F.max("boot_lsn").over(Window.partitionBy(*_CHAIN))
+    return (
+        opened(of_producers)
+        .select(*_BOOT, last.alias("last_boot_lsn"))
+        .join(F.broadcast(of_chains), list(_CHAIN), how="inner")
+        .where(F.col("finished") | (F.col("boot_lsn") < F.col("last_boot_lsn")))
+        .select(*_BOOT)
+    )
+
+
 def names_in(json: Column) -> Column:
     """Names from JSON text: a list of them, or an object whose keys they are."""
     return F.coalesce(F.json_object_keys(json), F.from_json(json, _NAMES))
@@ -146,7 +169,7 @@ def _numbers(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
     unknown = (
         pieces.where((F.col("enqueued") == 0) & (F.col("confirmed") > 0))
         .join(
-            F.broadcast(soundness(chains, "producer").where("sound")),
+            F.broadcast(soundness(chains, "producer").where("sound AND finished")),
             F.col("producer") == F.col("client"),
             how="left_semi",
         )
@@ -302,12 +325,11 @@ def _unconfirmed(of_producers: DataFrame, chains: DataFrame) -> DataFrame:
         F.get_json_object("detail", "$.confirm") == "all", names_in(F.get_json_object("detail", "$.sites"))
     )
     needed = opened(of_producers).select(*_BOOT, site_names.alias("sites"))
-    whole = chains.where((F.col("role") == "producer") & ~F.col("broken")).select(*_CHAIN)
     some = F.when(F.size("sites") > 0, F.col("sites")).otherwise(F.array(F.lit(_ANY)))
     published = (
         of_producers.where(F.col("kind") == "published")
         .select(*_BOOT, *EPOCH, "first", "last")
-        .join(F.broadcast(whole), list(_CHAIN), how="left_semi")
+        .join(F.broadcast(whole_boots(of_producers, chains)), list(_BOOT), how="left_semi")
         .join(F.broadcast(needed), list(_BOOT), how="left")
         .select(*_BOOT, *EPOCH, "first", "last", F.explode(some).alias("site"))
     )

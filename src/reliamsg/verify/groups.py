@@ -48,6 +48,8 @@ class GroupFacts:
     """Whether no row is missing."""
     finished: bool = True
     """Whether nothing can follow."""
+    whole: bool = True
+    """Whether every journal is there to its end."""
     latest: bool = False
     """Whether it joins streams with what arrives first, whatever producers count it for."""
     handed: SpanMap = field(default_factory=SpanMap)
@@ -162,6 +164,7 @@ def gather_group(
         readers.append(reader)
         facts.sound &= not chain.broken
         facts.finished &= chain.finished
+        facts.whole &= not chain.broken and (chain.to_the_end or chain.finished)
     facts.joined = begun | facts.joined
     for reader in readers:
         told_in = _told_of_the_unaccounted(reader, readers)
@@ -593,7 +596,7 @@ def _check_acknowledged(facts: GroupFacts, findings: list[Finding], readers: lis
             undelivered.merge({key: spans - reader.given(*key)})
         facts.acknowledged.merge(reader.acknowledged)
     wrong: list[tuple[str, SpanMap]] = [("acknowledged_twice", twice)]
-    if facts.sound:
+    if facts.whole:
         wrong.append(("acknowledged_undelivered", undelivered))
     for kind, found in wrong:
         for (stream, epoch), spans in found.items():

@@ -80,6 +80,11 @@ class Chain:
         """Whether what the chain does not say did not happen."""
         return not self.broken and self.finished
 
+    def is_whole(self, boot: Boot) -> bool:
+        """Whether a boot's journal is there to its end. Rows grow, so what one says may rest on rows behind it: of a
+        boot that goes on in segments which have yet to come, it proves nothing."""
+        return not self.broken and (self.to_the_end or self.finished or boot is not self.boots[-1])
+
     def goes_beyond(self, wall_us: int | None) -> bool:
         """Whether something was journalled after that time, by the client's clock."""
         return wall_us is not None and any(row.wall_us > wall_us for row in self.rows)

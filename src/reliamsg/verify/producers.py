@@ -144,7 +144,7 @@ class _Reader:
         self.enqueued = SpanMap()
         self.consumed: dict[str, SpanMap] = {}
         self.released = SpanMap()
-        """By boots that keep messages until they are consumed."""
+        """By boots that keep messages until they are consumed, and whose journal is there to its end."""
         self.left = SpanMap()
         """What is not in the outbox any more."""
 
@@ -152,6 +152,7 @@ class _Reader:
         keeps = False
         parked: set[tuple[Stream, str]] = set()
         for boot in self.chain.boots:
+            whole = self.chain.is_whole(boot)
             self.membership.begin(boot)
             for topic in self.membership.topics:
                 self.facts.groups.setdefault(topic, set())
@@ -167,7 +168,7 @@ class _Reader:
                 if row.kind in ("enqueued", "epoch", "renumbered"):
                     self._step(row)
                 else:
-                    self._other(self.now(row), keeps)
+                    self._other(self.now(row), keeps and whole)
                 if row.kind == "parked":
                     parked.add((stream_of(row), row.site))
                 elif row.kind == "resumed":
@@ -175,7 +176,8 @@ class _Reader:
                 elif row.kind == "published":
                     published.put(key_of(self.now(row)), row.first, row.last)
             self.facts.published.merge(published)
-            self._check_policy(boot, published)
+            if whole:
+                self._check_policy(boot, published)
         for stream, site in parked:
             self.facts.parked.setdefault(stream, set()).add(site)
         self._settle(keeps)
@@ -268,8 +270,7 @@ class _Reader:
             facts.consumed.setdefault(group, SpanMap()).merge(spans)
         if keeps:
             facts.held.merge({key: spans - self.left[key] for key, spans in self.enqueued.items()})
-        if not self.chain.broken:
-            self._check_released(counted)
+        self._check_released(counted)
 
     def _check_released(self, counted: dict[str, SpanMap]) -> None:
         """Nothing leaves an outbox that keeps messages for its groups before they are done with it."""
@@ -301,8 +302,6 @@ class _Reader:
 
     def _check_policy(self, boot: Boot, published: SpanMap) -> None:
         """What counts as published was confirmed: by every site of the boot under ``all``, else by some site."""
-        if self.chain.broken:
-            return
         needed: dict[str, SpanMap] = {}
         if boot.opened.get("confirm") == "all":
             needed = {s: self.confirmed.get(s, SpanMap()) for s in names(boot.opened.get("sites"))}
@@ -325,7 +324,7 @@ class _Reader:
 
 def _check_confirms(facts: ProducerFacts, findings: list[Finding]) -> None:
     """What was confirmed was enqueued."""
-    if not facts.sound:
+    if not facts.told:
         return
     for site, confirmed in facts.confirmed.items():
         for (stream, epoch), spans in confirmed.items():
