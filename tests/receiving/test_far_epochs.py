@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.core.horizon import FAR_MS
-from reliamsg.errors import FarEpoch
+from reliamsg.errors import FarEpoch, QuarantineFull
 from reliamsg.message import Prev
 from reliamsg.receiving.state import FAR_EPOCH
 from reliamsg.store.quarantine import Selection
@@ -105,6 +105,30 @@ def test_what_arrives_a_moment_before_the_answer_comes_with_the_rest(bench: Benc
     bench.settle(15.0)
     assert seqs(bench.take()) == list(range(1, 16))
     assert kept(bench) == []
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_finds_no_room_waits_at_its_broker_for_an_answer(tmp_path: Path, answered: bool) -> None:
+    """A new group that boots in 1970, in front of a backlog, goes on by itself if producers answer in time."""
+    bench = Bench(tmp_path / "inbox.db")
+    bench.settings["max_quarantine_bytes"] = 8_000
+    bench.reopen()
+    producer = FakeProducer(bench, epoch=FAR)
+    for seq in range(1, 41):
+        send(bench.network["dc1"], seq, seq, epoch=FAR)
+    bench.settle(3.0)
+    assert 0 < len(kept(bench)) < 40
+    assert bench.queued()["dc1"] == 40 - len(kept(bench))
+    if answered:
+        assert answer(bench, producer, (1, 40))
+        bench.settle(2.0)
+        assert seqs(bench.take()) == list(range(1, 41))
+        bench.settle(2.0)
+        assert (kept(bench), bench.queued()["dc1"]) == ([], 0)
+    else:
+        assert bench.engine.shared.fatal is None
+        bench.settle(6.0)
+        assert isinstance(bench.engine.shared.fatal, QuarantineFull)
 
 
 def test_what_nobody_answers_for_is_reported_once(bench: Bench) -> None:

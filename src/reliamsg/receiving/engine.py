@@ -247,7 +247,7 @@ class ReceivingEngine:
                 self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
                 self.succession.deadline(now), self.control.deadline(), self.fullness.deadline(now),
                 now + LOOK_AT_CLOCK_S if shared.core.far else None,
-                self._loader.deadline(now),
+                self._loader.deadline(now), min(site.deferred.retry_at for site in self.sites.values()),
             ]  # fmt: skip
             if (
                 more

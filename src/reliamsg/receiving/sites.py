@@ -11,6 +11,7 @@ from reliamsg.core.ranges import Span
 from reliamsg.errors import TooManyStreams
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
+from reliamsg.receiving.deferred import Deferred
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
@@ -45,6 +46,10 @@ TRY_AGAIN_S = 30.0
 """What could not be taken in from the quarantine, though there was room for its stream, gives way to others so long."""
 NO_ROOM_S = 0.05
 """The same of what a gap had held, and finds no room: that may be there as soon as the application goes on."""
+ANSWER_TRIES = 4
+"""A producer that was asked so often, which takes 7 s, is not expected to answer soon."""
+LOOK_AGAIN_S = 1.0
+"""Whether it has answered is looked at so often."""
 LOG_EVERY_S = 1.0
 """Rejected deliveries of one kind are logged at most so often, with their number."""
 
@@ -105,9 +110,9 @@ class SiteReceiver:
         self._unsequenced = unsequenced
         self._keys = keys
         self._feeding = Feeding()
-        self._deferred: list[tuple[Delivery, Frame]] = []
-        """Too far ahead of their streams; at most as many as the broker lets wait."""
-        self._deferred_at = 0
+        self.deferred = Deferred()
+        """Too far ahead of their streams, or of epochs that their producers were asked about, with no room in
+        quarantine."""
         self._early: list[Delivery] = []
         """Arrived before it was known whether another inbox reads; at most as many as the broker lets wait."""
         self._unreported: dict[str, int] = {}
@@ -149,7 +154,7 @@ class SiteReceiver:
         self.state, self.error = "connecting", reason
         self.busy_since = None
         self.echoed_at = self.echoes_since = None
-        self._deferred.clear()
+        self.deferred.clear()
         self._early.clear()
         if was_read:
             self.lost_at = self.shared.clock()
@@ -329,14 +334,13 @@ class SiteReceiver:
     def pending(self) -> int:
         """How many deliveries the broker must keep for now."""
         waiting = self.shared.core.waiting.pending(self.name) + self.shared.absent.pending(self.name)
-        return waiting + len(self._deferred)
+        return waiting + len(self.deferred)
 
     def retry_deferred(self, now: float) -> None:
-        """Take in what was too far ahead of its stream, if any stream has gone on; under the lock."""
+        """Take in what was too far ahead of its stream, if any stream has gone on, and what waits for a producer's
+        answer; under the lock."""
         shared = self.shared
-        while self._deferred and self._deferred_at != shared.core.moves:
-            self._deferred_at = shared.core.moves
-            again, self._deferred = self._deferred, []
+        while again := self.deferred.take(shared.core.moves, now):
             for delivery, frame in again:
                 if self._arrive(delivery, frame, now, shared.wall_us()):
                     shared.pending.tokens.append((self.name, delivery.token))
@@ -370,10 +374,10 @@ class SiteReceiver:
         if arrival.refused:
             self._refuse(delivery, frame, stream)
         elif arrival.deferred:
-            self._deferred.append((delivery, frame))
+            self.deferred.put(delivery, frame)
             return False
         elif arrival.far:
-            self.quarantine(delivery, frame, FAR_EPOCH, stream)
+            self._keep_far(delivery, frame, stream, now)
             return False
         for first, last in arrival.new:
             self.received_messages += last - first + 1
@@ -394,6 +398,17 @@ class SiteReceiver:
             self._refuse(delivery, frame, stream)
         elif self._arrive(delivery, frame, shared.clock(), shared.wall_us(), stream):
             shared.pending.tokens.append((self.name, delivery.token))
+
+    def _keep_far(self, delivery: Delivery, frame: Frame, stream: Stream, now: float) -> None:
+        """Keep what is of an epoch that is far ahead; where there is no room, its broker does, as long as its producer
+        can be expected to answer."""
+        shared = self.shared
+        if shared.put_in_quarantine(FAR_EPOCH, self.name, stream, frame, delivery.token):
+            return
+        if shared.core.challenges.tries(stream) < ANSWER_TRIES:
+            self.deferred.put(delivery, frame, now + LOOK_AGAIN_S)
+        else:
+            shared.quarantine_is_full(FAR_EPOCH, stream)
 
     def quarantine(self, delivery: Delivery, frame: Frame, reason: str, stream: Stream | None = None) -> bool:
         """Have a sound delivery kept in the inbox, so that its broker may forget it; where there is no room for it
