@@ -1327,11 +1327,11 @@ MUTANTS = (
         "        if arrival.refused:\n"
         "            self._refuse(delivery, frame, stream)\n"
         "        elif arrival.deferred:\n"
-        "            self._deferred",
+        "            self.deferred.put",
         "        if arrival.refused:\n"
         "            return True\n"
         "        elif arrival.deferred:\n"
-        "            self._deferred",
+        "            self.deferred.put",
         "P5: messages of streams beyond max_streams are acknowledged, and are gone",
         ByTest(
             "receiving/test_many_streams.py::test_beyond_the_hard_limit_messages_wait_until_it_is_raised",
@@ -1456,7 +1456,7 @@ MUTANTS = (
     Mutant(
         "far-epoch-acknowledged",
         "receiving/sites.py",
-        "            self.quarantine(delivery, frame, FAR_EPOCH, stream)\n            return False\n",
+        "            self._keep_far(delivery, frame, stream, now)\n            return False\n",
         "            return True\n",
         "P5: what is too far ahead is acknowledged away",
         ByTest(
