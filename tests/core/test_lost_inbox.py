@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from reliamsg.core.announced import Position
 from tests.core.status_tools import Group, Teller
 
 
@@ -284,3 +285,58 @@ def test_what_was_handed_out_before_a_restart_and_was_settled_by_the_other_is_no
     group.wait(4.0, teller)
     assert group.got[-7:] == [(20, n) for n in range(4, 11)]
     assert (group.told("declared"), group.told("conflict"), group.core.conflicts) == ([], [], [])
+
+
+# -- a group that begins with the latest ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrives_first", [False, True])
+def test_a_group_that_begins_with_the_latest_goes_on_where_another_inbox_of_it_was(
+    arrives_first: bool,
+) -> None:
+    """Though something arrives, from far ahead, between the producer's answer and the moment when it takes effect."""
+    teller, group = told(30, 11, 21), Group(begin="latest")
+    group.hear(teller.status())
+    if arrives_first:
+        group.receive(teller, 10, 26, 30)
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in range(11, 31)]
+    assert group.flagged == {(10, n) for n in range(11, 21)}
+    assert group.told("declared") == []
+
+
+def test_so_it_does_across_epochs() -> None:
+    teller = told(10, 4, 4)
+    teller.open(20)
+    teller.publish(10)
+    group = Group(begin="latest")
+    group.hear(teller.status())
+    group.receive(teller, 20, 6, 10)
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in range(4, 11)] + [(20, n) for n in range(1, 11)]
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_what_it_began_behind_before_it_was_told_is_declared(crash: bool) -> None:
+    teller, group = told(30, 11, 21), Group(begin="latest")
+    group.receive(teller, 10, 26, 30)
+    group.hear(replace(teller.status(), reached=None, late=True))
+    if crash:
+        group.crash()
+    group.hear(teller.status())
+    group.hear(teller.status())
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in range(26, 31)]
+    assert group.told("declared") == [(10, 11, 25, "joined late")]
+
+
+@pytest.mark.parametrize("reached", [None, ((0, 1), (10, 21))])
+def test_a_group_that_is_new_begins_with_what_arrives(reached: tuple[Position, Position] | None) -> None:
+    """Also where all that the producer knows of it is beyond an older copy of its outbox."""
+    teller, group = told(30, 1, 1), Group(begin="latest")
+    teller.reached = reached
+    group.hear(teller.status())
+    group.receive(teller, 10, 21, 30)
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in range(21, 31)]
+    assert group.told("declared") == []

@@ -29,6 +29,7 @@ __all__ = [
     "extend",
     "keeps_any",
     "new_from",
+    "start_after",
     "start_of",
     "trimmed",
 ]
@@ -280,6 +281,17 @@ def start_of(announced: Announced, handed_out: HandedOut | None) -> tuple[Positi
         starts = [number for number in (offered, counted) if number is not None]
         if starts:
             return (epoch, min(starts)), incarnation, before
+        before = Prev(epoch, incarnation, last)
+    return None
+
+
+def start_after(announced: Announced, handed_out: HandedOut) -> tuple[Position, int, Prev | None] | None:
+    """Where a group goes on that another inbox of it left, as :func:`start_of` says it; None where that is beyond all
+    that the producer knows."""
+    position, before = handed_out.settled_in(announced.chain), None
+    for epoch, incarnation, _, last in announced.chain:
+        if epoch >= position[0]:
+            return max(position, (epoch, 1)), incarnation, before
         before = Prev(epoch, incarnation, last)
     return None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from reliamsg.core.announced import Announced, ChainEntry, Position
 from reliamsg.core.forks import find_fork
 from reliamsg.core.gaps import GapKey
-from reliamsg.core.heard import extend, keeps_any, new_from, start_of
+from reliamsg.core.heard import extend, keeps_any, new_from, start_after, start_of
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Adopted, Doubt, HandedOut, Note, StreamState
 from reliamsg.message import Gap, Prev
@@ -46,8 +46,9 @@ def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
         return None
     at_the_start = first == 1 and lowest.prev is None
     proven = state.proof is not None or not core.rules.signed
-    if adopted is None and proven and (core.rules.begin == "latest" or at_the_start):
-        join(core, state, lowest, first)
+    at_once = at_the_start or (core.rules.begin == "latest" and _left_by_another(state) is None)
+    if adopted is None and proven and at_once:
+        join(core, state, lowest, first, late=not at_the_start)
         return None
     # The number 0 stands for "anything before": a lower arrival is another target, and starts the clock anew.
     return lowest.epoch, 0, first - 1
@@ -65,9 +66,32 @@ def joins_soon(core: ConsumerCore, state: StreamState) -> bool:
     if state.current is not None or state.heard is None:
         return False
     said = [believed(core, state, announced) for _, announced in state.heard.waiting]
-    if core.rules.begin == "latest":
-        return state.heard.kept is not None or any(told is not None and keeps_any(told) for told in said)
-    return any(told is not None and start_of(told, state.handed_out) is not None for told in said)
+    if core.rules.begin == "latest" and state.heard.kept is not None:
+        return True
+    return any(told is not None and _is_told_where(core, state, told) for told in said)
+
+
+def _is_told_where(core: ConsumerCore, state: StreamState, announced: Announced) -> bool:
+    """Whether the group will join by this, if nothing arrives."""
+    kept = core.rules.begin == "latest" and keeps_any(announced)
+    return kept or _start(core, state, announced) is not None
+
+
+def _start(
+    core: ConsumerCore, state: StreamState, announced: Announced
+) -> tuple[Position, int, Prev | None] | None:
+    """Where the group is to begin by this; see :func:`start_of`. One that begins with the latest is told only where
+    another inbox of it was."""
+    if core.rules.begin == "earliest":
+        return start_of(announced, state.handed_out)
+    left = _left_by_another(state)
+    return None if left is None else start_after(announced, left)
+
+
+def _left_by_another(state: StreamState) -> HandedOut | None:
+    """Where another inbox of the group was, if the producer said so."""
+    handed_out = state.handed_out
+    return None if handed_out is None or handed_out.position[0] < 1 else handed_out
 
 
 def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
@@ -75,12 +99,10 @@ def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -
     if state.adopted is not None:
         _adopt_as_told(core, state, state.adopted, announced)
         return
-    if core.rules.begin == "latest":
-        if state.heard is not None and keeps_any(announced):
-            state.heard.note_kept(announced)
-        return
-    found = start_of(announced, state.handed_out)
+    found = _start(core, state, announced)
     if found is None:
+        if core.rules.begin == "latest" and state.heard is not None and keeps_any(announced):
+            state.heard.note_kept(announced)
         return
     (epoch, first), incarnation, prev = found
     lowest = state.lowest_arrived()
@@ -111,7 +133,8 @@ def join_behind(core: ConsumerCore, state: StreamState, announced: Announced) ->
 
 def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int, late: bool = False) -> None:
     """The stream begins with number `first` of its lowest epoch. What came before is no loss, unless its producer
-    counts the group for it: where that was waited for in vain (`late`), it may say so yet."""
+    counts the group for it, or saw another inbox of it there: where nothing is known of that (`late`), it may say so
+    yet."""
     earliest = core.rules.begin == "earliest"
     lowest.place_at(first)
     prev = lowest.prev
@@ -127,7 +150,7 @@ def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int, la
         )
         if earliest:
             state.closed.add(lowest.epoch, 1, first - 1)
-    _begin(core, state, lowest, first, "", late and earliest)
+    _begin(core, state, lowest, first, "", late)
 
 
 def join_after_all(core: ConsumerCore, state: StreamState) -> None:
@@ -154,10 +177,15 @@ def join_after_all(core: ConsumerCore, state: StreamState) -> None:
 
 def declare_missed(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """The producer of a stream that was joined without a word from it is heard. What it counted the group for, and the
-    group began behind, is a gap after all."""
+    group began behind, is a gap after all. To one that begins with the latest that goes for where another inbox was."""
     joined, since = state.joined, announced.since
     if joined is None or not announced.chain:
         return
+    if core.rules.begin == "latest":
+        reached = announced.reached
+        if announced.late and reached is None:
+            return
+        since = None if reached is None or reached[0][0] < 1 else reached[0]
     if announced.chain[-1][0] >= joined[0]:
         state.unheard, state.history_changed = False, True
         core.mark(state)
@@ -364,7 +392,8 @@ def _begin(
     state.take_accepted()
     state.flag(known)
     at = known.epoch, known.incarnation, first, first
-    detail = {"unheard": True} if unheard and state.heard is None else None
+    owed = unheard and core.rules.begin == "earliest"
+    detail = {"unheard": True} if owed and state.heard is None else None
     core.note(Note("joined", state.stream, *at, reason=reason, detail=detail))
     if state.heard is not None:
         for owner in state.heard.owners.values():
