@@ -100,7 +100,8 @@ class Message(msgspec.Struct, eq=False, gc=False):
     """A message as a consumer hands it to the application.
 
     `body` is exactly what was published. `redelivered` says that the application may have been given this
-    message before; `replayed` that it comes from the dead letters, outside the order.
+    message before (under another :attr:`id`, if its producer's outbox was put back to an older copy); `replayed` that
+    it comes from the dead letters, outside the order.
 
     Messages are equal if all that is equal. A copy may be acknowledged in place of the message. One that was pickled
     can't be (:class:`ClosedError`): its consumer is in another process. For unit tests messages can be made, with any

@@ -202,6 +202,27 @@ def restored(life: Life, hello_timeout: float = 1.0) -> None:
     life.end()
 
 
+def put_back(life: Life) -> None:
+    """The outbox is put back to when it had stored messages and offered none of them."""
+    for _ in range(2):
+        life.engine = life.produce()
+        life.publish(2)
+        life.bench.close(life.engine)
+    shutil.copy(life.bench.path, life.directory / "backup")
+    life.bench.wall_offset_us += LATER_S * 1_000_000
+    life.engine = life.produce()
+    life.read("a")
+    life.publish(1)
+    life.run(2.0)
+    life.bench.close(life.engine)
+    shutil.copy(life.directory / "backup", life.bench.path)
+    life.bench.wall_offset_us -= (LATER_S + BEHIND_S) * 1_000_000
+    life.engine = life.produce()
+    life.publish(3)
+    life.run(3.0)
+    life.end()
+
+
 def copied(life: Life) -> None:
     """Two copies of an outbox are alive: the lower one stops."""
     life.engine = life.produce()
@@ -251,6 +272,7 @@ LIVES: dict[str, tuple[Callable[[Life], None], set[str]]] = {
     ),
     "restored": (restored, {"renumbered", "offered", "position"}),
     "restored unasked": (partial(restored, hello_timeout=0.01), {"next_epoch", "renumbered", "offered"}),
+    "put back": (put_back, {"offered", "renumbered"}),
     "copied": (copied, {"fenced", "position"}),
     "taken over": (taken_over, {"position", "noted", "acknowledged"}),
 }  # fmt: skip

@@ -61,8 +61,10 @@ def check_batch(frame: Frame) -> None:
     assert len(records.bodies) == envelope.count
     again = [open_frame(part) for part in split(frame, 300)]
     assert [body for part in again for body in part.records().bodies] == records.bodies
+    assert all(part.envelope.moved == envelope.moved for part in again)
     for message in encode_plain(frame):
         found = decode_plain(message.body, message.headers)
+        assert found.envelope.moved == envelope.moved
         assert found.records().bodies == [message.body]
 
 

@@ -598,6 +598,21 @@ def test_what_was_taken_and_not_given_is_handed_out_again_without_the_flag(bench
     assert not any(message.redelivered for message in rest)
 
 
+def test_what_may_have_been_published_in_another_epoch_is_flagged(bench: Bench) -> None:
+    """So is what of it waited in the inbox, the part of a frame as well."""
+    send(bench.network["dc1"], 6, 8)
+    bench.settle()
+    send(bench.network["dc2"], 4, 10, moved=True)
+    bench.settle(0.2)
+    bench.reopen()
+    send(bench.network["dc1"], 1, 2, moved=True)
+    send(bench.network["dc1"], 3, 3)
+    bench.settle()
+    given = bench.take()
+    assert [message.seq for message in given if message.redelivered] == [1, 2, 4, 5, 9, 10]
+    assert seqs(given) == list(range(1, 11))
+
+
 def test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own(bench: Bench) -> None:
     send(bench.network["dc1"], 41, 60, pad=100)
     bench.settle()

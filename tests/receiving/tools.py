@@ -33,12 +33,14 @@ def frame(
     producer: str = "p",
     topic: str = TOPIC,
     pad: int = 0,
+    moved: bool = False,
 ) -> bytes:
     """A batch whose bodies tell their place."""
     bodies = [body_of(epoch, seq) + b"." * pad for seq in range(first, last + 1)]
     return encode(
-        Stream(producer, topic), epoch, incarnation, first, prev, (1_000_000, 1_000_000), Records(bodies)
-    )
+        Stream(producer, topic), epoch, incarnation, first, prev, (1_000_000, 1_000_000), Records(bodies),
+        moved=moved,
+    )  # fmt: skip
 
 
 def send(broker: MemoryBroker, first: int, last: int, *, topic: str = TOPIC, **options: Any) -> None:

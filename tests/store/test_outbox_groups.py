@@ -34,8 +34,9 @@ def outbox(path: Path) -> Iterator[Outbox]:
     found.close()
 
 
-def recode(row: Row, epoch: int, prev: Prev | None) -> bytes:
-    return encode(row.stream, epoch, row.incarnation, row.seq, prev, (1, 2), open_frame(row.frame).records())
+def recode(row: Row, epoch: int, prev: Prev | None, moved: bool) -> bytes:
+    records = open_frame(row.frame).records()
+    return encode(row.stream, epoch, row.incarnation, row.seq, prev, (1, 2), records, moved=moved)
 
 
 def cut(row: Row, first: int, last: int) -> bytes:
@@ -169,10 +170,8 @@ class TestRenumbering:
         ]
 
     @pytest.mark.parametrize("offers", [True, False])
-    def test_what_an_earlier_opening_stored_moves_where_nothing_was_ever_offered(
-        self, path: Path, offers: bool
-    ) -> None:
-        """Else the outbox may be an older copy of one that has offered it."""
+    def test_what_an_earlier_opening_stored_says_that_it_moved(self, path: Path, offers: bool) -> None:
+        """The file may be an older copy of one that has offered it since."""
         first = open_outbox(path, 5_000_000)
         put(first, "t", b"1")
         if offers:
@@ -183,30 +182,42 @@ class TestRenumbering:
         second.close()
         third = open_outbox(path, 7_000_000)
         put(third, "t", b"3")
-        moved = third.renumber(9_000, recode, 0, 0)
-        assert list(moved) == ([7_000] if offers else [5_000, 6_000, 7_000])
-        assert third.gated() == (2 if offers else 1)
-        rows = third.page(1, None, 10_000)
-        assert [row.epoch for row in rows] == [moved.get(epoch, epoch) for epoch in (5_000, 6_000, 7_000)]
+
+        def flags() -> list[bool]:
+            return [open_frame(row.frame).envelope.moved for row in third.page(1, None, 10_000)]
+
+        first_moved = third.renumber(9_000, recode, 0, 0)
+        assert list(first_moved) == ([6_000, 7_000] if offers else [5_000, 6_000, 7_000])
+        assert flags() == [not offers, True, False]
+        third.next_epoch()
+        put(third, "t", b"4")
+        assert len(third.renumber(third.epoch + 2**20, recode, 0, 0)) == len(first_moved) + 1
+        assert flags() == [not offers, True, False, False]
         third.close()
 
     def test_epochs_that_were_never_offered_move_together(self, path: Path) -> None:
+        first = open_outbox(path, 5_000_000)
+        put(first, "t", b"1", b"2")
+        first.offer()
+        first.close()
         second = open_outbox(path, 6_000_000)
+        assert second.gated() is None
         put(second, "t", b"3")
-        assert second.gated() == 1
+        assert second.gated() == 2
         second.close()
         third = open_outbox(path, 7_000_000)
         put(third, "t", b"4", b"5")
         put(third, "u", b"1")
         t, u = third.stream("t", 0).id, third.stream("u", 0).id
         third.name_groups({(u, "g"): Member((7_000, 1), (7_000, 1))}, [], 0, 0)
-        assert third.gated() == 1
+        assert third.gated() == 2
         renumbered = third.renumber(9_000, recode, 0, 0)
         new, last = renumbered[6_000], third.epoch
         assert renumbered == {6_000: new, 7_000: new + 1}
         assert 9_000 < new <= 9_000 + EPOCH_STEP
         assert last == new + 1
         expected = [
+            ChainRow(5_000, first.incarnation, 2),
             ChainRow(new, second.incarnation, 1),
             ChainRow(last, third.incarnation, 2),
         ]
@@ -214,11 +225,12 @@ class TestRenumbering:
         assert third.members() == {u: {"g": Member((last, 1), (last, 1))}}
         rows = third.page(1, None, 10_000)
         assert [(row.id, row.epoch, row.seq, row.count) for row in rows] == [
-            (1, new, 1, 1), (2, last, 1, 2), (3, last, 1, 1),
+            (1, 5_000, 1, 2), (2, new, 1, 1), (3, last, 1, 2), (4, last, 1, 1),
         ]  # fmt: skip
         envelopes = [open_frame(row.frame).envelope for row in rows]
         assert [(e.epoch, e.prev) for e in envelopes] == [
-            (new, None),
+            (5_000, None),
+            (new, (5_000, first.incarnation, 2)),
             (last, (new, second.incarnation, 1)),
             (last, None),
         ]

@@ -57,6 +57,7 @@ def frames(draw: st.DrawFn, max_count: int = 20) -> bytes:
         (draw(timestamps), draw(timestamps)),
         data.make_records(column(bodies), column(keys), column(headers)),  # type: ignore[arg-type]
         compress=draw(st.booleans()),
+        moved=draw(st.booleans()),
     )
 
 

@@ -17,6 +17,7 @@ from reliamsg.wire.data import (
     BODY_VERSION,
     CONTENT_TYPE,
     FLAG_ZSTD,
+    KNOWN_FLAGS,
     MAGIC,
     Frame,
     FrameError,
@@ -120,7 +121,7 @@ def _unsequenced(delivery: Delivery, topics: Container[tuple[str, int]]) -> Unse
 def _readable(frame: Frame) -> bool:
     """Whether the body is what was sent, and in a form that is known here."""
     envelope = frame.envelope
-    if envelope.version != BODY_VERSION or envelope.flags & ~FLAG_ZSTD:
+    if envelope.version != BODY_VERSION or envelope.flags & ~KNOWN_FLAGS:
         return False
     if envelope.flags & FLAG_ZSTD and not _have_zstd():
         return False

@@ -258,8 +258,8 @@ class Chunk:
     """A run of messages of one frame that is being given to the application."""
 
     __slots__ = (
-        "_bodies", "_headers", "_keys", "_reported", "_settler", "abandoned", "base", "done", "hop", "lane", "last",
-        "offer", "progress",
+        "_bodies", "_headers", "_keys", "_redelivered", "_reported", "_settler", "abandoned", "base", "done", "hop",
+        "lane", "last", "offer", "progress",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, offer: Offer, holding: Holding, last: int, hop: int | None) -> None:
@@ -277,6 +277,7 @@ class Chunk:
         self.progress = (offer.first, 0)
         """(next number to give out, digest sum of those given out); replaced as one."""
         self._reported = (offer.first, 0)
+        self._redelivered = offer.redelivered or holding.frame.envelope.moved
         self._bodies = records.bodies
         self._keys = records.keys
         self._headers = records.headers
@@ -291,10 +292,9 @@ class Chunk:
         body = self._bodies[i]
         key = self._keys[i] if self._keys is not None else None
         headers = self._headers[i] if self._headers is not None else None
-        offer = self.offer
         message = Message(
-            *self.lane.state.stream, offer.epoch, seq, body, key, headers if headers else {}, offer.redelivered, False,
-            self._settler,
+            *self.lane.state.stream, self.offer.epoch, seq, body, key, headers if headers else {}, self._redelivered,
+            False, self._settler,
         )  # fmt: skip
         # Counted before the application has it, so that no acknowledgement is journalled ahead of the delivery.
         self.progress = (seq + 1, total + digest(seq, body, key, headers))
@@ -312,7 +312,7 @@ class Chunk:
         keys = self._keys[start:stop] if self._keys is not None else None
         headers = self._headers[start:stop] if self._headers is not None else None
         producer, topic, partition = self.lane.state.stream
-        epoch, redelivered, settler = self.offer.epoch, self.offer.redelivered, self._settler
+        epoch, redelivered, settler = self.offer.epoch, self._redelivered, self._settler
         columns = zip(bodies, keys or repeat(None), headers or repeat(None), strict=False)
         messages = [
             Message(producer, topic, partition, epoch, seq, body, key, own or {}, redelivered, False, settler)

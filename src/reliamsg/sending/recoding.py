@@ -9,10 +9,10 @@ from reliamsg.wire.data import FLAG_ZSTD, Records, encode, open_frame
 __all__ = ["cut", "recode"]
 
 
-def recode(row: Row, epoch: int, prev: Prev | None) -> bytes:
-    """The frame of a row's messages under another epoch."""
+def recode(row: Row, epoch: int, prev: Prev | None, moved: bool) -> bytes:
+    """The frame of a row's messages under another epoch. `moved`: they may have been published under the one before."""
     frame = open_frame(row.frame)
-    return _encode(row, epoch, row.seq, prev, frame.records(trusted=True))
+    return _encode(row, epoch, row.seq, prev, frame.records(trusted=True), moved)
 
 
 def cut(row: Row, first: int, last: int) -> bytes:
@@ -28,9 +28,11 @@ def cut(row: Row, first: int, last: int) -> bytes:
     return _encode(row, row.epoch, first, frame.envelope.previous, part)
 
 
-def _encode(row: Row, epoch: int, seq: int, prev: Prev | None, records: Records) -> bytes:
+def _encode(
+    row: Row, epoch: int, seq: int, prev: Prev | None, records: Records, moved: bool = False
+) -> bytes:
     envelope = open_frame(row.frame).envelope
     return encode(
         row.stream, epoch, row.incarnation, seq, prev, (envelope.ts_first, envelope.ts_last), records,
-        compress=bool(envelope.flags & FLAG_ZSTD),
+        compress=bool(envelope.flags & FLAG_ZSTD), moved=moved or envelope.moved,
     )  # fmt: skip

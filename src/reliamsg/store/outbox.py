@@ -90,8 +90,8 @@ class Outbox:
             with self._db.translated():
                 self.streams = self._load_streams()
                 self.offered = int(self._meta(self._db.connection, "offered", "0"))
-                self._moves_from = self.epoch if self.offered else 0
-                """Epochs below this one stay what they are: a copy of this file may have offered them."""
+                self._own_from = self.epoch
+                """What is in epochs below this one was stored before: a copy of this file may have offered it."""
         except BaseException:
             self._db.close()
             raise
@@ -235,7 +235,8 @@ class Outbox:
                 row.prev, row.next_seq = self._previous(row.id), 1
 
     def renumber(self, above: int, recode: Recode, wall_us: int, mono_us: int) -> dict[int, int]:
-        """Give the current epoch, and every one whose batches were certainly never offered, a number above `above`.
+        """Give the current epoch, and every one whose batches this file never offered, a number above `above`. What was
+        stored before this opening says so from now on (:data:`~reliamsg.wire.data.FLAG_MOVED`).
 
         Returns which epoch became which, in order, the current one last. Row ids, sequence numbers and incarnations
         stay; nothing else knows of the old epochs yet.
@@ -243,16 +244,17 @@ class Outbox:
         with self._db.translated():
             found = self._db.connection.execute(
                 "SELECT DISTINCT epoch FROM chain WHERE epoch > ? UNION SELECT ? ORDER BY 1",
-                (max(self.offered, self._moves_from - 1), self.epoch),
+                (self.offered, self.epoch),
             ).fetchall()
         base = self._epoch_above(max(above, self.epoch))
         epochs = {old: base + number for number, (old,) in enumerate(found)}
         entries: list[Entry] = []
         with self._written(entries, wall_us, mono_us) as connection:
             streams = {row.id: row.stream for row in self.streams.values()}
-            entries += renumber(connection, streams, epochs, recode)
+            entries += renumber(connection, streams, epochs, self._own_from, recode)
             put_meta(connection, "epoch", str(epochs[self.epoch]))
         self.epoch = epochs[self.epoch]
+        self._own_from = epochs.get(self._own_from, self._own_from)
         with self._db.translated():
             for row in self.streams.values():
                 row.prev = self._previous(row.id)

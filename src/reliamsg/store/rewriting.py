@@ -20,8 +20,8 @@ __all__ = ["Cut", "Recode", "Taken"]
 PAGE_ROWS = 100
 
 
-Recode = Callable[[Row, int, Prev | None], bytes]
-"""The frame of a row's messages under another epoch and predecessor."""
+Recode = Callable[[Row, int, Prev | None, bool], bytes]
+"""The frame of a row's messages under another epoch and predecessor; whether a copy may have published them."""
 
 Cut = Callable[[Row, int, int], bytes]
 """The frame of some of a row's messages: the numbers from first to last."""
@@ -69,9 +69,11 @@ def renumber(
     db: sqlite3.Connection,
     streams: Mapping[int, Stream],
     epochs: Mapping[int, int],
+    own_from: int,
     recode: Recode,
 ) -> list[Entry]:
     """Move whole epochs: `epochs` says which becomes which, in the same order. Sequence numbers and incarnations stay.
+    Those below `own_from` a copy of the file may have offered.
 
     Returns what the journal has to say: epoch by epoch, since what is journalled under one ends all that came before.
     """
@@ -82,7 +84,7 @@ def renumber(
             new = epochs.get(link.epoch)
             if new is not None:
                 for row in rows_of(db, stream, stream_id, link.epoch, 1, link.last):
-                    frame = recode(row, new, prev)
+                    frame = recode(row, new, prev, link.epoch < own_from)
                     db.execute(
                         "UPDATE batch SET epoch = ?, size = ?, frame = ? WHERE id = ?",
                         (new, len(frame), frame, row.id),

@@ -70,7 +70,9 @@ CONTENT_TYPE = "application/vnd.reliamsg.batch"
 MAGIC = b"RMB1"
 BODY_VERSION = 1
 FLAG_ZSTD = 1
-_KNOWN_FLAGS = FLAG_ZSTD
+FLAG_MOVED = 2
+"""The messages had another epoch before, under which a copy of their outbox may have published them."""
+KNOWN_FLAGS = FLAG_ZSTD | FLAG_MOVED
 _HEAD = struct.Struct(">4sHI")
 
 
@@ -123,6 +125,11 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     @property
     def previous(self) -> Prev | None:
         return None if self.prev is None else Prev(*self.prev)
+
+    @property
+    def moved(self) -> bool:
+        """Whether the messages may have been published before, in another epoch."""
+        return bool(self.flags & FLAG_MOVED)
 
 
 class Records(msgspec.Struct, array_like=True, frozen=True):
@@ -189,7 +196,7 @@ class Frame(msgspec.Struct, frozen=True):
         before, perhaps under other limits: then only memory is bounded.
         """
         envelope = self.envelope
-        if envelope.version != BODY_VERSION or envelope.flags & ~_KNOWN_FLAGS:
+        if envelope.version != BODY_VERSION or envelope.flags & ~KNOWN_FLAGS:
             raise FrameError("undecodable", f"body version {envelope.version}, flags {envelope.flags}")
         if not self.intact():
             raise FrameError("undecodable", "the body's checksum does not match")
@@ -302,16 +309,17 @@ def encode(
     records: Records,
     *,
     compress: bool = False,
+    moved: bool = False,
     ring: KeyRing | None = None,
 ) -> bytes:
-    """Encode one batch. `seq` is the number of its first message, `timestamps` (first, last) in µs. With a `ring` it
-    is signed."""
+    """Encode one batch. `seq` is the number of its first message, `timestamps` (first, last) in µs. `moved`: see
+    :attr:`Envelope.moved`. With a `ring` it is signed."""
     raw = _encode_msgpack(records)
-    body, flags = raw, 0
+    body, flags = raw, FLAG_MOVED if moved else 0
     if compress:
         packed = _compress(raw)
         if len(packed) < len(raw):
-            body, flags = packed, FLAG_ZSTD
+            body, flags = packed, flags | FLAG_ZSTD
     envelope = Envelope(
         BODY_VERSION, flags, stream.producer, stream.topic, stream.partition, epoch, incarnation, seq,
         len(records.bodies), None if prev is None else (prev.epoch, prev.incarnation, prev.last),
@@ -458,6 +466,7 @@ def piece(envelope: Envelope, records: Records, first: int, last: int, ring: Key
             None if records.headers is None else records.headers[start:stop],
         ),
         compress=bool(envelope.flags & FLAG_ZSTD),
+        moved=envelope.moved,
         ring=ring,
     )
 

@@ -13,6 +13,7 @@ rm-inc       incarnation
 rm-topic     topic
 rm-part      partition
 rm-seq       sequence number
+rm-moved     ``1`` where it may have been published before, in another epoch
 rm-prev      ``epoch:incarnation:last`` of the previous non-empty epoch, if any
 rm-ts        when it was published, in µs since 1970, by the producer's clock
 rm-key       the application's key, if any
@@ -43,7 +44,8 @@ __all__ = ["PlainMessage", "decode_plain", "encode_plain", "is_plain"]
 
 VERSION = "1"
 _COVERED = (
-    "rm-v", "rm-producer", "rm-epoch", "rm-inc", "rm-topic", "rm-part", "rm-seq", "rm-prev", "rm-ts", "rm-key",
+    "rm-v", "rm-producer", "rm-epoch", "rm-inc", "rm-topic", "rm-part", "rm-moved", "rm-seq", "rm-prev", "rm-ts",
+    "rm-key",
 )  # fmt: skip
 """What the checksum covers, in its order."""
 
@@ -78,6 +80,8 @@ def encode_plain(frame: Frame, ring: KeyRing | None = None) -> list[PlainMessage
         "rm-topic": envelope.topic,
         "rm-part": str(envelope.partition),
     }
+    if envelope.moved:
+        common["rm-moved"] = "1"
     # What all messages have in common is encoded once, in the order in which the checksum covers it.
     crc, prev = zlib.crc32(_packed(_canonical(common, {}))), b""
     if envelope.prev is not None:
@@ -144,6 +148,7 @@ def decode_plain(
         None if previous is None else _previous(previous),
         (timestamp_us, timestamp_us),
         make_records([body], [key], [application]),
+        moved=_moved(headers),
     )
     return open_frame(data, max(limit, len(data)))
 
@@ -229,6 +234,13 @@ def _name(headers: Mapping[str, str], name: str) -> str:
         return check_name(name, headers.get(name, ""))
     except ConfigError as error:
         raise FrameError("malformed", str(error)) from None
+
+
+def _moved(headers: Mapping[str, str]) -> bool:
+    found = headers.get("rm-moved", "")
+    if found not in ("", "1"):
+        raise FrameError("malformed", "rm-moved is not 1")
+    return found == "1"
 
 
 def _number(headers: Mapping[str, str], name: str) -> int:
