@@ -9,6 +9,7 @@ import pytest
 from reliamsg.message import Gap, Message, MessageId, Settler, Stream
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.oracle import Oracle
+from reliamsg.simulation.passages import Before
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.simulation.words import Words
 from reliamsg.wire.address import call_address, group_address
@@ -226,10 +227,10 @@ def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judge
     passages = judged.oracle.passages["g1"]
     places = [(1, 9), (2, 2), (2, 3)]
     numbers = [MessageId(*STREAM[:1], epoch, *STREAM[1:], seq) for epoch, seq in places]
-    passages.joined(STREAM, 2, 1, 3)
+    passages.joined(Before(STREAM, 2, 1, 3, 0.0, "g1-1"))
     assert [passages.came_before(each) for each in numbers] == [False, True, True]
     assert not any(map(passages.is_blind, numbers))
-    passages.joined(STREAM, 2, 1, 2, blind=True)
+    passages.joined(Before(STREAM, 2, 1, 2, 0.0, "g1-2", blind=True))
     assert [passages.is_blind(each) for each in numbers] == [True, True, False]
     assert not judged.oracle.passages["other"].is_blind(numbers[0])
 
@@ -304,29 +305,41 @@ def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_w
     assert judged.oracle.is_gone(Gap(STREAM, 1, 1, 1, "expired"))
 
 
+@pytest.mark.parametrize("joined", [False, True], ids=["declared", "joined"])
 @pytest.mark.parametrize(
-    "by", ["another", "itself", "nobody", "its own order", "another, later", "its producer"]
+    "by", ["another", "itself", "both", "nobody", "its own order", "another, later", "its producer"]
 )
-def test_what_another_inbox_passed_untold_comes_in_this_one_s_own_order(judged: Judged, by: str) -> None:
-    """One declared 2 and was given 3; the other one, that was not told so, is given 2."""
+def test_what_another_inbox_passed_untold_comes_in_this_one_s_own_order(
+    judged: Judged, by: str, joined: bool
+) -> None:
+    """One declared 2, or joined behind it, and was given 3; the other one, that was not told so, is given 2."""
     judged.oracle.watches["g1-2"] = judged.watch
     for seq in (1, 2, 3):
         judged.publish(seq)
     judged.deliver(1)
-    gap, passages = Gap(STREAM, 1, 2, 2, "removed"), judged.oracle.passages["g1"]
-    if by in ("another", "itself", "its own order"):
-        passages.declare(gap, judged.scheduler.now, "g1-1" if by == "itself" else "g1-2")
+
+    def passes(consumer: str) -> None:
+        passages, now = judged.oracle.passages["g1"], judged.scheduler.now
+        if joined:
+            passages.joined(Before(STREAM, 1, 2, 2, now, consumer))
+        else:
+            passages.declare(Gap(STREAM, 1, 2, 2, "removed"), now, consumer)
+
+    if by in ("another", "itself", "both", "its own order"):
+        passes("g1-1" if by == "itself" else "g1-2")
+    if by == "both":
+        passes("g1-1")
     judged.oracle.operations[b"2"].removed = by == "its producer"
     judged.deliver(3, consumer="g1-1" if by == "its own order" else "g1-2")
     judged.deliver(2)
     judged.later(1.0)
     if by == "another, later":
-        passages.declare(gap, judged.scheduler.now, "g1-2")
+        passes("g1-2")
     judged.oracle.judge()
     wrong = [kind for kind in judged.kinds if kind != "skipped"]
-    assert wrong == {"itself": ["out_of_order", "delivered_after_gap"], "another": []}.get(
-        by, ["out_of_order"]
-    )
+    knew = by in ("itself", "both") and not joined
+    assert ("delivered_after_gap" in wrong) == knew
+    assert ("out_of_order" in wrong) == (by != "another")
 
 
 def test_only_what_was_stored_in_no_copy_went_with_an_outbox(judged: Judged) -> None:

@@ -24,6 +24,7 @@ from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.quarantine import HELD
 from reliamsg.receiving.status import ConsumerStatus, status_of
 from reliamsg.simulation.disk import Drive
+from reliamsg.simulation.passages import Before
 from reliamsg.simulation.process import Process
 from reliamsg.simulation.settings import ClientSettings
 from reliamsg.simulation.stopwatch import Stopwatch
@@ -504,10 +505,9 @@ class ConsumerProcess(Process):
             elif row.kind == "connected" and self._reads_since is None:
                 self._reads_since = row.mono_us / 1e6
             elif row.kind == "before_join":
-                blind = not self._has_heard(stream, row.mono_us / 1e6)
-                passages.joined(stream, row.epoch, row.first, row.last, blind)
-                span = row.epoch, row.first, row.last
-                self.world.oracle.joined(self.group, stream, *span, row.mono_us / 1e6)
+                at, span = row.mono_us / 1e6, (row.epoch, row.first, row.last)
+                passages.joined(Before(stream, *span, at, self.name, blind=not self._has_heard(stream, at)))
+                self.world.oracle.joined(self.group, stream, *span, at)
             elif row.kind == "dead_lettered":
                 self.world.oracle.no_doubt(self.group, stream, row.epoch, row.first, row.last)
                 for seq in range(row.first, row.last + 1):

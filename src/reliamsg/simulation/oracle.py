@@ -152,7 +152,7 @@ class Oracle:
 
         self._overtaken: list[tuple[str, str, MessageId, Violation]] = []
         """(group, consumer, message, what that is unless another inbox had passed the message by then without handing
-        it out, as a gap or since it was removed): journals tell."""
+        it out, as a gap, since it was removed or since it joined behind it): journals tell."""
 
     @property
     def streams(self) -> Iterable[Stream]:

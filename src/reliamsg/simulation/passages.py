@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from reliamsg.message import Gap, MessageId, Stream
 
-__all__ = ["Declared", "Passages", "covers", "names", "stream_of"]
+__all__ = ["Before", "Declared", "Passages", "covers", "names", "stream_of"]
 
 
 class Declared(NamedTuple):
@@ -23,16 +23,26 @@ class Declared(NamedTuple):
         return covers(self.gap, message) and (self.until is None or message.epoch < self.until)
 
 
-class _Before(NamedTuple):
-    """What came before the group joined, as its journal says."""
+class Before(NamedTuple):
+    """What came before the group joined, as a consumer's journal says."""
 
     stream: Stream
     epoch: int
     first: int
     last: int
     """0: all that the epoch still had."""
-    blind: bool
+    at: float
+    consumer: str
+    blind: bool = False
     """The group had heard nothing of the producer."""
+
+    def covers(self, message: MessageId) -> bool:
+        """Whether a message is part of it."""
+        return (
+            message.epoch == self.epoch
+            and self.first <= message.seq <= (self.last or message.seq)
+            and stream_of(message) == self.stream
+        )
 
 
 class Passages:
@@ -40,7 +50,7 @@ class Passages:
 
     def __init__(self) -> None:
         self._declared: list[Declared] = []
-        self._before: set[_Before] = set()
+        self._before: set[Before] = set()
 
     def __contains__(self, message: MessageId) -> bool:
         return self.declared(message) is not None or self.came_before(message)
@@ -76,11 +86,14 @@ class Passages:
             each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
             for each in self._declared
         ]
+        self._before = {
+            each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
+            for each in self._before
+        }
 
-    def joined(self, stream: Stream, epoch: int, first: int, last: int, blind: bool = False) -> None:
-        """The group's journal says that these came before it joined, and whether it had heard nothing of their
-        producer."""
-        self._before.add(_Before(stream, epoch, first, last, blind))
+    def joined(self, before: Before) -> None:
+        """A consumer joined a stream behind these."""
+        self._before.add(before)
 
     def declared(self, message: MessageId) -> Declared | None:
         """By whom a message was declared as a gap first, if it was."""
@@ -94,18 +107,15 @@ class Passages:
         )
 
     def was_passed(self, message: MessageId, consumer: str, by: float) -> bool:
-        """Whether another consumer had declared a message as a gap by then."""
-        return any(
-            each.covers(message) and each.consumer != consumer and each.at <= by for each in self._declared
-        )
+        """Whether another consumer had declared a message as a gap by then, or had joined behind it, and this one had
+        not joined behind it."""
+        behind = {each.consumer for each in self._before if each.at <= by and each.covers(message)}
+        passed = {each.consumer for each in self._declared if each.at <= by and each.covers(message)}
+        return consumer not in behind and bool((behind | passed) - {consumer})
 
     def came_before(self, message: MessageId) -> bool:
         """Whether a message came before the group joined, as it says."""
-        return any(
-            (each.stream, each.epoch) == (stream_of(message), message.epoch)
-            and each.first <= message.seq <= (each.last or message.seq)
-            for each in self._before
-        )
+        return any(each.covers(message) for each in self._before)
 
     def is_blind(self, message: MessageId) -> bool:
         """Whether the group had heard nothing of the producer of a message when it took that, or what is higher, for
