@@ -546,6 +546,17 @@ def _behind(rng: random.Random, rows: list[JournalRow], at: int) -> None:
             detail["existed"] = [row.epoch + rng.choice((0, 0, 10)), max(1, last + rng.randint(-3, 12))]
         more = replace(row, kind="behind", first=last, last=last, incarnation=0, digest=None, detail=detail)
         rows.insert(at + 1, replace(more, boot=rows[at].boot, latency=None, site="", reason=""))
+        if rng.random() < 0.5:
+            _joins_elsewhere(rng, rows, row)
+
+
+def _joins_elsewhere(rng: random.Random, rows: list[JournalRow], place: JournalRow) -> None:
+    """A group began somewhere near that place, with what came to it, or where another inbox had been."""
+    stream, reason = (place.producer, place.topic, place.partition), rng.choice(("", "took_over"))
+    first = max(1, place.last + rng.randint(-3, 8))
+    for at, row in enumerate(rows):
+        if row.kind == "joined" and (row.producer, row.topic, row.partition) == stream:
+            rows[at] = replace(row, epoch=place.epoch, first=first, last=first, reason=reason)
 
 
 def _gone(rng: random.Random, rows: list[JournalRow], at: int) -> None:

@@ -31,8 +31,9 @@ from tests.verify.test_mutants import (
     second_inbox,
     swap_out,
 )
+from tests.verify.test_restores import inbox_of_latest_gone
 
-__all__ = ["ELSEWHERE", "GROWN", "PLANTS", "Plant", "chains_of", "sound"]
+__all__ = ["ELSEWHERE", "MORE", "PLANTS", "Plant", "chains_of", "sound"]
 
 ELSEWHERE = {"delivered_after_failed", "not_durable", "unjournalled", "unseen", "too_late"}
 """Kinds of the plain checker that take applications' logs, or a clock that all clients share."""
@@ -74,7 +75,7 @@ def sound() -> History:
 def chains_of(kind: str, spoil: Callable[[History], None] | None = None) -> list[Chain]:
     """The journals with that kind planted, or with `spoil` instead; the kind is behind each name."""
     run = sound()
-    ((PLANTS | GROWN)[kind].spoil if spoil is None else spoil)(run)
+    ((PLANTS | MORE)[kind].spoil if spoil is None else spoil)(run)
     chains = renamed(run.chains(), f"-{kind}")
     for chain in chains:
         chain.to_the_end = False  # as from segments
@@ -461,10 +462,16 @@ PLANTS: dict[str, Plant] = {
 }  # fmt: skip
 
 _UNCLOSED: Found = ("unclosed", "", "", "", 0, ())
-GROWN = {
+MORE = {
+    # Journals whose last segments have yet to come: a row that is here had grown, and says what they account for.
     "published-grown": _alone(both(PLANTS["published_unconfirmed"].spoil, _unclosed), _UNCLOSED),
     "confirmed-grown": _alone(both(PLANTS["confirmed_unknown"].spoil, _unclosed), _UNCLOSED),
     "released-grown": _alone(both(PLANTS["released_early"].spoil, _unclosed), _UNCLOSED),
     "acknowledged-grown": _alone(_acknowledged_to_come, _found("undelivered", E2, (11, 20)), _UNCLOSED),
+    # Journals that begin where an inbox that is gone had ended.
+    "settled-adopted": _alone(inbox_of_latest_gone, _found("settled_unseen", E1, (1, 20))),
+    "settled-anew": _alone(
+        lambda run: inbox_of_latest_gone(run, itself=True), _found("settled_unseen", E1, (1, 20))
+    ),
 }
-"""Journals whose last segments have yet to come: a row that is here had grown, and says what they account for."""
+"""Kinds in other circumstances."""

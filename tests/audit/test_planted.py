@@ -8,10 +8,10 @@ from reliamsg.audit import kinds as of_audit
 from reliamsg.verify import check
 from reliamsg.verify import report as of_verify
 from tests.audit.equality import EVIDENCE, Outcome, plain
-from tests.audit.planted import ELSEWHERE, GROWN, PLANTS, Found, chains_of
+from tests.audit.planted import ELSEWHERE, MORE, PLANTS, Found, chains_of
 from tests.audit.together import SOUND
 
-ALL = PLANTS | GROWN
+ALL = PLANTS | MORE
 
 
 def _of(outcome: Outcome, kind: str) -> set[Found]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from reliamsg.verify.journals import Chain
 from tests.audit.fleet import Writer, renamed, soup, sum_of
-from tests.audit.planted import GROWN, PLANTS, chains_of
+from tests.audit.planted import MORE, PLANTS, chains_of
 from tests.verify import test_random_mutants
 from tests.verify.controlled import SCENARIOS
 from tests.verify.histories import make
@@ -80,7 +80,7 @@ def of_scenario(name: str) -> list[Chain]:
 def all_chains() -> list[Chain]:
     """The wild ones, one for every kind of finding, some of these without it, and all scenarios."""
     chains = wild()
-    chains += [chain for kind in (*PLANTS, *GROWN) for chain in chains_of(kind)]
+    chains += [chain for kind in (*PLANTS, *MORE) for chain in chains_of(kind)]
     chains += [
         chain for kind in SOUND for chain in renamed(chains_of(kind, spoil=lambda run: None), "-sound")
     ]

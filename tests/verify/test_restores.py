@@ -13,7 +13,7 @@ import pytest
 
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry
-from tests.verify.histories import History, digest_of
+from tests.verify.histories import SITES, History, digest_of
 from tests.verify.test_mutants import (
     E1,
     E2,
@@ -357,6 +357,60 @@ def test_what_was_given_before_the_copy_comes_again_or_was_settled() -> None:
     assert found_in(h) == {
         ("settled_unseen", E1, 11, 20), ("not_redelivered", E1, 3, 5), ("unacknowledged", E1, 3, 10)
     }  # fmt: skip
+
+
+def inbox_of_latest_gone(h: History, *, itself: bool = False, begin: str = "latest") -> None:
+    """Another inbox had joined, and settled all before 21; its journal is gone with it, and this one's begins there, or
+    (`itself`) with what comes to it first."""
+    h.logs.clear()
+    opened = replace(h.groups["g"][0][0], detail={"topics": ["orders"], "begin": begin, "sites": list(SITES)})
+    first = 26 if itself else 21
+    joined = [given("joined", E1, first, first, reason="" if itself else "took_over")]
+    if itself:
+        joined.insert(0, given("before_join", E1, 1, 25, reason="begin"))
+    del h.groups["g"][0]
+    h.groups["g"][0][:] = [
+        opened, given("behind", E1, 21, 21, detail={"from": [0, 1]}), *joined, given("delivered", E1, first, 30),
+        given("acknowledged", E1, first, 30), *h.groups["g"][0][5:],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("itself", [True, False])
+def test_what_was_settled_before_a_group_joined_was_settled_by_an_inbox_that_is_gone(itself: bool) -> None:
+    """Though nothing is owed to the group from before its place of joining: it had joined earlier."""
+    h = history()
+    inbox_of_latest_gone(h, itself=itself)
+    assert found_in(h) == {("settled_unseen", E1, 1, 20)}
+    at = next(at for at, row in enumerate(h.groups["g"][0]) if row.kind == "behind")
+    del h.groups["g"][0][at]
+    assert h.check().verdict == "complete"
+
+
+def test_nor_is_it_known_of_what_no_producer_counts_the_group_for() -> None:
+    h = history()
+    for boot in h.producers["A"]:
+        boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "groups": {}})
+    inbox_of_latest_gone(h, begin="earliest")
+    assert found_in(h) == {("settled_unseen", E1, 1, 20)}
+
+
+def test_what_the_producer_removed_may_have_been_given_by_an_inbox_that_is_gone() -> None:
+    h = history()
+    inbox_of_latest_gone(h)
+    add_after("A", "enqueued", E1, 1, entry("removed", E1, 5, 6))(h)
+    assert found_in(h) == {("settled_unseen", E1, 1, 20)}
+
+
+@pytest.mark.parametrize("joined", [11, 21, 22])
+def test_what_came_before_a_group_of_which_every_inbox_has_its_journal(joined: int) -> None:
+    """The first one joined, settled what came then, if anything, and told how far it was."""
+    h = history()
+    inbox_of_latest_gone(h)
+    other = [h.groups["g"][0][0], given("joined", E1, joined, joined)]
+    if joined < 21:
+        other += [given("delivered", E1, joined, 20), given("acknowledged", E1, joined, 20)]
+    h.seconds["g"] = [[*other, Entry("closed")]]
+    assert found_in(h) == (frozenset() if joined <= 21 else {("settled_unseen", E1, 1, 20)})
 
 
 @pytest.mark.parametrize("spoil", ["twice", "lost"])

@@ -80,6 +80,16 @@ def _states(pieces: DataFrame) -> DataFrame:
         F.coalesce(F.exists(name, lambda each: (each.low <= place) & (place < each.high)), F.lit(False))
         for name in ("unseen", "existed")
     )
+    # What had been settled before the group joined, as the journals say that are here, was settled by an inbox that is
+    # gone with its journal.
+    itself = F.col("joined_itself")
+    gone = F.coalesce(
+        F.exists(
+            "unseen",
+            lambda each: (each.low <= place) & (place < each.high) & (itself.isNull() | (each.high < itself)),
+        ),
+        F.lit(False),
+    )
     # Where an inbox is gone with its journal, all that producers were told may have been its word.
     replaced = F.coalesce("replaced", F.lit(False))
     word = replaced & F.col("consumed")
@@ -112,12 +122,13 @@ def _states(pieces: DataFrame) -> DataFrame:
     excused = F.col("excused") & ~F.col("counted")
     unmet = F.col("joined").isNull() & F.col("aside")
     counted = F.col("counted") & ~F.coalesce("latest", F.lit(False))
-    early = ~counted & (F.col("before_join") | F.col("before")) & ~unmet
+    early = ~counted & (F.col("before_join") | F.col("before")) & ~unmet & ~gone
+    removed = F.col("removed") & ~gone
     return flagged.withColumns(
         {
             "early": missing & early,
-            "gone": missing & ~early & ~excused & F.col("removed"),
-            "rest": missing & ~early & ~excused & ~F.col("removed") & ~own,
+            "taken_back": missing & ~early & ~excused & removed,
+            "rest": missing & ~early & ~excused & ~removed & ~own,
             "let_off": missing & ~early & excused & ~own,
             "stranger": ~F.col("original") & ~F.col("contested") & F.col("owned"),
             "settled_unseen": unseen | word,
@@ -199,7 +210,7 @@ def _fate_of_group(certain: Column, tail: Column) -> Column:
             F.when(F.col("joined").isNull() & F.col("sound"), "never_joined").otherwise("before_join"),
         )
         .when(F.col("let_off"), "excused")
-        .when(F.col("gone"), "removed")
+        .when(F.col("taken_back"), "removed")
         .when(
             F.col("rest"),
             F.when(F.col("aside") & F.col("discarded"), "discarded")

@@ -72,11 +72,10 @@ def known(
 
     `has_original`, `has_before_join`, `has_excused`: whether the key has any number that was enqueued, was said to come
     from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
-    numbers passed which site, or were declined by it. `named`: the group reads the topic. `joined`, `reached`,
-    `lowest`, `held_at`, `leaps`: of the stream at the group; `unseen`, likewise, what an inbox was told to be settled,
-    and `existed`, what there was then from the same places on, or NULL; and `met`, whether the successor of an inbox
-    that is gone heard of it, or NULL. `sound`, `finished`, `latest`, `replaced`: of
-    the group.
+    numbers passed which site, or were declined by it. `named`: the group reads the topic. `joined`, `joined_itself`,
+    `reached`, `lowest`, `held_at`, `leaps`: of the stream at the group; `unseen`, likewise, what an inbox was told to
+    be settled, and `existed`, what there was then from the same places on, or NULL; and `met`, whether the successor of
+    an inbox that is gone heard of it, or NULL. `sound`, `finished`, `latest`, `replaced`: of the group.
     `parked`: at which sites the stream was at the end, or NULL. `told`, `going_on`: of the producer, NULL where it left
     no journal. `is_contested`: NULL where the epoch is not.
     `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.

@@ -42,6 +42,8 @@ _ADVANCING = (*HANDED, *SKIPPED, DEAD)
 _ORDERED = (*_ADVANCING, "late", REPLAYED)
 HELD = "gap_held"
 _FORGOTTEN = "forgotten"
+_TOOK_OVER = "took_over"
+"""The reason in ``joined`` rows of an inbox that goes on where another one had been."""
 _FORGED, _UNREMEMBERED = "forged", "unremembered"
 """The reasons for which it sends a group back: to the position that it names, or to nowhere."""
 _CHAIN = ("grp", "chain")
@@ -92,6 +94,7 @@ def _events(rows: DataFrame, *others: str) -> DataFrame:
             ),
         ).alias("back"),
         ((F.col("kind") == "joined") & (F.get_json_object("detail", "$.unheard") == "true")).alias("unheard"),
+        (F.col("reason") == _TOOK_OVER).alias("took_over"),
     )
     seed = F.when(
         F.col("latest") & (F.col("kind") == "joined"),
@@ -168,11 +171,11 @@ def bounds(rows: DataFrame) -> DataFrame:
     """Each stream as a whole, for each group: `grp`, STREAM, and what follows, NULL (`leaps`: empty) where nothing is.
 
     `joined` (`epoch`, `number`): where it began, which is the lowest position that a ``joined`` row names; where none
-    does, the lowest with which a chain began. `joined_unheard`: whether it had heard nothing of its producer by then.
-    `reached` (the same): how far it got. `lowest` (the same): the lowest
-    that the application was given. `held_at` (the same): where the gap begins that holds it, since it got no
-    further. `leaps`: pairs of epochs (`low`, `high`) between which everything was declared lost, whatever epochs there
-    were.
+    does, the lowest with which a chain began. `joined_itself` (the same): without the rows of inboxes that went on
+    where another one had been. `joined_unheard`: whether it had heard nothing of its producer by then. `reached` (the
+    same): how far it got. `lowest` (the same): the lowest that the application was given. `held_at` (the same): where
+    the gap begins that holds it, since it got no further. `leaps`: pairs of epochs (`low`,
+    `high`) between which everything was declared lost, whatever epochs there were.
     """
     said = F.when(F.col("kind") == "joined", _position(F.col("epoch"), F.greatest("first", F.lit(1))))
     given = F.when(_advance().isNotNull(), _position(F.col("epoch"), F.col("first")))
@@ -194,6 +197,7 @@ def bounds(rows: DataFrame) -> DataFrame:
         reached = F.greatest(F.max(_advance()), opening.getField("seed"))
     of_chains = events.groupBy(*_CHAIN, *STREAM).agg(
         F.min(said).alias("said"),
+        F.min(F.when(~F.col("took_over"), said)).alias("itself"),
         F.min(F.when(F.col("unheard"), said)).alias("unheard"),
         begun.alias("begun"),
         reached.alias("reached"),
@@ -203,6 +207,7 @@ def bounds(rows: DataFrame) -> DataFrame:
     )
     of_groups = of_chains.groupBy("grp", *STREAM).agg(
         F.coalesce(F.min("said"), F.min("begun")).alias("joined"),
+        F.coalesce(F.min("itself"), F.when(F.min("said").isNull(), F.min("begun"))).alias("joined_itself"),
         F.coalesce(F.min("unheard") == F.min("said"), F.lit(False)).alias("joined_unheard"),
         F.max("reached").alias("reached"),
         F.min("lowest").alias("lowest"),

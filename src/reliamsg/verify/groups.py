@@ -26,6 +26,8 @@ _STRAYS = frozenset({"late", "before_join", "declared", "quarantined", "let_go"}
 _EMPTIED = frozenset({"drained", "connected"})
 _FORGED, _UNREMEMBERED = "forged", "unremembered"
 """The reasons in ``forgotten`` rows that send a group back."""
+_TOOK_OVER = "took_over"
+"""The reason in ``joined`` rows of an inbox that goes on where another one had been."""
 _INCARNATION = re.compile("[0-9a-f]{16}")
 _SETTLING = frozenset({"acknowledged", "declared", "dead_lettered"})
 
@@ -86,6 +88,8 @@ class GroupFacts:
     joined: dict[Stream, Position] = field(default_factory=dict)
     """Where each stream began for this group: the lowest position that a ``joined`` row names; where none does, the
     lowest with which a chain began."""
+    joined_itself: dict[Stream, Position] = field(default_factory=dict)
+    """The same without the rows of inboxes that went on where another one had been."""
     unheard: dict[Stream, Position] = field(default_factory=dict)
     """Where it joined without having heard anything of its producer: the lowest position."""
     reached: dict[Stream, Position] = field(default_factory=dict)
@@ -142,6 +146,14 @@ class GroupFacts:
         """What of a stream's epoch an inbox was told to be settled, and had not settled itself."""
         return in_epoch(self.behind.get(key[0], ()), key[1])
 
+    def settled_before_joining(self, key: Key, told: Iterable[tuple[Position, Position]]) -> Spans:
+        """What of a stream's epoch the group had settled, as somebody was told, before it joined, as the journals say
+        that are here: so another inbox had joined earlier, and is gone with its journal. `told`: from where to before
+        where that was said to a producer, besides what the group's inboxes were told."""
+        joined = self.joined_itself.get(key[0])
+        every = (*self.behind.get(key[0], ()), *told)
+        return in_epoch([each for each in every if joined is None or each[1] < joined], key[1])
+
     def perhaps_settled(self, key: Key) -> Spans:
         """What of a stream's epoch there was when an inbox was told that, from its own place on; all of it where one is
         gone, and its successor never heard of the stream."""
@@ -165,7 +177,9 @@ def gather_group(
         facts.sound &= not chain.broken
         facts.finished &= chain.finished
         facts.whole &= not chain.broken and (chain.to_the_end or chain.finished)
-    facts.joined = begun | facts.joined
+    unnamed = {stream: place for stream, place in begun.items() if stream not in facts.joined}
+    facts.joined_itself |= unnamed
+    facts.joined |= unnamed
     for reader in readers:
         told_in = _told_of_the_unaccounted(reader, readers)
         if told_in is not None:
@@ -313,8 +327,9 @@ class _Reader:
 
     def _joined(self, row: JournalRow) -> None:
         stream, position = stream_of(row), (row.epoch, max(row.first, 1))
-        if position < self.facts.joined.get(stream, (ENDLESS, 0)):
-            self.facts.joined[stream] = position
+        facts = self.facts
+        for joined in (facts.joined, facts.joined_itself)[: 1 if row.reason == _TOOK_OVER else 2]:
+            joined[stream] = min(position, joined.get(stream, position))
         if (row.detail or {}).get("unheard") is True:
             self.facts.unheard[stream] = min(position, self.facts.unheard.get(stream, position))
         state = self.streams.get(stream)

@@ -130,8 +130,9 @@ class _Ledger:
         self._put("declared_gap", key, gap - taken)
         self._excuse(key, declared | group.dead[key] | pending)
         missing = enqueued - group.handed[key] - group.dead[key] - declared - pending
+        gone = missing & group.settled_before_joining(key, producer.left.get(group.group, {}).get(key[0], ()))
         owed = Spans() if group.latest else counted
-        early = (missing - owed) & (group.before_join[key] | self._before(key))
+        early = (missing - owed - gone) & (group.before_join[key] | self._before(key))
         if key[0] not in group.joined:
             quarantined, discarded = group.set_aside(key)
             early = early - quarantined - discarded
@@ -144,7 +145,7 @@ class _Ledger:
         excused = producer.excused.get(group.group, SpanMap())[key] - counted
         self._excuse(key, missing & excused)
         missing = missing - early - excused
-        removed = missing & taken
+        removed = (missing & taken) - gone
         self._put("removed", key, removed | (gap & taken))
         self._excuse(key, removed)
         held = producer.held[key] - producer.consumed.get(group.group, SpanMap())[key]
