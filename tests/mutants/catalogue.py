@@ -2055,6 +2055,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "journal-begins-the-world",
+        "verify/restores.py",
+        "    cuts = {producer: {Cut(0, False, epoch)} for producer, epoch in _beginnings(chains).items()}\n",
+        "    cuts: dict[str, set[Cut]] = {}\n",
+        "P9: what an outbox that was lost had published counts as never published",
+        ByTest(
+            "verify/test_controlled.py::test_scenario[an outbox takes the place of one that was lost]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
         "copy-lacks-its-own",
         "verify/restores.py",
         "    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):\n",

@@ -173,6 +173,14 @@ def _twin_without_journal(*fence: Entry) -> list[Chain]:
     ]
 
 
+def _begun_anew(*more: Entry) -> list[Chain]:
+    """The group was given three by an outbox that was lost, another of which took the place."""
+    return [
+        producer([opened(E2), entered(E2), *published(E2, 1, 5)]),
+        group([reading(), *taken(E1, 1, 3), *taken(E2, 1, 5), *more]),
+    ]
+
+
 def _fenced() -> list[Chain]:
     """The other clone is alive: what this one has not sent stays where it is."""
     start = [opened(E1), entered(E1), *published(E1, 1, 10)]
@@ -357,6 +365,17 @@ SCENARIOS = {
             entry("fenced", E1, 0, 0, detail={"epoch": E2, "incarnation": f"{INC[E2]:016x}"})
         ), "unknown",
         _found("unproven", E2, (1, 3)) | _found("unproven", E9, (1, 2)) | _found("fork", E1) | _found("fork", E9),
+    ),
+    "an outbox takes the place of one that was lost": Scenario(
+        _begun_anew, "unknown", _found("unproven", E1, (1, 3))
+    ),
+    "the same, and a group is given what nobody published": Scenario(
+        lambda: _begun_anew(*taken(E2, 6, 7), *taken(E9, 1, 2, 0xBAD)), "violated",
+        _found("unproven", E1, (1, 3)) | _found("phantom", E2, (6, 7)) | _found("phantom", E9, (1, 2)), {"phantom": 4},
+    ),
+    "another file of the producer's begins before it": Scenario(
+        lambda: [*_begun_anew(), again(producer([opened(E1), entered(E1), *published(E1, 1, 2)]), "00000000000000c0")],
+        "violated", _found("phantom", E1, (3, 3)), {"phantom": 1},
     ),
     "a group meets what nobody published": Scenario(
         _twin_without_journal, "violated",

@@ -10,7 +10,7 @@ the part may be lacking anywhere behind the opening that published to it last. B
 where the journal has that opening, and not all of that, the copy is as old as the opening, and the part is lacking
 between it and the next. Where the copy's clock went back, both say that the group had come further; so does a
 ``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
-entered itself.
+entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
 """
 
 from __future__ import annotations
@@ -110,9 +110,18 @@ def cuts(rows: DataFrame) -> DataFrame:
     behind = _behind(heard, ends)
     return (
         between.unionByName(fenced)
+        .unionByName(_before(boots))
         .unionByName(behind)
         .groupBy("producer")
         .agg(F.collect_set(F.struct("low", "goes_on", "high")).alias("cuts"))
+    )
+
+
+def _before(boots: DataFrame) -> DataFrame:
+    """The cut before each producer's journals: `producer` and what :func:`cuts` says of it."""
+    began = boots.groupBy(*_CHAIN).agg(F.min_by("began", "boot_lsn").alias("began"))
+    return began.groupBy(F.col("client").alias("producer")).agg(
+        F.lit(0).cast("long").alias("low"), F.lit(False).alias("goes_on"), F.min("began").alias("high")
     )
 
 

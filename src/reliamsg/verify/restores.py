@@ -10,7 +10,7 @@ the part may be lacking anywhere behind the opening that published to it last. B
 where the journal has that opening, and not all of that, the copy is as old as the opening, and the part is lacking
 between it and the next. Where the copy's clock went back, both say that the group had come further; so does a
 ``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
-entered itself.
+entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
             opening = chain.client, boot.rows[0].incarnation
             known[opening] = max(boot.rows[-1].lsn, known.get(opening, 0))
     heard = _heard_of(chains, known)
-    cuts: dict[str, set[Cut]] = {}
+    cuts = {producer: {Cut(0, False, epoch)} for producer, epoch in _beginnings(chains).items()}
     for chain in chains:
         if chain.role != "producer":
             continue
@@ -106,6 +106,16 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
             if other is not None and other[0] > row.epoch and (chain.client, other[1]) not in known:
                 own.update(_around(Cut(row.epoch, False, ENDLESS), map(_entered, chain.boots)))
     return {producer: sorted(own) for producer, own in cuts.items()}
+
+
+def _beginnings(chains: Iterable[Chain]) -> dict[str, int]:
+    """With which epoch each producer's journals begin."""
+    found: dict[str, int] = {}
+    for chain in chains:
+        if chain.role == "producer" and chain.boots:
+            epoch = chain.boots[0].rows[0].epoch
+            found[chain.client] = min(epoch, found.get(chain.client, epoch))
+    return found
 
 
 def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key, int]) -> Iterator[Cut]:
