@@ -10,7 +10,7 @@ import pytest
 
 from reliamsg import Consumer
 from reliamsg.receiving.clock import elapsed_clock
-from reliamsg.receiving.lease import Beacon, Lease
+from reliamsg.receiving.lease import Beacon, Lease, make_nonce, parse_nonce
 from reliamsg.testing import MemoryNetwork
 from tests.patience import wait_for
 from tests.receiving.tools import Bench, send, seqs
@@ -52,6 +52,17 @@ def test_what_has_lapsed_is_not_renewed_while_another_says_that_it_reads(lease: 
     assert lease.lapsed(200.1)
     lease.sent(3, 208.0)
     assert lease.came_back(beacon(OWN, 3), 208.1), "the other has fallen silent"
+
+
+@pytest.mark.parametrize(("told", "lasts"), [(0.0, 8.0), (2.0, 8.0), (30.0, 30.0), (1e9, 600.0)])
+def test_another_reads_for_as_long_as_either_says_and_no_longer_than_ten_minutes(
+    lease: Lease, told: float, lasts: float
+) -> None:
+    other = parse_nonce("other", 1, "active", make_nonce(OTHER, b"1", False), told)
+    lease.heard(other, 100.0)
+    assert lease.taken_until() == 100.0 + lasts
+    assert lease.rival(99.9 + lasts) is not None
+    assert lease.rival(100.1 + lasts) is None
 
 
 def test_a_young_lease_is_renewed_although_another_reads(lease: Lease) -> None:

@@ -187,6 +187,32 @@ def test_a_standby_alone_waits_for_as_long_as_another_might_be_silent(group: Gro
     assert group.readers() == [bench]
 
 
+def test_a_standby_waits_for_as_long_as_the_one_that_reads_may_go_on(group: Group) -> None:
+    """Whose proofs last longer, since its time-out is another one."""
+    first = group.join(takeover_timeout=20.0)
+    group.settle(0.5)
+    second = group.join(standby=True)
+    group.settle(3.0)
+    group.stop(first)
+    group.drop(first)
+    group.settle(17.0)
+    assert phase(second) == "waiting"
+    group.settle(4.0)
+    assert group.readers() == [second]
+
+
+def test_so_does_one_that_is_no_standby_and_does_not_give_up_before(group: Group) -> None:
+    first = group.join(takeover_timeout=20.0)
+    group.settle(0.5)
+    second = group.join()
+    group.settle(0.2)
+    group.kill(first)
+    group.settle(17.0)
+    assert phase(second) != "active"
+    group.settle(4.0)
+    assert group.readers() == [second]
+
+
 def test_a_standby_takes_over_from_one_that_is_killed(group: Group) -> None:
     first, second = group.join_both()
     producer = FakeProducer(first)

@@ -288,7 +288,7 @@ class Control:
         shared = self.shared
         if state.role == "call":
             return
-        beacon = parse_nonce(state.inbox, state.number, state.role, state.nonce)
+        beacon = parse_nonce(state.inbox, state.number, state.role, state.nonce, state.takeover_ms / 1000)
         if shared.lease.is_own(beacon):
             site.echo(now)
             if reading and beacon.role == "active" and shared.lease.came_back(beacon, now):
@@ -513,18 +513,19 @@ class Control:
         states: list[StreamState],
     ) -> State:
         self._number += 1
-        wall = self.shared.wall_us()
+        shared = self.shared
         return State(
             VERSION,
             self.group,
-            self.shared.lease.inbox,
+            shared.lease.inbox,
             self._number,
-            wall,
+            shared.wall_us(),
             to,
             producer,
             role,
             nonce,
             states,
+            0 if producer else int(shared.lease.takeover_timeout * 1000),
         )
 
     def _tell(self, state: State) -> None:

@@ -3,8 +3,9 @@
 Each inbox says at the group's control address who it is: a *beacon*, an eighth of ``takeover_timeout`` apart. Hearing
 its own beacon on the connection that it reads with proves that it still held the group's lock, or session, when it
 sent it: whoever takes them ends that connection. What is handed out needs a proof younger than half of
-``takeover_timeout``. Another inbox takes over after a whole one without a beacon. So a process that was stopped, and
-goes on after another has taken over, hands out nothing: its proofs are too old, and no more of them come.
+``takeover_timeout``. Another inbox takes over after a whole one without a beacon: its own or that of the inbox that
+reads, whichever is longer. So a process that was stopped, and goes on after another has taken over, hands out nothing:
+its proofs are too old, and no more of them come.
 
 Nothing here reads a clock or sends anything. Times are monotonic seconds, those of the caller.
 """
@@ -22,6 +23,8 @@ __all__ = ["Beacon", "Lease", "Other", "make_nonce", "parse_nonce"]
 
 MAX_OTHERS = 100
 """Other inboxes that are remembered; there is no use in many, and made-up ones cost nothing more."""
+MAX_TOLD_S = 600.0
+"""A `takeover_timeout` that another inbox told counts up to this: a made-up one holds the group up no longer."""
 _MAX_SENT = 64
 """Beacons that may be on their way."""
 _RUN_BYTES = 8
@@ -44,6 +47,8 @@ class Beacon(msgspec.Struct, frozen=True):
     """Of two that both read, the one with the lower claim goes on."""
     wants_all: bool
     """A standby that wants to know the group's position in all streams."""
+    takeover_timeout: float = 0.0
+    """That of the inbox; 0 where it does not say."""
 
     @property
     def rank(self) -> tuple[bytes, str, bytes]:
@@ -56,12 +61,13 @@ def make_nonce(run: bytes, claim: bytes, wants_all: bool) -> bytes:
     return run[:_RUN_BYTES] + bytes([_WANTS_ALL if wants_all else 0]) + claim[:_CLAIM_BYTES]
 
 
-def parse_nonce(inbox: str, number: int, role: Role, nonce: bytes) -> Beacon:
+def parse_nonce(inbox: str, number: int, role: Role, nonce: bytes, takeover_timeout: float = 0.0) -> Beacon:
     """A beacon from what its frame holds. A nonce of another form names its own run, and claims least."""
-    if len(nonce) <= _RUN_BYTES:
-        return Beacon(inbox, nonce, number, role, _LEAST, False)
-    flags, claim = nonce[_RUN_BYTES], nonce[_RUN_BYTES + 1 :]
-    return Beacon(inbox, nonce[:_RUN_BYTES], number, role, claim, bool(flags & _WANTS_ALL))
+    run, claim, wants_all = nonce, _LEAST, False
+    if len(nonce) > _RUN_BYTES:
+        run, claim = nonce[:_RUN_BYTES], nonce[_RUN_BYTES + 1 :]
+        wants_all = bool(nonce[_RUN_BYTES] & _WANTS_ALL)
+    return Beacon(inbox, run, number, role, claim, wants_all, min(takeover_timeout, MAX_TOLD_S))
 
 
 @dataclass(slots=True)
@@ -175,11 +181,19 @@ class Lease:
         return True
 
     def rival(self, now: float) -> Other | None:
-        """Another inbox that said within `takeover_timeout` that it reads: of several the one that claims most."""
+        """Another inbox that said lately that it reads, and may do so yet: of several the one that claims most."""
         if not self.others:
             return None
-        rivals = [each for each in self.others.values() if now - each.active_at < self.takeover_timeout]
+        rivals = [each for each in self.others.values() if now < self._may_read_until(each)]
         return min(rivals, key=lambda each: each.beacon.rank, default=None)
+
+    def taken_until(self) -> float:
+        """From when on no other inbox reads, if none says so again."""
+        return max(map(self._may_read_until, self.others.values()), default=float("-inf"))
+
+    def _may_read_until(self, other: Other) -> float:
+        """Its proofs last by its own setting, and this inbox may yield to it by its own."""
+        return other.active_at + max(self.takeover_timeout, other.beacon.takeover_timeout)
 
     def silent_since(self) -> float:
         """When another inbox said last that it reads."""

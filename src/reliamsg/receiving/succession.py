@@ -331,7 +331,8 @@ class Succession:
                 self._contested_since = now
             if self._answered != rival.beacon.run:
                 self._answered, self._beacon_at = rival.beacon.run, now  # so that it tells how far it is
-            if not self._standby and now - self._contested_since >= timeout:
+            patience = max(timeout, rival.beacon.takeover_timeout)  # one that is gone is no rival after that
+            if not self._standby and now - self._contested_since >= patience:
                 self._shared.fail(
                     GroupBusy(
                         f"another consumer reads for group {self._shared.group!r} (inbox {rival.beacon.inbox!r}):"
@@ -344,11 +345,11 @@ class Succession:
         deaf = [site.connected_at for site in self._locking if site.state == "listening"]
         listening = min(echoes or deaf, default=float("inf"))
         turn = lease.rank(now) * lease.lasts
-        quiet_since = max(listening, lease.silent_since())
+        free_at = max(listening + timeout, lease.taken_until())
         if lease.freed_at is not None and lease.freed_at > lease.silent_since():
             # The one that read said goodbye; another that reads would have answered this one's beacon.
-            quiet_since = max(lease.freed_at, listening + GRACE_S) - timeout
-        if now >= max(quiet_since + timeout + turn, self._try_at):
+            free_at = max(lease.freed_at, listening + GRACE_S)
+        if now >= max(free_at + turn, self._try_at):
             heard = (site.echoes_since for site in self._all)
             freed_at = lease.freed_at
             self._heard_all = freed_at is not None and all(at is not None and at <= freed_at for at in heard)

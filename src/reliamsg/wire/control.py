@@ -187,6 +187,8 @@ class State(msgspec.Struct, array_like=True, frozen=True):
     """In states for producers and in calls: CHALLENGE_BYTES random bytes, drawn when the inbox began to read. An answer
     names them."""
     streams: Annotated[list[StreamState], msgspec.Meta(max_length=MAX_CONTROL_STREAMS)] = []
+    takeover_ms: int = 0
+    """In beacons: the inbox's ``takeover_timeout``; 0 where it does not say."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
