@@ -279,6 +279,18 @@ class StreamState:
         for other in (self.adopted, self.handed_out, self.doubt):
             if other is not None:
                 other.flag(known)
+        self.flag_moved(known)
+
+    def flag_moved(self, known: Reorder) -> None:
+        """What one opening of an outbox published may come in two epochs: it was moved, and the outbox put back to when
+        it was not. Numbers that were handed out in the other one count as handed out before."""
+        prev = known.prev
+        above = prev.epoch if prev is not None and prev.incarnation == known.incarnation else 0
+        left = [(old.epoch, old.incarnation, old.last) for old in self.history.finished]
+        left += [(old.epoch, old.incarnation, old.last or 0) for old in self.draining]
+        for epoch, incarnation, last in left:
+            if incarnation == known.incarnation and above < epoch < known.epoch:
+                known.redelivered_below = max(known.redelivered_below, last + 1)
 
     def tries(self, known: Reorder, seq: int) -> int:
         """How often a message was handed out, before it is again. That it may have been, before an unclean stop, does

@@ -44,6 +44,8 @@ def restored(saved: SavedStream) -> StreamState:
     if saved.gap is not None:
         gap = saved.gap
         state.clock.restore((gap.epoch, gap.first, gap.last), gap.elapsed_s, gap.waited_s)
+    for known in state.entered:
+        state.flag_moved(known)
     if not saved.stream.producer and state.current is not None:
         _void_missing(state.current)
     return state

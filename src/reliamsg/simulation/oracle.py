@@ -664,7 +664,7 @@ class Oracle:
             and operation.message is not None
             and not operation.gone
             and (operation.groups is None or group in operation.groups)
-            and operation.message not in self.handed[group]
+            and self.handed[group].keys().isdisjoint(operation.names)
             and operation.message not in self.dead[group]
             and not (group in self._latest and self._is_before(group, operation, operation.message))
         ]
@@ -750,7 +750,9 @@ class Oracle:
         message = operation.message
         if message is None and self.owes(group, operation):
             self.violate("lost", f"{operation.body!r} at {group}: never sent")
-        if operation.gone or message is None or message in self.handed[group] or message in self.dead[group]:
+        if operation.gone or message is None or message in self.dead[group]:
+            return
+        if not self.handed[group].keys().isdisjoint(operation.names):
             return
         found = self.passages[group].declared(message)
         if found is not None and found.gap.reason == JOINED_LATE:
