@@ -132,6 +132,32 @@ def test_an_outbox_that_was_lost_and_goes_on_before_the_place_of_joining_is_decl
     assert group.told("before_join") == []
 
 
+@pytest.mark.parametrize("by", ["producer", "another inbox"])
+@pytest.mark.parametrize("begin", ["earliest", "latest"])
+def test_what_came_before_the_epoch_of_joining_is_known_also_where_the_group_was_further(
+    by: str, begin: str
+) -> None:
+    """The inbox is an older copy, and was told that the group had settled more of that epoch."""
+    group, lost, teller = Group(begin=begin), Teller(), Teller()
+    lost.open(30)
+    lost.publish(10)
+    group.receive(lost, 30, 1, 5)
+    group.crash()
+    if by == "producer":
+        lost.release(30, 8)
+        lost.since, lost.reached = (30, 1), ((30, 9), (30, 9))
+        hear(group, lost.status())
+    else:
+        group.core.adopt(group.stream, (30, 210), (30, 9), 9, group.now)
+    group.wait(1.0)
+    assert group.state.position == (30, 9)
+    teller.open(20)
+    teller.publish(8)
+    group.receive(teller, 20, 1, 8)
+    assert group.told("declared") == SUPERSEDED
+    assert group.told("before_join") == []
+
+
 def test_an_opening_that_answers_from_before_the_place_of_joining_is_declared() -> None:
     """Which epochs came before the group joined, nobody had told, but this one did not: it counts the group, now."""
     group, teller, lost = Group(), Teller(), Teller()

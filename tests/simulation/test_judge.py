@@ -600,6 +600,25 @@ def test_what_a_group_took_in_first_is_where_it_begins() -> None:
     assert judged.kinds == ["skipped", "lost"]
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("latest", [False, True])
+def test_before_the_place_of_joining_an_outbox_that_went_back_owes_nothing_to_a_group_that_begins_with_the_latest(
+    latest: bool, replaced: bool
+) -> None:
+    """It goes on before the epoch with which the group began, or behind that."""
+    judged = Judged(latest=latest)
+    first = judged.publish(1, epoch=5)
+    judged.deliver(1, epoch=5)
+    judged.acknowledge(first)
+    judged.later(1.0)
+    if replaced:
+        judged.oracle.disk_replaced("p1", judged.scheduler.now, set())
+    before, behind = judged.publish(2, epoch=4), judged.publish(3, epoch=6)
+    owed = [operation.message for operation in judged.oracle.open_for("g1")]
+    assert owed == ([behind] if latest and replaced else [before, behind])
+    assert judged.oracle.not_given("g1") == owed
+
+
 def test_what_goes_with_a_disk_that_knows_it_by_an_earlier_name_is_gone(judged: Judged) -> None:
     first = judged.publish(1)
     judged.oracle.seen(first._replace(epoch=2), b"1")  # it moved before anybody was offered it

@@ -301,7 +301,8 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
     knows = state.handed_out.knows
     if not _go_on_at(core, state, Adopted(position, (position[0], incarnation), 0)):
         return False
-    state.joined_after = max((epoch for epoch, _ in knows if epoch < position[0]), default=None)
+    before = (epoch for epoch, _ in knows if epoch < position[0])
+    state.joined_after = max(before, default=state.joined_after)
     return True
 
 
@@ -386,8 +387,11 @@ def _begin(
         reason = _doubt_unproven(state, core.rules.begin == "latest")
     _forget_below(state, known.epoch)
     state.current, state.proof = known, None
+    if reason != "took_over":
+        state.joined_after = _epoch_before(known)
+    elif state.joined is None or state.joined[0] != known.epoch:
+        state.joined_after = None  # in the same epoch what came before it is as well known as it was
     state.joined, state.unheard = (known.epoch, first), unheard
-    state.joined_after = None if reason == "took_over" else _epoch_before(known)
     state.history_changed = True
     state.take_accepted()
     state.flag(known)

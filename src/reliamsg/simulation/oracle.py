@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from reliamsg.core.joining import JOINED_LATE
 from reliamsg.message import Gap, Message, MessageId, Stream
@@ -80,6 +80,15 @@ class _Given:
     """The highest (epoch, number) that each consumer handed out or declared."""
 
 
+class _Met(NamedTuple):
+    """What a group was given, or took in, of a stream first."""
+
+    number: int
+    """Of the operation."""
+    epoch: int
+    at: float
+
+
 class Oracle:
     """See the module. Every method is told of something when it happens."""
 
@@ -101,8 +110,8 @@ class Oracle:
         missing of these must be where it can still be sent, or given, from."""
         self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
         self.leaving = Leaving(self.groups, keepers)
-        self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], tuple[int, float]]()
-        """Where these groups met streams: the number of the operation that came first, and when."""
+        self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], _Met]()
+        """Where these groups met streams."""
         self._streams, self._bodies = dict[Stream, list[Operation]](), dict[MessageId, bytes]()
         # Producers whose outbox was replaced by an older copy of itself, what was stored in no copy, what had been
         # removed, and was in one, and what brokers had been offered by then.
@@ -174,16 +183,25 @@ class Oracle:
 
     def _is_new(self, group: str, operation: Operation) -> bool:
         """Whether a group began with this or before it. One that begins with the latest is owed nothing of a stream of
-        which nothing came yet."""
+        which nothing came yet; nor of an epoch before the one that came first, which only an outbox that went back
+        together with its clock goes on in."""
         if group not in self._latest:
             return True
-        met = self._met.get((group, operation.stream))
-        return met is not None and operation.number >= met[0]
+        met, message = self._met.get((group, operation.stream)), operation.message
+        if met is None or operation.number < met.number:
+            return False
+        return (
+            message is None or message.epoch >= met.epoch or operation.stream.producer not in self._replaced
+        )
 
     def _meets(self, group: str, operation: Operation) -> None:
         """A group was given something, or took it in."""
         if group in self._latest:
-            self._met.setdefault((group, operation.stream), (operation.number, self._scheduler.now))
+            assert operation.message is not None  # it passed a broker
+            self._met.setdefault(
+                (group, operation.stream),
+                _Met(operation.number, operation.message.epoch, self._scheduler.now),
+            )
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -622,7 +640,7 @@ class Oracle:
         self.inboxes[group].add(gone)
         if not any(name.startswith(f"{group}-") for name in self._gap_timeouts if name != consumer):
             # Nobody else knows where the group met a stream: it begins anew with what comes next.
-            self._met = {key: met for key, met in self._met.items() if key[0] != group or met[1] <= since}
+            self._met = {key: met for key, met in self._met.items() if key[0] != group or met.at <= since}
         for message, at in self._given_at[group].items():
             if at > since and self.handed[group][message] == consumer:
                 self.handed[group][message] = gone
