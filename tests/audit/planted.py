@@ -31,7 +31,7 @@ from tests.verify.test_mutants import (
     second_inbox,
     swap_out,
 )
-from tests.verify.test_restores import inbox_of_latest_gone
+from tests.verify.test_restores import E0, inbox_of_latest_gone, outbox_goes_on_below
 
 __all__ = ["ELSEWHERE", "MORE", "PLANTS", "Plant", "chains_of", "sound"]
 
@@ -468,6 +468,14 @@ MORE = {
     "confirmed-grown": _alone(both(PLANTS["confirmed_unknown"].spoil, _unclosed), _UNCLOSED),
     "released-grown": _alone(both(PLANTS["released_early"].spoil, _unclosed), _UNCLOSED),
     "acknowledged-grown": _alone(_acknowledged_to_come, _found("undelivered", E2, (11, 20)), _UNCLOSED),
+    # An outbox that was lost while its clock was behind.
+    "below-to-come": _alone(
+        outbox_goes_on_below,
+        _found("undelivered", E0, (1, 5)),
+        _found("phantom", E1, (1, 30)),
+        _found("phantom", E2, (1, 20)),
+        _UNCLOSED,
+    ),
     # Journals that begin where an inbox that is gone had ended.
     "settled-adopted": _alone(inbox_of_latest_gone, _found("settled_unseen", E1, (1, 20))),
     "settled-anew": _alone(

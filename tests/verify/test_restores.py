@@ -495,3 +495,39 @@ def test_a_broken_promise_beside_a_restore_is_convicted(name: str) -> None:
     spoil(h)
     assert found_in(h) == expected, h.check().text()
     assert h.check().verdict in ("violated", "lost")
+
+
+# -- an outbox that went on below ---------------------------------------------------------------------------
+
+
+def outbox_goes_on_below(h: History) -> None:
+    """The outbox is lost while the clock is behind, and the group has yet to hear of the epoch that follows."""
+    h.logs.clear()
+    opened = replace(h.producers["A"][0][0], epoch=E0, incarnation=0xA0)
+    sent = [Entry("confirmed", S, E0, 0xA0, 1, 5, site=site) for site in SITES]
+    h.producers["A"][:] = [[
+        opened, Entry("epoch", S, E0, 0xA0, detail={"prev": None}),
+        Entry("enqueued", S, E0, 0xA0, 1, 5, digest=digest_of(S, E0, 1, 5)), *sent,
+        Entry("published", S, E0, 0xA0, 1, 5), Entry("closed"),
+    ]]  # fmt: skip
+    assert h.groups["g"][-1].pop().kind == "closed"
+
+
+def of_below(h: History) -> set[tuple[str, int | None, int | None]]:
+    return {(kind, first, last) for kind, epoch, first, last in found_in(h) if epoch == E0}
+
+
+def test_what_is_below_an_epoch_of_another_history_may_be_heard_of_yet() -> None:
+    h = history()
+    outbox_goes_on_below(h)
+    assert of_below(h) == {("undelivered", 1, 5)}
+    h.groups["g"][-1].append(Entry("closed"))
+    assert of_below(h) == {("lost", 1, 5)}, "unless everything has had its time"
+
+
+def test_what_is_below_a_later_epoch_of_the_same_history_was_passed() -> None:
+    h = history()
+    later = [*h.producers["A"]]
+    outbox_goes_on_below(h)
+    h.producers["A"] += later
+    assert of_below(h) == {("lost", 1, 5)}

@@ -149,8 +149,10 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
     # Whether something is missing at the end of the stream is asked of what is missing in one go.
     begins = states.withColumn("begins", F.when(F.col("rest") & ~goes_on, F.col("first")))
     begins = begins.withColumn("begun", F.last("begins", ignorenulls=True).over(until_now))
-    tail = F.col("reached").isNull() | (
-        F.struct(F.col("epoch"), F.col("begun").alias("number")) > F.col("reached")
+    tail = (
+        F.col("reached").isNull()
+        | (F.struct(F.col("epoch"), F.col("begun").alias("number")) > F.col("reached"))
+        | _is_of_another_history()
     )
     prefix = F.col("lowest").isNull() | (
         F.struct(F.col("epoch"), F.col("last").alias("number")) < F.col("lowest")
@@ -191,6 +193,14 @@ def _judged(states: DataFrame, drained: bool) -> DataFrame:
         (~own & _unsettled()).alias("consumed_unsettled"),
         "unverifiable",
     )
+
+
+def _is_of_another_history() -> Column:
+    """Whether the group may have yet to hear of an epoch below the one that it is in: it came through no later one of
+    the same history. An outbox that is lost while clocks are set back goes on below."""
+    epoch, reached = F.col("epoch"), F.col("reached.epoch")
+    passed = F.exists("epochs", lambda other: (other > epoch) & (other <= reached))
+    return (epoch < reached) & ~F.coalesce(passed, F.lit(False))
 
 
 def _fate_of_group(certain: Column, tail: Column) -> Column:

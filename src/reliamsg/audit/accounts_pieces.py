@@ -73,9 +73,10 @@ def known(
     `has_original`, `has_before_join`, `has_excused`: whether the key has any number that was enqueued, was said to come
     from before the group joined, or was enqueued when the group did not count any more. `passages`: where the key's
     numbers passed which site, or were declined by it. `named`: the group reads the topic. `joined`, `joined_itself`,
-    `reached`, `lowest`, `held_at`, `leaps`: of the stream at the group; `unseen`, likewise, what an inbox was told to
-    be settled, and `existed`, what there was then from the same places on, or NULL; and `met`, whether the successor of
-    an inbox that is gone heard of it, or NULL. `sound`, `finished`, `latest`, `replaced`: of the group.
+    `reached`, `lowest`, `held_at`, `leaps`: of the stream at the group; `epochs`: of the stream, if the group met it;
+    `unseen`, likewise, what an inbox was told to be settled, and `existed`, what there was then from the same places
+    on, or NULL; and `met`, whether the successor of an inbox that is gone heard of it, or NULL. `sound`, `finished`,
+    `latest`, `replaced`: of the group.
     `parked`: at which sites the stream was at the end, or NULL. `told`, `going_on`: of the producer, NULL where it left
     no journal. `is_contested`: NULL where the epoch is not.
     `cuts`: of the producer, as of :func:`restores.cuts`, or NULL.
@@ -85,7 +86,7 @@ def known(
     pieces = _pieces(events).join(_passages(events), list(KEY), how="left")
     return (
         pieces.join(F.broadcast(audience), ["topic", "grp"], how="left")
-        .join(groups.bounds(rows), list(_OF_STREAM), how="left")
+        .join(groups.bounds(rows).join(_epochs(rows), list(STREAM), how="left"), list(_OF_STREAM), how="left")
         .join(F.broadcast(_behind(rows)), list(_OF_STREAM), how="left")
         .join(F.broadcast(groups.met(rows).withColumn("met", F.lit(True))), list(_OF_STREAM), how="left")
         .join(F.broadcast(_parked(rows)), list(STREAM), how="left")
@@ -98,6 +99,12 @@ def known(
             how="left",
         )
     )
+
+
+def _epochs(rows: DataFrame) -> DataFrame:
+    """STREAM, and its `epochs`, as far as its producer's journals tell."""
+    entered = rows.where((F.col("role") == "producer") & (F.col("kind") == "epoch") & (F.col("topic") != ""))
+    return entered.groupBy(*STREAM).agg(F.collect_set("epoch").alias("epochs"))
 
 
 def _audience(rows: DataFrame, chains: DataFrame, named: DataFrame) -> DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from reliamsg.message import Stream
 from reliamsg.verify.groups import GroupFacts
 from reliamsg.verify.hops import by_sites, pieces
 from reliamsg.verify.producers import ProducerFacts
@@ -163,7 +164,7 @@ class _Ledger:
     def _missing(self, key: Key, first: int, last: int, held: Spans) -> None:
         """`held`: what the outbox keeps for the group, which can still ask for it at the end of the stream."""
         stream, epoch = key
-        tail = (epoch, first) > self.group.reached.get(stream, (0, 0))
+        tail = self._is_ahead(stream, epoch, first)
         certain = self.group.sound and (not tail or (self.drained and self.group.finished))
         missing, held_up = Spans([(first, last)]), self.group.held_up(key)
         quarantined, discarded = (missing & each for each in self.group.set_aside(key))
@@ -186,6 +187,15 @@ class _Ledger:
         self._put("joined_unheard", key, before)
         for piece in certain_loss - before:
             self._lost(key, *piece, tail)
+
+    def _is_ahead(self, stream: Stream, epoch: int, first: int) -> bool:
+        """Whether the group has yet to come to this. An epoch below the one that it is in is behind it only if it came
+        through a later one of the same history: an outbox that is lost while clocks are set back goes on below."""
+        reached = self.group.reached.get(stream, (0, 0))
+        if epoch >= reached[0]:
+            return (epoch, first) > reached
+        epochs = self.producers[stream.producer].epochs.get(stream, ())
+        return not any(epoch < other <= reached[0] for other in epochs)
 
     def _undelivered(self, key: Key, spans: Spans, why: str) -> None:
         for first, last in spans:

@@ -53,6 +53,8 @@ class ProducerFacts:
     comes from the file itself, or was closed."""
     going_on: bool = False
     """Whether what can be missing was enqueued after the time that the account is about."""
+    epochs: dict[Stream, set[int]] = field(default_factory=dict)
+    """Of each stream, as far as journals tell."""
     enqueued: SpanMap = field(default_factory=SpanMap)
     later: SpanMap = field(default_factory=SpanMap)
     """Of it, what was enqueued after the time that the account is about."""
@@ -285,6 +287,7 @@ class _Reader:
 
     def _entered(self, row: JournalRow) -> None:
         """An ``epoch`` row: what it calls the previous epoch must be what this journal has."""
+        self.facts.epochs.setdefault(stream_of(row), set()).add(row.epoch)
         if row.epoch < self.newest_epoch:
             self._find("old_epoch", row, None, None)
         self.newest_epoch = max(self.newest_epoch, row.epoch)
