@@ -448,6 +448,11 @@ def _restore(rng: random.Random, made: Journals) -> None:
                 at = rng.randrange(1, len(own) + 1)
                 heard = rng.random() < 0.3
                 of = rows[rng.choice(openings)] if heard else rows[begin]
+                if heard and rng.random() < 0.5:
+                    # Nobody's journal has that opening, and those before it may have published nothing.
+                    of = replace(of, epoch=of.epoch + rng.choice((1, 5)), incarnation=rng.getrandbits(63) | 1)
+                    silent = {left[rng.randrange(len(left))].boot for _ in range(2)}
+                    left = [row for row in left if row.kind != "enqueued" or row.boot not in silent]
                 kind, topic = ("heard", "") if heard else ("conflict", own[-1].topic)
                 met = replace(
                     own[at - 1], kind=kind, producer=name, topic=topic, epoch=of.epoch, incarnation=of.incarnation,

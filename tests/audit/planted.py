@@ -31,7 +31,12 @@ from tests.verify.test_mutants import (
     second_inbox,
     swap_out,
 )
-from tests.verify.test_restores import E0, inbox_of_latest_gone, outbox_goes_on_below
+from tests.verify.test_restores import (
+    E0,
+    inbox_of_latest_gone,
+    lost_with_its_clock,
+    outbox_goes_on_below,
+)
 
 __all__ = ["ELSEWHERE", "MORE", "PLANTS", "Plant", "chains_of", "sound"]
 
@@ -475,6 +480,12 @@ MORE = {
         _found("phantom", E1, (1, 30)),
         _found("phantom", E2, (1, 20)),
         _UNCLOSED,
+    ),
+    # An outbox that went back, and was opened with a clock that was behind.
+    "unproven-behind": _alone(lost_with_its_clock, _found("unproven", E1, (21, 30))),
+    "phantom-behind": Plant(
+        lambda run: lost_with_its_clock(run, silent=False),
+        frozenset({_found("phantom", E1, (21, 30)), ("pending", "unread", "", "", E1 + 3, ((1, 1),))}),
     ),
     # Journals that begin where an inbox that is gone had ended.
     "settled-adopted": _alone(inbox_of_latest_gone, _found("settled_unseen", E1, (1, 20))),

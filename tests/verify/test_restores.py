@@ -203,6 +203,28 @@ def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
     assert found_in(h) == {("phantom", E1, 21, 30)}
 
 
+def lost_with_its_clock(h: History, *, silent: bool = True) -> None:
+    """Of the opening after the first, which no journal has, only a status told. The copy was opened first with a clock
+    that was behind that, and published nothing, or something."""
+    restored_outbox(h)
+    _not_met(h)
+    told = Entry("heard", Stream("A", ""), E1 + 5, 0xB1, detail={"lsn": 2, "epoch": E1 + 5})
+    h.groups["g"][1].insert(1, told)
+    opened = replace(h.producers["A"][0][0], epoch=E1 + 3, incarnation=0xB0)
+    other = (Stream("A", "unread"), E1 + 3, 0xB0)
+    entry = Entry("enqueued", *other, 1, 1, digest=digest_of(other[0], E1 + 3, 1, 1))
+    boot = [opened] if silent else [opened, Entry("epoch", *other, detail={"prev": None}), entry]
+    h.producers["A"].insert(1, [*boot, Entry("closed")])
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_or_before_one_that_published_nothing_since_it_may_be_of_the_copy(silent: bool) -> None:
+    h = history()
+    lost_with_its_clock(h, silent=silent)
+    assert (UNPROVEN in found_in(h)) == silent
+    assert (("phantom", E1, 21, 30) in found_in(h)) != silent
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_a_status_of_an_opening_that_left_no_journal_shows_a_cut_before_it(closed: bool) -> None:
     """What it published is unknown, and so is what the opening before it had done since the copy was made."""

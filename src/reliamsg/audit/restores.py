@@ -46,6 +46,7 @@ def cuts(rows: DataFrame) -> DataFrame:
         F.max(F.when(begins, F.col("written_epoch"))).alias("began"),
         F.max(end).alias("end"),
         F.max(F.col("kind") == "closed").alias("closed"),
+        F.max(F.col("kind") == "enqueued").alias("published"),
         F.max("lsn").alias("has"),
     )
     along = Window.partitionBy(*_CHAIN).orderBy("boot_lsn")
@@ -99,11 +100,15 @@ def cuts(rows: DataFrame) -> DataFrame:
         .select("client", "other", "at", F.col("has").isNotNull().alias("known"))
         .distinct()
     )
+    until_now = along.rowsBetween(Window.unboundedPreceding, 0)
     ends = boots.select(
         *_BOOT,
         "incarnation",
         "began",
-        F.max("end").over(along.rowsBetween(Window.unboundedPreceding, 0)).alias("low"),
+        F.max("end").over(until_now).alias("low"),
+        F.coalesce(F.max(F.when(F.col("published"), F.col("boot_lsn"))).over(until_now), F.lit(0)).alias(
+            "since"
+        ),
         (~F.col("closed")).alias("goes_on"),
         F.lead("began").over(along).alias("next"),
     )
@@ -245,17 +250,27 @@ def _met(rows: DataFrame, openings: DataFrame) -> DataFrame:
 
 def _behind(heard: DataFrame, openings: DataFrame) -> DataFrame:
     """The cuts behind openings that told of more than a chain has of them; or, where no chain has the opening, from the
-    one before it on. They reach up to the next opening that the chain has."""
+    one before it on. They reach up to the next opening that the chain has. An opening before it that published nothing
+    may be of the copy, whose clock was behind: so there may be more before that. `openings`: with the last one `since`
+    which the chain published nothing."""
     own = F.col("incarnation") == F.col("other")
     taken = F.when(F.col("known"), own).otherwise(F.col("began") < F.col("at"))
-    last = F.max_by(F.struct("low", "goes_on", "next"), F.when(taken, F.col("boot_lsn")))
+    last = F.max_by(F.struct("low", "goes_on", "next", "since", "boot_lsn"), F.when(taken, F.col("boot_lsn")))
     first = F.min_by("began", "boot_lsn")
-    return (
+    found = (
         openings.join(F.broadcast(heard), ["client"], how="inner")
         .groupBy(*_CHAIN, "other", "at", "known")
         .agg(last.alias("last"), first.alias("first"))
         .where(~F.col("known") | F.col("last").isNotNull())
-        .select(
+    )
+    silent = found.where(~F.col("known")).select(*_CHAIN, "last").distinct()
+    earlier = (
+        openings.join(F.broadcast(silent), list(_CHAIN), how="inner")
+        .where((F.col("last.since") <= F.col("boot_lsn")) & (F.col("boot_lsn") < F.col("last.boot_lsn")))
+        .select("client", "low", "goes_on", "next")
+    )
+    return (
+        found.select(
             F.col("client").alias("producer"),
             F.coalesce("last.low", F.lit(0)).alias("low"),
             F.col("known") | F.coalesce("last.goes_on", F.lit(False)),
@@ -265,6 +280,7 @@ def _behind(heard: DataFrame, openings: DataFrame) -> DataFrame:
             ).alias("high"),
         )
         .toDF("producer", "low", "goes_on", "high")
+        .unionByName(earlier.toDF("producer", "low", "goes_on", "high"))
     )
 
 

@@ -100,7 +100,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
             if (chain.client, incarnation) not in known or any(
                 boot.rows[0].incarnation == incarnation for boot in chain.boots
             ):
-                own.add(_behind(chain, incarnation, epoch))
+                own.update(_behind(chain, incarnation, epoch))
         for row in chain.rows:
             other = _fenced_by(row)
             if other is not None and other[0] > row.epoch and (chain.client, other[1]) not in known:
@@ -147,9 +147,10 @@ def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key,
         low, goes_on = max(low, _end(boot)), not boot.closed
 
 
-def _behind(chain: Chain, incarnation: int, epoch: int) -> Cut:
+def _behind(chain: Chain, incarnation: int, epoch: int) -> Iterator[Cut]:
     """The cut behind an opening that told of more than the chain has of it; or, where the chain lacks it altogether,
-    from the opening before it on. It reaches up to the next opening that the chain has."""
+    from the opening before it on. It reaches up to the next opening that the chain has. An opening before it that
+    published nothing may be of the copy, whose clock was behind: so there may be more before that."""
     openings = [(boot.rows[0].incarnation, boot.rows[0].epoch) for boot in chain.boots]
     of_it = [number for number, (name, _) in enumerate(openings) if name == incarnation]
     before = of_it or [number for number, (_, began) in enumerate(openings) if began < epoch]
@@ -157,7 +158,11 @@ def _behind(chain: Chain, incarnation: int, epoch: int) -> Cut:
     low = max((_end(boot) for boot in chain.boots[: last + 1]), default=0)
     goes_on = bool(of_it) or (last >= 0 and not chain.boots[last].closed)
     begins = [began for _, began in openings[last + 1 : last + 2]]
-    return Cut(low, goes_on, max([low if of_it else epoch + 1, *begins]))
+    yield Cut(low, goes_on, max([low if of_it else epoch + 1, *begins]))
+    while not of_it and last > 0 and not any(row.kind == "enqueued" for row in chain.boots[last].rows):
+        last -= 1
+        low = max(map(_end, chain.boots[: last + 1]))
+        yield Cut(low, not chain.boots[last].closed, openings[last + 1][1])
 
 
 def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[str, set[tuple[int, int]]]:
