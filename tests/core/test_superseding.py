@@ -158,8 +158,10 @@ def test_what_came_before_the_epoch_of_joining_is_known_also_where_the_group_was
     assert group.told("before_join") == []
 
 
-def test_an_opening_that_answers_from_before_the_place_of_joining_is_declared() -> None:
-    """Which epochs came before the group joined, nobody had told, but this one did not: it counts the group, now."""
+@pytest.mark.parametrize("moved", [False, True])
+def test_an_opening_that_answers_from_before_the_place_of_joining_is_declared(moved: bool) -> None:
+    """Which epochs came before the group joined, nobody had told, but this one did not: it counts the group, now. That
+    goes as well if it has `moved` above the group before it answers."""
     group, teller, lost = Group(), Teller(), Teller()
     for epoch in (25, 30):
         lost.open(epoch)
@@ -171,6 +173,9 @@ def test_an_opening_that_answers_from_before_the_place_of_joining_is_declared() 
     teller.open(20)
     teller.since = (20, 3)
     teller.publish(8)
+    if moved:
+        teller.open(40, teller.incarnation(20))
+        teller.publish(2)
     hear(group, teller.status())
     assert (20, 3, 8) in [(epoch, first, last) for epoch, first, last, _ in group.told("declared")]
 

@@ -45,10 +45,9 @@ def supersede_told(core: ConsumerCore, state: StreamState, announced: Announced)
     """A producer says that these epochs exist, and up to which number. None of them is given another epoch any more:
     no status names what still may be."""
     for epoch, incarnation, _, last in announced.chain:
-        if epoch == announced.epoch and _is_gone_back(core, state, announced):
-            assert announced.since is not None  # it counts the group
-            first: int | None = announced.since[1] if epoch == announced.since[0] else 1
-        else:
+        own = incarnation == announced.incarnation
+        first = _gone_back_from(core, state, announced, epoch) if own else None
+        if first is None:
             first = _behind(state, epoch, incarnation)
         if first is not None and first <= last:
             supersede(core, state, epoch, incarnation, first, last)
@@ -62,20 +61,23 @@ def supersede_before(core: ConsumerCore, state: StreamState, prev: Prev | None) 
             supersede(core, state, prev.epoch, prev.incarnation, first, prev.last)
 
 
-def _is_gone_back(core: ConsumerCore, state: StreamState, announced: Announced) -> bool:
-    """Whether an opening speaks to this group, and counts it, that is before the one with which the group joined: its
-    outbox went back, and so did its clock. (A group that joined without having been told from where on it is counted
-    may hear of what came before; one that wants the latest is not owed that.)"""
-    return (
+def _gone_back_from(core: ConsumerCore, state: StreamState, announced: Announced, epoch: int) -> int | None:
+    """The first number for which an opening counts this group that speaks to it, in an epoch of its own before the one
+    with which the group joined: its outbox went back, and so did its clock, though it may have moved above since. None
+    where there is none. (A group that joined without having been told from where on it is counted may hear of what came
+    before; one that wants the latest is not owed that.)"""
+    since = announced.since
+    gone_back = (
         core.rules.begin == "earliest"
         and not (state.unheard or announced.late)
-        and announced.since is not None
         and state.current is not None
         and state.joined is not None
-        and announced.epoch < state.joined[0]
-        and announced.epoch > state.history.floor
-        and state.history.find(announced.epoch) is None
+        and state.history.floor < epoch < state.joined[0]
+        and state.history.find(epoch) is None
     )
+    if not gone_back or since is None or since[0] > epoch:
+        return None
+    return since[1] if epoch == since[0] else 1
 
 
 def _behind(state: StreamState, epoch: int, incarnation: int) -> int | None:
