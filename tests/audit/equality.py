@@ -33,10 +33,10 @@ from tests.audit.fleet import frames
 __all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "plain", "shared"]
 
 Place = tuple[str, str, str, str, str, int, str]
-"""Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites, of what is open: why; what there is
-not is empty or 0."""
+"""Kind, producer, topic, group, site, epoch, and of losses: place, hop and sites, of what is open: why, of
+what is missing: what; what there is not is empty or 0."""
 EVIDENCE = frozenset({"missing", "broken", "unclosed"})
-"""What segments and expectations show, before any row is judged."""
+"""What segments and expectations show, and of what there is no journal."""
 _OPEN = frozenset({"pending", "undelivered"})
 _DOUBLE = re.compile(r"(\S+) (?:has incarnations|was fenced)")
 
@@ -80,7 +80,7 @@ def of_report(report: Report, *, evidence: bool = False) -> Outcome:
     """A report of the plain checker in the common form."""
     found: dict[Place, Spans] = {}
     for each in report.findings:
-        if each.kind in EVIDENCE and not evidence:
+        if each.kind in EVIDENCE - {"missing"} and not evidence:
             continue
         producer, topic, _ = each.stream or (_producer(each.text), "", 0)
         loss = " ".join((each.where, each.hop, *each.sites)).strip() or _why(each.kind, each.text)
@@ -100,6 +100,8 @@ def of_report(report: Report, *, evidence: bool = False) -> Outcome:
 
 
 def _why(kind: str, text: str) -> str:
+    if kind == "missing":
+        return text
     return text.partition(KINDS[kind][1])[2].removeprefix(": ") if kind in _OPEN else ""
 
 
@@ -118,14 +120,17 @@ def _add(found: dict[Place, Spans], place: Place, first: int | None, last: int |
 def by_spark(
     spark: SparkSession, chains: Sequence[Chain], *, drained: bool = True, until_us: int | None = None
 ) -> Outcome:
-    """What the job's steps say of chains, put together as the job does; evidence is for the readers of segments."""
+    """What the job's steps say of chains, put together as the job does; what is damaged is for the readers of
+    segments."""
     chains = merge_copies(chains)
     mark_abandoned(chains)
     rows, known = (frame.localCheckpoint() for frame in frames(spark, chains))
     counted = membership.counted(rows).localCheckpoint()
     contested = producers.contested(rows, known).localCheckpoint()
+    expect = JobsExpect(until_us=until_us)
+    named = evidence.named(rows, expect).localCheckpoint()
     pieces = accounts.ranges(
-        rows, known, evidence.named(rows, JobsExpect()),
+        rows, known, named,
         drained=drained, until_us=until_us, contested=contested, counted=counted,
     ).localCheckpoint()  # fmt: skip
     lost = sites.lost(rows, known, counted).localCheckpoint()
@@ -139,6 +144,7 @@ def by_spark(
             consumption.released_early(rows, known, counted),
             contents.corrupt(stretches),
             accounts.findings(pieces),
+            evidence.missing(rows, known, named, expect),
         ]
     ).localCheckpoint()
     found: dict[Place, Spans] = {}
@@ -151,7 +157,7 @@ def by_spark(
         if KINDS[row.kind][0] == "lost":
             continue  # told better by accounts.losses
         producer = row.producer or _producer(row.text)
-        why = (row.text or "") if row.kind in _OPEN else ""
+        why = (row.text or "") if row.kind in _OPEN | {"missing"} else ""
         place = (row.kind, producer, row.topic or "", row.grp or "", row.site or "", row.epoch or 0, why)
         _add(found, place, row.first, row.last)
     for row in accounts.losses(pieces).collect():

@@ -77,10 +77,12 @@ def _line(row: JournalRow) -> str:
     return " ".join(str(each) for each in found if each != "")
 
 
-def journals(seed: int, tag: str, *, clean: bool = True, changes: int = 0) -> Journals:
-    """The journals of one run; `clean`: one whose verdict is ``complete``. `changes`: how often to spoil them."""
+def journals(seed: int, tag: str, *, clean: bool = True, changes: int = 0, closed: bool = False) -> Journals:
+    """The journals of one run; `clean`: one whose verdict is ``complete``. `changes`: how often to spoil them.
+    `closed`: every boot ended as it should, not only the last ones; but groups may not have given what producers' last
+    boots published, nor have received all of it."""
     rng = random.Random(seed)
-    made = _Run(rng, tag, clean).journals()
+    made = _Run(rng, tag, clean, closed).journals()
     for _ in range(changes):
         spoil(rng, made)
     return made
@@ -104,30 +106,43 @@ def segments(role: Role, client: str, rows: Sequence[JournalRow], rng: random.Ra
 class _Run:
     """Producers and groups of one run."""
 
-    def __init__(self, rng: random.Random, tag: str, clean: bool) -> None:
+    def __init__(self, rng: random.Random, tag: str, clean: bool, closed: bool) -> None:
         self.rng = rng
         self.tag = tag
         self.clean = clean
+        self.closed = closed
         self.sites = [f"dc1{tag}", f"dc2{tag}"][: rng.choice((1, 2, 2))]
         self.topics = [f"orders{tag}", f"audit{tag}"][: rng.randint(1, 2)]
         self.groups = [f"g{tag}", f"h{tag}"][: rng.randint(1, 2)]
         self.named = [group for group in self.groups if rng.random() < 0.8]
         """The others may begin anywhere."""
         self.numbers: dict[Stream, list[Number]] = {}
-        self.boots: dict[str, list[int]] = {}
-        """Each producer's boots, by incarnation."""
+        self.boots: dict[str, list[tuple[int, int]]] = {}
+        """Each producer's boots: incarnation, and last row."""
         self.unsent: set[tuple[Stream, int, int]] = set()
         """Removed, or not published: no group gets it."""
+        self.ungiven: set[int] = set()
+        """Incarnations of which groups give nothing."""
 
     def journals(self) -> Journals:
         made = Journals(self.tag)
         for name in [f"A{self.tag}", f"B{self.tag}"][: self.rng.randint(1, 2)]:
-            boots = self._producer(name)
-            made.clients.append(("producer", name, write(("producer", name), boots).rows))
+            chain = self._written("producer", name, self._producer(name))
+            made.clients.append(("producer", name, chain.rows))
+            self.boots[name] = [(boot.rows[0].incarnation, boot.rows[-1].lsn) for boot in chain.boots]
+        if self.closed and self.rng.random() < 0.5:
+            last = [name for boots in self.boots.values() for name, _ in boots[-1:] if name != boots[0][0]]
+            self.ungiven = set(last)
         for name in self.groups:
-            boots = _Group(self, name).boots()
-            made.clients.append(("group", name, write(("group", name), boots).rows))
+            made.clients.append(
+                ("group", name, self._written("group", name, _Group(self, name).boots()).rows)
+            )
         return made
+
+    def _written(self, role: Role, name: str, boots: list[list[Entry]]) -> Chain:
+        for boot in boots[:-1] if self.closed else ():
+            boot.append(Entry("closed"))
+        return write((role, name), boots)
 
     def _producer(self, name: str) -> list[list[Entry]]:
         rng = self.rng
@@ -156,8 +171,8 @@ class _Run:
                 if not self.clean:
                     self._membership(boot, stream, epoch, last)
             boots.append(boot)
-        self._consumed(boots[-1], [Stream(name, topic) for topic in self.topics])
-        self.boots[name] = [boot[0].incarnation for boot in boots]
+        if not self.closed:
+            self._consumed(boots[-1], [Stream(name, topic) for topic in self.topics])
         if self.clean or rng.random() < 0.9:
             boots[-1].append(Entry("closed", detail={"pending": 0}))
         return boots
@@ -233,7 +248,14 @@ class _Group:
         self.name = name
         self.entries: list[Entry] = []
         self.latest = name not in run.named and self.rng.random() < 0.5
-        self.waiting = {stream: list(numbers) for stream, numbers in run.numbers.items()}
+        self.waiting = {
+            stream: [number for number in numbers if number[1] not in run.ungiven]
+            for stream, numbers in run.numbers.items()
+        }
+        self.ungiven = {
+            stream: [number for number in numbers if number[1] in run.ungiven]
+            for stream, numbers in run.numbers.items()
+        }
         self.owed: dict[Stream, list[Number]] = {stream: [] for stream in self.waiting}
         """Given and not acknowledged."""
         self.dead: list[tuple[Stream, Number]] = []
@@ -259,6 +281,8 @@ class _Group:
                 self._put("redelivered", stream, numbers)
             ends = number == boots - 1 and (self.run.clean or self.rng.random() < 0.9)
             self._read(to_the_end=number == boots - 1)
+            if number == boots - 1:
+                self._take_in()
             if ends:
                 for stream in self.owed:
                     self._acknowledge(stream, everything=True)
@@ -290,11 +314,20 @@ class _Group:
             if not to_the_end and rng.random() < 0.15:
                 return
 
+    def _take_in(self) -> None:
+        """What it will not give: it is received, perhaps, and some of it stored."""
+        for stream, numbers in self.ungiven.items():
+            if not numbers:
+                continue
+            for place in _ranges(stream, numbers[: self.rng.choice((0, 1, len(numbers)))]):
+                self.entries.append(Entry("received", *place, site=self.run.sites[0], group=self.name))
+                if self.rng.random() < 0.5:
+                    buffered = (*place[:2], 0, *place[3:])
+                    self.entries.append(Entry("buffered", *buffered, site=self.run.sites[0], group=self.name))
+
     def _heard(self) -> dict[str, tuple[int, str]]:
-        return {
-            name: (self.rng.randint(1, 60), f"{self.rng.choice(boots):016x}")
-            for name, boots in self.run.boots.items()
-        }
+        told = {name: self.rng.choice(boots) for name, boots in self.run.boots.items()}
+        return {name: (self.rng.randint(1, rows), f"{boot:016x}") for name, (boot, rows) in told.items()}
 
     def _join(self, stream: Stream, numbers: list[Number]) -> None:
         self.begun.add(stream)

@@ -259,6 +259,7 @@ def _restored_outbox(run: History) -> None:
     )(run)  # fmt: skip
 
 
+_ABSENT: Found = ("missing", "", "", "", 0, ())
 _ADMITTED = "what is declared is lost, and said to be"
 
 PLANTS: dict[str, Plant] = {
@@ -367,8 +368,10 @@ PLANTS: dict[str, Plant] = {
         swap_out("A", "confirmed", E2, 11), _found("published_unconfirmed", E2, (11, 20), group="", site="dc1")
     ),
     # Both sides
-    "two_incarnations": _alone(
-        change("g", "delivered", E2, 11, incarnation=0xBAD), ("two_incarnations", "", "", "", E2, ())
+    "two_incarnations": Plant(
+        change("g", "delivered", E2, 11, incarnation=0xBAD),
+        frozenset({("two_incarnations", "", "", "", E2, ()), _ABSENT}),
+        "an opening of that incarnation left no journal",
     ),
     "phantom": _alone(
         both(
@@ -379,8 +382,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "enqueued_after_fence": Plant(
         _fenced,
-        frozenset({_found("enqueued_after_fence", E2, (11, 20), group=""), ("fork", "", "", "", E2, ())}),
-        "who is fenced has a twin",
+        frozenset({_found("enqueued_after_fence", E2, (11, 20), group=""), ("fork", "", "", "", E2, ()), _ABSENT}),
+        "who is fenced has a twin, which left no journal",
     ),
     "released_early": _alone(
         both(keeps, change("A", "consumed", E2, 1, last=15)), _found("released_early", E2, (16, 20))
@@ -442,8 +445,8 @@ PLANTS: dict[str, Plant] = {
     ),
     "unproven_gap": Plant(
         _restored_outbox,
-        frozenset({_found("unproven_gap", E1, (21, 30)), _found("fork", E2)}),
-        "without a fork nothing says that the outbox was put back",
+        frozenset({_found("unproven_gap", E1, (21, 30)), _found("fork", E2), _ABSENT}),
+        "without a fork nothing says that the outbox was put back, and its journal lacks what was declared",
     ),
     "unverified": _alone(
         both(
@@ -452,7 +455,7 @@ PLANTS: dict[str, Plant] = {
         ),
         _found("unverified", E1, (1, 30)),  # the producer has one sum for all of them
     ),
-    "missing": _alone(_no_producer, ("missing", "", "", "", 0, ())),
+    "missing": _alone(_no_producer, _ABSENT),
     "broken": _alone(_headless, ("broken", "", "", "", 0, ())),
     "duplicate_apart": _alone(second_inbox, _found("duplicate_apart", E2, (5, 6))),
     "unclosed": _alone(_unclosed, ("unclosed", "", "", "", 0, ())),
@@ -480,12 +483,15 @@ MORE = {
         _found("phantom", E1, (1, 30)),
         _found("phantom", E2, (1, 20)),
         _UNCLOSED,
+        _ABSENT,
     ),
     # An outbox that went back, and was opened with a clock that was behind.
-    "unproven-behind": _alone(lost_with_its_clock, _found("unproven", E1, (21, 30))),
+    "unproven-behind": _alone(lost_with_its_clock, _found("unproven", E1, (21, 30)), _ABSENT),
     "phantom-behind": Plant(
         lambda run: lost_with_its_clock(run, silent=False),
-        frozenset({_found("phantom", E1, (21, 30)), ("pending", "unread", "", "", E1 + 3, ((1, 1),))}),
+        frozenset(
+            {_found("phantom", E1, (21, 30)), ("pending", "unread", "", "", E1 + 3, ((1, 1),)), _ABSENT}
+        ),
     ),
     # Journals that begin where an inbox that is gone had ended.
     "settled-adopted": _alone(inbox_of_latest_gone, _found("settled_unseen", E1, (1, 20))),

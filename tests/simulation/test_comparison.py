@@ -112,6 +112,36 @@ def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
     assert [text.partition(":")[0] for text in texts(world) if "says nothing" not in text] == [kind]
 
 
+@pytest.mark.parametrize(
+    ("what", "gone"),
+    [
+        ("no journal of the opening 000000000000000f of producer p1", ("p1", "opening", 15)),
+        (
+            "the journal of the opening 000000000000000f of producer p1 lacks rows that it had",
+            ("p1", "opening", 15),
+        ),
+        ("no journal of epoch 15 of producer p1", ("p1", "epoch", 15)),
+        ("no journal of any producer of topic orders", "an outbox"),
+        ("no journal of producer p1", None),
+    ],
+)
+def test_what_is_missing_must_have_gone(
+    tmp_path: Path, blind: Report, what: str, gone: tuple[str, str, int] | str | None
+) -> None:
+    world = finished(1, tmp_path)
+    blind.findings.append(Finding("missing", what))
+    checking.compare(world, tmp_path)
+    assert f"missing: {what}" in texts(world)
+    world.oracle.violations.clear()
+    if gone is not None:
+        if isinstance(gone, str):
+            world.restored = True
+        else:
+            world.unjournalled.add(gone)
+        checking.compare(world, tmp_path)
+        assert f"missing: {what}" not in texts(world)
+
+
 def test_what_was_removed_before_it_moved_to_another_epoch_is_said_by_its_later_name(
     tmp_path: Path, blind: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:

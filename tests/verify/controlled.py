@@ -344,7 +344,9 @@ def _found(
 
 
 _MOVED = _found("fork", E2, (1, 5))
-_MADE_UP = _found("phantom", E9, (1, 2)) | _found("declared_gap", E1, (11, 12))
+_ABSENT = _found("missing", 0)
+"""There is no journal of an opening."""
+_MADE_UP = _found("phantom", E9, (1, 2)) | _found("declared_gap", E1, (11, 12)) | _ABSENT
 _MADE_UP_COUNTS = {"phantom": 2, "declared_gaps": 2}
 _SAVED = {"saved_by_repair": 5, "saved_by_second_site": 5}
 
@@ -364,22 +366,25 @@ SCENARIOS = {
         lambda: _twin_without_journal(
             entry("fenced", E1, 0, 0, detail={"epoch": E2, "incarnation": f"{INC[E2]:016x}"})
         ), "unknown",
-        _found("unproven", E2, (1, 3)) | _found("unproven", E9, (1, 2)) | _found("fork", E1) | _found("fork", E9),
+        _found("unproven", E2, (1, 3)) | _found("unproven", E9, (1, 2)) | _found("fork", E1) | _found("fork", E9)
+        | _ABSENT,
     ),
     "an outbox takes the place of one that was lost": Scenario(
-        _begun_anew, "unknown", _found("unproven", E1, (1, 3))
+        _begun_anew, "unknown", _found("unproven", E1, (1, 3)) | _ABSENT
     ),
     "the same, and a group is given what nobody published": Scenario(
         lambda: _begun_anew(*taken(E2, 6, 7), *taken(E9, 1, 2, 0xBAD)), "violated",
-        _found("unproven", E1, (1, 3)) | _found("phantom", E2, (6, 7)) | _found("phantom", E9, (1, 2)), {"phantom": 4},
+        _found("unproven", E1, (1, 3)) | _found("phantom", E2, (6, 7)) | _found("phantom", E9, (1, 2)) | _ABSENT,
+        {"phantom": 4},
     ),
     "another file of the producer's begins before it": Scenario(
         lambda: [*_begun_anew(), again(producer([opened(E1), entered(E1), *published(E1, 1, 2)]), "00000000000000c0")],
-        "violated", _found("phantom", E1, (3, 3)), {"phantom": 1},
+        "violated", _found("phantom", E1, (3, 3)) | _ABSENT, {"phantom": 1},
     ),
     "a group meets what nobody published": Scenario(
         _twin_without_journal, "violated",
-        _found("phantom", E2, (1, 3)) | _found("phantom", E9, (1, 2)) | _found("fork", E9), {"phantom": 5},
+        _found("phantom", E2, (1, 3)) | _found("phantom", E9, (1, 2)) | _found("fork", E9) | _ABSENT,
+        {"phantom": 5},
     ),
     "an older copy of an outbox does not know what was offered": Scenario(
         lambda: _renumbered_though_offered(
@@ -433,7 +438,7 @@ SCENARIOS = {
     ),
     "a queue was empty before the confirm": Scenario(lambda: _lossy(_drained(3)), counts={"saved_by_repair": 5}),
     "a queue was empty, says another boot": Scenario(
-        lambda: _lossy(_drained(6, 0xBAD)), counts={"saved_by_repair": 5}
+        lambda: _lossy(_drained(6, 0xBAD)), "unknown", _ABSENT, {"saved_by_repair": 5}
     ),
     "a stream is in quarantine": Scenario(
         _kept_aside, "unknown", _found("undelivered", E1, (1, 4)), {"pending": 4},
@@ -497,7 +502,7 @@ SCENARIOS = {
         lambda: _forged(_back_to(12), _back_to(4, epoch=E2)), "violated", _MADE_UP, _MADE_UP_COUNTS
     ),
     "all that a group had met was made up": Scenario(
-        _never_met, "violated", _found("phantom", E9, (1, 2)), {"phantom": 2, "before_join": 3}
+        _never_met, "violated", _found("phantom", E9, (1, 2)) | _ABSENT, {"phantom": 2, "before_join": 3}
     ),
     "another inbox takes over": Scenario(_taken_over),
     "an inbox that left no journal": Scenario(

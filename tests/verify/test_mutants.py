@@ -326,7 +326,7 @@ MUTANTS: dict[str, tuple[Callable[[History], None], set[str], Verdict]] = {
              add_after("g", "delivered", E1, 21, given("delivered", E1, 31, 31), given("acknowledged", E1, 31, 31)),
              lambda h: h.logs.clear()), {"old_epoch"}, "violated"),
     "a second history of one epoch": (
-        change("g", "delivered", E2, 11, incarnation=0xBAD), {"two_incarnations"}, "violated"),
+        change("g", "delivered", E2, 11, incarnation=0xBAD), {"two_incarnations", "missing"}, "violated"),
     "a wrong account of the epoch before": (
         change("A", "epoch", E2, 0, detail={"prev": [E1, INC[E1], 29]}), {"wrong_prev"}, "violated"),
     "confirmed what was never enqueued": (

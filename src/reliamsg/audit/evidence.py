@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit import membership, producers
+from reliamsg.audit import membership, producers, references
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.ranges import coverage, tagged
@@ -191,14 +191,15 @@ def _handed() -> Column:
 
 
 def missing(rows: DataFrame, chains: DataFrame, named: DataFrame, expect: Expect) -> DataFrame:
-    """``missing``: clients that someone expects or names, and topics that nobody publishes to, without a journal."""
+    """``missing``: clients that someone expects or names, topics that nobody publishes to, and what others tell of
+    producers, without a journal."""
     known = chains.select(*_CLIENT).distinct()
     expected = told(rows.sparkSession, {"client": "string"}, [(name,) for name in expect.producers])
-    heard = rows.where((F.col("role") == "group") & _handed()).select(F.col("producer").alias("client"))
+    reading = named.select(F.col("grp").alias("client")).unionByName(references.groups(rows))
     wanted = (
-        expected.unionByName(heard)
+        expected.unionByName(references.producers(rows))
         .select(F.lit("producer").alias("role"), "client")
-        .unionByName(named.select(F.lit("group").alias("role"), F.col("grp").alias("client")))
+        .unionByName(reading.select(F.lit("group").alias("role"), "client"))
         .distinct()
     )
     absent = wanted.join(known, list(_CLIENT), how="left_anti")
@@ -214,4 +215,5 @@ def missing(rows: DataFrame, chains: DataFrame, named: DataFrame, expect: Expect
         .join(no_producer, F.col("unknown"), how="left_anti")
         .select(F.concat(F.lit("no journal of any producer of topic "), "topic").alias("text"))
     )
-    return as_findings(clients.unionByName(orphans), "missing")
+    parts = references.missing(rows, chains, expect.until_us)
+    return as_findings(union([clients, orphans, parts]), "missing")

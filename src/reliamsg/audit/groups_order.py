@@ -245,16 +245,16 @@ def behind(rows: DataFrame) -> DataFrame:
             "chain",
             "boot_lsn",
             *STREAM,
-            _told_position("from").alias("low"),
+            told_position("from").alias("low"),
             _position(F.col("epoch"), F.col("last")).alias("high"),
-            _told_position("existed").alias("existed"),
+            told_position("existed").alias("existed"),
         )
         .where(F.col("low").isNotNull())
         .distinct()
     )
 
 
-def _told_position(name: str) -> Column:
+def told_position(name: str) -> Column:
     """The position that a row's detail gives, as a list."""
     told = F.from_json(F.get_json_object("detail", f"$.{name}"), "array<long>")
     epoch, number = (F.get(told, F.lit(each)) for each in (0, 1))

@@ -130,6 +130,7 @@ class Attacker:
                 broker.spread(to, frame)
         what = f"{kind} in the name of {stream.producer}, epoch {epoch}"
         self.world.impersonated.add(stream.producer)
+        self.world.unjournalled.add((stream.producer, "opening", incarnation))
         self._struck("far_epoch", broker, what, stream.producer)
 
     def _forge_status(self, broker: Broker, stream: Stream, epoch: int) -> None:

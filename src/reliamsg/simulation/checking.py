@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,12 +77,23 @@ def _joined_unheard(world: World, finding: Finding) -> bool:
     return all(map(world.oracle.passages[finding.group].is_blind, _numbers(finding)))
 
 
+def _journal_went(world: World, finding: Finding) -> bool:
+    """Whether a part of a journal of which others tell went with an outbox's disk, or somebody made up the opening:
+    what a group keeps in quarantine nothing tells from messages of one whose journal is missing."""
+    named = re.search(r"(opening|epoch) (\S+) of producer (\S+)", finding.text)
+    if named is None:  # an outbox that has nothing any more publishes to no topic
+        return "any producer of topic" in finding.text and world.restored
+    what, name, producer = named.groups()
+    return (producer, what, int(name, 16 if what == "opening" else 10)) in world.unjournalled
+
+
 UNKNOWN: dict[str, Callable[[World, Finding], bool]] = {
     "unproven": _went_with_an_outbox,
     "unproven_gap": _went_with_an_outbox,
     "settled_unseen": _was_dealt_with,
     "joined_unheard": _joined_unheard,
     "duplicate_apart": _is_apart,
+    "missing": _journal_went,
 }
 """What the checker can't know, and when it may say so."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
@@ -64,6 +64,17 @@ class _Blocked:
     """So often it was told that there may be room, and did not look yet."""
 
 
+@dataclass(frozen=True)
+class _Journalled:
+    """What an outbox's journal has."""
+
+    stored: set[MessageId] = field(default_factory=set)
+    """What was ever stored, by all names that it had."""
+    removed: set[MessageId] = field(default_factory=set)
+    rows: set[tuple[int, int, int]] = field(default_factory=set)
+    """Incarnation of the opening, epoch, number."""
+
+
 class ProducerProcess(Process):
     """Publishes `messages` to the topics, over about the scenario's time for that."""
 
@@ -95,7 +106,7 @@ class ProducerProcess(Process):
         """Not known to be durable."""
         self._unconfirmed: list[tuple[Operation, Receipt]] = []
         self._looks = 0
-        self._had: tuple[set[MessageId], set[MessageId]] = set(), set()
+        self._had = _Journalled()
         """What had been stored, and removed, when it ended."""
         self._blocked: _Blocked | None = None
         self._patience: float = settings["block_timeout"] if settings["when_full"] == "block" else 0.0
@@ -163,15 +174,19 @@ class ProducerProcess(Process):
         self._waiting.clear()
         self._unconfirmed.clear()
         self._durable.clear()
-        self._had = self._journalled() if self.may_lose_its_file else (set(), set())
+        self._had = self._journalled() if self.may_lose_its_file else _Journalled()
         if self._blocked is not None:
             self._blocked.operation.outcome, self._blocked = "failed", None
         super().ended()
 
     def file_replaced(self, since: float) -> None:
         """See :class:`Process`."""
-        stored, removed = (had - has for had, has in zip(self._had, self._journalled(), strict=True))
-        self.world.oracle.disk_replaced(self.name, since, stored, removed)
+        had, has = self._had, self._journalled()
+        went, rows = had.stored - has.stored, had.rows - has.rows
+        self.world.oracle.disk_replaced(self.name, since, went, had.removed - has.removed)
+        self.world.unjournalled |= {(self.name, "opening", opening) for opening, *_ in rows}
+        epochs = {epoch for _, epoch, _ in rows} | {message.epoch for message in went}
+        self.world.unjournalled |= {(self.name, "epoch", epoch) for epoch in epochs}
         self.world.restored = True
 
     def renumbering(self) -> Renumbering:
@@ -179,8 +194,7 @@ class ProducerProcess(Process):
         with self.drive.reading() as connection:
             return Renumbering(read_journal(connection))
 
-    def _journalled(self) -> tuple[set[MessageId], set[MessageId]]:
-        """What was ever stored, and removed, as the journal has it, by all names that it had."""
+    def _journalled(self) -> _Journalled:
         with self.drive.reading() as connection:
             rows = list(read_journal(connection))
         now = Renumbering(rows)
@@ -194,7 +208,9 @@ class ProducerProcess(Process):
                 for seq in range(row.first, row.last + 1)
             }
 
-        return numbers("enqueued"), numbers("removed")
+        openings = {row.boot: row.incarnation for row in rows if row.kind == "opened"}
+        own = {(openings[row.boot], row.epoch, row.lsn) for row in rows}
+        return _Journalled(numbers("enqueued"), numbers("removed"), own)
 
     def step(self) -> float | None:
         """See :class:`Process`."""

@@ -69,6 +69,9 @@ class World:
         """An outbox was replaced by an older copy of itself."""
         self.impersonated: set[str] = set()
         """Producers in whose name somebody spoke of an epoch far ahead."""
+        self.unjournalled: set[tuple[str, str, int]] = set()
+        """Openings by their incarnation, and epochs, of which rows went with their producer's outbox, or that somebody
+        made up, who spoke of an epoch far ahead: producer, ``opening`` or ``epoch``, and which."""
         self.unheard: set[str] = set()
         """Groups of which an inbox was replaced by an older copy, and that producers do not repair for: with keys, what
         it asks for looks recorded."""

@@ -23,6 +23,7 @@ from reliamsg.verify.journals import Chain, collect, mark_abandoned, merge_copie
 from reliamsg.verify.latency import summarize
 from reliamsg.verify.losses import account, beyond
 from reliamsg.verify.producers import ProducerFacts, gather_producer
+from reliamsg.verify.references import find_missing, groups_told_of, producers_told_of
 from reliamsg.verify.renumbered import Renumbering
 from reliamsg.verify.report import KINDS, Finding, Report
 from reliamsg.verify.restores import find_cuts
@@ -189,13 +190,15 @@ def _check_evidence(
         if not (chain.broken or chain.finished or chain.goes_beyond(expect.until_us)):
             findings.append(Finding("unclosed", f"{name}: {KINDS['unclosed'][1]}"))
     expected_producers = set(expect.producers)
-    for facts in clients.groups.values():
-        expected_producers |= {stream.producer for stream, _ in facts.handed}
+    for chain in chains:
+        expected_producers |= producers_told_of(chain)
     if chains:
         expected_producers |= apps.publishers
     missing_producers = expected_producers - set(clients.producers)
     findings += [Finding("missing", f"no journal of producer {name}") for name in sorted(missing_producers)]
-    groups = set().union(*named.values()) | (set(apps.groups) if chains else set())
+    groups = set().union(*named.values(), *map(groups_told_of, chains)) | (
+        set(apps.groups) if chains else set()
+    )
     findings += [
         Finding("missing", f"no journal of group {name}") for name in sorted(groups - set(clients.groups))
     ]
@@ -206,7 +209,7 @@ def _check_evidence(
             Finding("missing", f"no journal of any producer of topic {topic}")
             for topic in sorted(set(named) - published)
         ]
-    return findings
+    return findings + find_missing(chains, expect.until_us)
 
 
 def _check_drained(chains: list[Chain], expect: Expect, report: Report) -> None:
