@@ -340,3 +340,13 @@ def test_a_group_that_is_new_begins_with_what_arrives(reached: tuple[Position, P
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in range(21, 31)]
     assert group.told("declared") == []
+
+
+def test_it_does_not_begin_behind_what_is_kept_for_it_if_it_is_told_at_the_last_moment() -> None:
+    teller, group = told(30, 11, 21), Group(begin="latest", gap_timeout=5.0)
+    group.hear(replace(teller.status(), reached=None, consumed=True, interval=60.0))
+    group.wait(5.9)
+    assert group.state.current is None
+    group.hear(replace(teller.status(), consumed=True))
+    group.wait(4.0, teller)
+    assert group.got == [(10, n) for n in range(11, 31)]

@@ -121,7 +121,10 @@ def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -
 
 def join_behind(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """Nothing of a stream came, of which the producer keeps messages until the group has settled them: begin behind all
-    that it told of."""
+    that it told of, unless it has said since where the group was."""
+    join_as_told(core, state, announced)
+    if state.current is not None:
+        return
     prev: Prev | None = None
     for epoch, incarnation, _, last in announced.chain[-2:-1]:
         prev = Prev(epoch, incarnation, last)
