@@ -254,6 +254,7 @@ class Disk:
                 takeover=state.takeover,
                 joined_after=state.joined_after,
                 unended=sorted(state.history.unended),
+                answered=None if state.doubt is None else state.doubt.link,
             )
         for item in change.epochs:
             known: Reorder = item.known

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from .status_tools import STREAM, all_of, pair
+from .status_tools import STREAM, Group, Teller, all_of, pair
 
 
 def test_a_standby_goes_on_where_the_other_stopped() -> None:
@@ -187,25 +187,65 @@ def test_so_is_a_stream_of_which_it_told_nothing(known: bool) -> None:
     assert group.flagged == {(10, n) for n in range(5 if known else 1, 11)}
 
 
-def test_so_is_what_arrived_of_a_history_that_its_producer_has_lost() -> None:
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("arrived", [0, 2])
+def test_so_is_all_of_a_history_that_its_producer_has_lost(arrived: int, crash: bool) -> None:
     """Its outbox was put back from a backup, and went on in a lower epoch: what it answers does not name the other one,
-    of which messages wait."""
+    of which messages wait, here or at a site. What it publishes later is new."""
     lost, group = pair(5)
-    lost.open(30)
-    lost.publish(3)
+    for epoch in (30, 40):
+        lost.open(epoch)
+        lost.publish(3)
     teller, _ = pair(5)
     teller.open(20)
     teller.publish(2)
     group.core.succeed({})
     group.receive(teller, 10, 1, 4)
-    group.receive(lost, 30, 1, 2)
+    if arrived:
+        group.receive(lost, 30, 1, arrived)
     group.hear(teller.status())
+    if crash:
+        group.commit()
+        group.crash()
+    teller.publish(1)
+    group.receive(teller, 20, 1, 3)
     group.receive(teller, 10, 5, 5)
-    group.receive(teller, 20, 1, 2)
     group.wait(1.0, teller)
-    group.receive(lost, 30, 3, 3)
-    assert group.got[-3:] == [(30, 1), (30, 2), (30, 3)]
-    assert {(30, 1), (30, 2)} <= group.flagged
+    for epoch, first in ((30, arrived + 1), (40, 1)):
+        group.receive(lost, epoch, first, 3)
+    teller.open(50)
+    teller.publish(2)
+    group.receive(teller, 50, 1, 2)
+    group.wait(1.0, teller)
+    assert group.got[-9:] == [
+        (20, 3),
+        *((epoch, n) for epoch in (30, 40) for n in (1, 2, 3)),
+        (50, 1),
+        (50, 2),
+    ]
+    assert group.flagged == set(group.got) - {(20, 3), (50, 1), (50, 2)}
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_so_is_what_its_producer_knows_nothing_of_that_has_published_nothing_yet(lost: bool) -> None:
+    """It told so when it had just been opened: all earlier epochs existed."""
+    teller, group, gone = Teller(), Group(), Teller()
+    gone.open(10)
+    gone.publish(3)
+    teller.open(20)
+    teller.since = (20, 1)
+    group.core.succeed({})
+    group.hear(teller.status())
+    if lost:
+        group.receive(gone, 10, 1, 3)
+    teller.publish(2)
+    group.receive(teller, 20, 1, 2)
+    teller.open(30)
+    teller.publish(2)
+    group.receive(teller, 30, 1, 2)
+    group.wait(1.0, teller)
+    assert group.got[-4:] == [(20, 1), (20, 2), (30, 1), (30, 2)]
+    assert group.flagged == ({(10, 1), (10, 2), (10, 3)} if lost else set())
 
 
 def test_each_takeover_doubts_anew_what_was_not_in_memory_then() -> None:

@@ -790,7 +790,7 @@ MUTANTS = (
     Mutant(
         "doubt-forgotten",
         "receiving/restore.py",
-        "    state.doubt = None if history.doubt is None else Doubt(*history.doubt)",
+        "    state.doubt = None if history.doubt is None else Doubt(*history.doubt, history.answered)",
         "    state.doubt = None",
         "P4: a standby that took over and was killed hands out without a flag what the one before "
         "had handed out",

@@ -28,6 +28,7 @@ __all__ = [
     "end_of",
     "extend",
     "keeps_any",
+    "latest_of",
     "new_from",
     "start_after",
     "start_of",
@@ -226,6 +227,14 @@ def end_of(announced: Announced) -> Position:
     """Behind all that exists of the stream."""
     epoch, _, _, last = announced.chain[-1] if announced.chain else (0, 0, 1, 0)
     return epoch, last + 1
+
+
+def latest_of(announced: Announced) -> tuple[int, int]:
+    """The latest epoch of which anything exists, or the opening's own where there is none, and its incarnation."""
+    if not announced.chain:
+        return announced.epoch, announced.incarnation
+    epoch, incarnation, _, _ = announced.chain[-1]
+    return epoch, incarnation
 
 
 def extend(state: StreamState, announced: Announced) -> None:

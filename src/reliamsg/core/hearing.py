@@ -13,7 +13,7 @@ from reliamsg.core.announced import Announced
 from reliamsg.core.asking import hurry, watch
 from reliamsg.core.chain import Finished
 from reliamsg.core.forks import conflict
-from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, trimmed
+from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, extend, latest_of, trimmed
 from reliamsg.core.joining import believed, declare_missed, flag_handed_out, join_as_told, skip_settled
 from reliamsg.core.passage import follow
 from reliamsg.core.stream import Note, StreamState
@@ -71,7 +71,8 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
             state.doubt.flag(
                 known
             )  # whatever has arrived existed, also of a history that the producer has lost
-        state.doubt.end, state.history_changed = end, True
+        state.doubt.end = max(end, (announced.epoch, 1))  # of earlier epochs nothing is published any more
+        state.doubt.link, state.history_changed = latest_of(whole), True
         state.flag_entered()
         core.mark(state)
     flagged = flag_handed_out(core, state, announced, end)

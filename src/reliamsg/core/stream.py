@@ -149,6 +149,8 @@ class Doubt:
     end: Position | None = None
     """Behind all that existed, as the producer says; None until it says so: then whatever arrives existed. What it said
     before that and was late does not count."""
+    link: tuple[int, int] | None = None
+    """The latest epoch of the history of which the producer said so, and its incarnation; None where not known."""
 
     def flag(self, known: Reorder) -> None:
         """Numbers of an epoch that may have been handed out count as handed out before."""
@@ -156,11 +158,22 @@ class Doubt:
             return
         if self.end is None:
             below = known.arrived + 1
-        elif known.epoch == self.end[0]:
-            below = self.end[1]
+        elif known.epoch < self.end[0] or self._is_lost(known):
+            below = MAX_SEQ
         else:
-            below = MAX_SEQ if known.epoch < self.end[0] else 0
+            below = self.end[1] if known.epoch == self.end[0] else 0
         known.redelivered_below = max(known.redelivered_below, below)
+
+    def _is_lost(self, known: Reorder) -> bool:
+        """Whether an epoch is of a history that the producer knew nothing of: it went with an outbox that was lost, so
+        all of it existed."""
+        if self.link is None or known.epoch < self.link[0]:
+            return False
+        own = known.epoch, known.incarnation
+        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):
+            return True
+        self.link = own
+        return False
 
 
 @dataclass(slots=True)

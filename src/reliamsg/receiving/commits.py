@@ -409,6 +409,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             state.takeover,
             state.joined_after,
             sorted(state.history.unended),
+            None if state.doubt is None else state.doubt.link,
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}

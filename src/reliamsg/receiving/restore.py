@@ -22,7 +22,7 @@ def restored(saved: SavedStream) -> StreamState:
     state.closed = ClosedGaps(history.closed, history.forgotten)
     state.joined, state.unheard, state.vouched = saved.joined, history.unheard, history.vouched
     state.joined_after = history.joined_after
-    state.doubt = None if history.doubt is None else Doubt(*history.doubt)
+    state.doubt = None if history.doubt is None else Doubt(*history.doubt, history.answered)
     state.takeover = history.takeover
     for row in saved.epochs:
         known = _epoch(row)

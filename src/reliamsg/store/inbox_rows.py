@@ -47,6 +47,8 @@ class History(msgspec.Struct):
     """The epoch before the one in which the group joined, 0 where that was the first; None where that is not known."""
     unended: list[int] = []
     """Epochs that were left by a gap of unknown extent."""
+    answered: tuple[int, int] | None = None
+    """The `link` of the :class:`~reliamsg.core.stream.Doubt`."""
 
 
 @dataclass(slots=True)
