@@ -241,6 +241,26 @@ def test_a_directory_that_anybody_can_write(opener: Callable[[Path], Outbox | In
 
 
 @every_store
+@pytest.mark.parametrize("through", ["a link", "a link to a link"])
+def test_a_link_to_nothing_begins_no_file(
+    opener: Callable[[Path], Outbox | Inbox], through: str, tmp_path: Path
+) -> None:
+    """It was made for a file that is not there now: a disk may not be mounted."""
+    disk, link = tmp_path / "disk", tmp_path / "x.db"
+    disk.mkdir()
+    link.symlink_to(disk / "x.db")
+    if through == "a link to a link":
+        link = tmp_path / "another.db"
+        link.symlink_to("x.db")
+    with pytest.raises(StoreUnsafe, match="which does not exist: is its disk there") as raised:
+        opener(link)
+    assert str(disk / "x.db") in str(raised.value)
+    assert not list(disk.iterdir())
+    opener(disk / "x.db").close()  # named itself
+    opener(link).close()
+
+
+@every_store
 def test_a_group_may_be_given_a_file(opener: Callable[[Path], Outbox | Inbox], tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     opener(path).close()

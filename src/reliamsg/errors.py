@@ -219,8 +219,8 @@ class StoreTooNew(StoreError):
 
 
 class StoreUnsafe(StoreError):
-    """The file belongs to another user, or others than its owner can write or replace it; the message says how to mend
-    that."""
+    """The file belongs to another user, others than its owner can write or replace it, or it is a symbolic link to
+    nothing; the message says how to mend that."""
 
 
 class OutboxIndeterminate(FatalError):

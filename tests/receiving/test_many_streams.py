@@ -474,7 +474,9 @@ def test_a_stream_that_is_not_joined_by_what_is_told_keeps_nobody_out(tmp_path: 
     assert got == [1, 2, 3]
 
 
-def test_what_found_no_room_in_memory_is_said_again_when_there_is_some(tmp_path: Path) -> None:
+def test_what_found_no_room_in_memory_is_said_again_when_there_is_some(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its producer may take all for settled, and say nothing more by itself."""
     bench = Bench(tmp_path / "inbox.db", max_streams=1)
     busy = fill(bench)
@@ -483,6 +485,11 @@ def test_what_found_no_room_in_memory_is_said_again_when_there_is_some(tmp_path:
     bench.settle(5.0)
     assert producer.streams() == []
     assert bench.engine.sites["dc1"].rejected[TOO_MANY_STREAMS] == 1
+    assert (
+        f"site dc1: statuses of streams not taken in, to be asked for again: 1 ({TOO_MANY_STREAMS})"
+        in caplog.text
+    )
+    assert "unusable" not in caplog.text
     leave(bench, busy)
     (nonce,) = {state.nonce for state in producer.states() for _ in state.streams}
     producer.status((1, 3), to=group_address(GROUP), nonces=[nonce])

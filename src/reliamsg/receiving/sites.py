@@ -52,6 +52,9 @@ LOOK_AGAIN_S = 1.0
 """Whether it has answered is looked at so often."""
 LOG_EVERY_S = 1.0
 """Rejected deliveries of one kind are logged at most so often, with their number."""
+_UNUSABLE = "unusable deliveries set aside"
+_UNHEARD = "statuses of streams not taken in, to be asked for again"
+_NOT_KEPT = "late batches not kept, since there are too many"
 
 
 class SiteReceiver:
@@ -115,9 +118,10 @@ class SiteReceiver:
         quarantine."""
         self._early: list[Delivery] = []
         """Arrived before it was known whether another inbox reads; at most as many as the broker lets wait."""
-        self._unreported: dict[str, int] = {}
-        self._unlogged: dict[str, int] = {}
-        self._logged_at: dict[str, float] = {}
+        self._unreported: dict[tuple[str, str], int] = {}
+        """By what was done, and why."""
+        self._unlogged: dict[tuple[str, str], int] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}
 
     # -- its connection -----------------------------------------------------------------------------------
 
@@ -217,8 +221,7 @@ class SiteReceiver:
 
     def refuse_status(self, reason: str) -> None:
         """A status told of a stream that there is no room for."""
-        self.rejected[reason] = self.rejected.get(reason, 0) + 1
-        self._unreported[reason] = self._unreported.get(reason, 0) + 1
+        self._count(_UNHEARD, reason)
 
     def repaired(self, address: str, body: bytes) -> None:
         """A batch came at the group's own address. It has no broker to keep it: what is not taken in now is asked
@@ -487,8 +490,7 @@ class SiteReceiver:
         shared = self.shared
         for part in Holding.of(frame, spans, self.name, 0.0, wall) if self._keep_late else ():
             if shared.inbox.late_bytes + shared.pending.late_bytes >= MAX_LATE_BYTES:
-                self.rejected["late"] = self.rejected.get("late", 0) + 1
-                self._unreported["late"] = self._unreported.get("late", 0) + 1
+                self._count(_NOT_KEPT, "late")
                 continue
             data = part.stored()
             shared.pending.late.append(
@@ -539,22 +541,25 @@ class SiteReceiver:
 
     def set_aside(self, address: str, data: bytes, reason: str) -> None:
         """Keep bytes that can't be used, within bounds, and count them."""
-        self.rejected[reason] = self.rejected.get(reason, 0) + 1
-        self._unreported[reason] = self._unreported.get(reason, 0) + 1
+        self._count(_UNUSABLE, reason)
         kept = self.shared.samples.admit(self.name, address, reason, data)
         if kept is not None:
             self.shared.pending.quarantine.append(kept)
+
+    def _count(self, what: str, reason: str) -> None:
+        self.rejected[reason] = self.rejected.get(reason, 0) + 1
+        self._unreported[what, reason] = self._unreported.get((what, reason), 0) + 1
 
     def report_rejected(self, now: float, everything: bool = False) -> None:
         """Journal what was rejected since the last commit, and log it, each reason at most once a second."""
         if not self._unlogged and not self._unreported:
             return
-        for reason, count in self._unreported.items():
+        for (what, reason), count in self._unreported.items():
             self.shared.note("rejected", site=self.name, reason=reason, detail={"count": count})
-            self._unlogged[reason] = self._unlogged.get(reason, 0) + count
+            self._unlogged[what, reason] = self._unlogged.get((what, reason), 0) + count
         self._unreported.clear()
-        for reason, count in list(self._unlogged.items()):
-            if everything or now - self._logged_at.get(reason, -LOG_EVERY_S) >= LOG_EVERY_S:
-                self._logged_at[reason] = now
-                del self._unlogged[reason]
-                log.warning("site %s: %d unusable deliveries set aside: %s", self.name, count, reason)
+        for (what, reason), count in list(self._unlogged.items()):
+            if everything or now - self._logged_at.get((what, reason), -LOG_EVERY_S) >= LOG_EVERY_S:
+                self._logged_at[what, reason] = now
+                del self._unlogged[what, reason]
+                log.warning("site %s: %s: %d (%s)", self.name, what, count, reason)

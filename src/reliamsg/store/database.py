@@ -318,6 +318,12 @@ def check_safe(path: str | os.PathLike[str]) -> None:
     with contextlib.suppress(OSError):
         if os.path.islink(path) and os.lstat(path).st_uid not in (0, user):
             raise StoreUnsafe(f"{os.fspath(path)}: a symbolic link that another user has made")
+    if os.path.islink(path) and not os.path.lexists(real):
+        # SQLite would begin a new file at its end, as if nothing had ever been there.
+        raise StoreUnsafe(
+            f"{os.fspath(path)}: a symbolic link to {real}, which does not exist: is its disk there? To begin with an"
+            " empty file, name that path itself, or remove the link"
+        )
     with contextlib.suppress(OSError):
         directory = os.stat(os.path.dirname(real))
         if directory.st_mode & stat.S_IWOTH and not directory.st_mode & stat.S_ISVTX:
