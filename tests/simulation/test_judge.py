@@ -619,6 +619,18 @@ def test_before_the_place_of_joining_an_outbox_that_went_back_owes_nothing_to_a_
     assert judged.oracle.not_given("g1") == owed
 
 
+@pytest.mark.parametrize("where", ["quarantine", "inbox", "only inbox"])
+def test_what_waits_in_the_quarantine_of_one_of_several_inboxes_is_not_met(where: str) -> None:
+    judged = Judged(latest=True, consumers=1 if where == "only inbox" else 2)
+    judged.oracle.quarantines["g1-1"] = lambda stream, epoch, seq: where != "inbox"
+    first = judged.publish(1)
+    judged.publish(2)
+    judged.oracle.let_go_at("dc1", "g1", first)
+    judged.deliver(2)
+    judged.oracle.judge()
+    assert judged.kinds == ([] if where == "quarantine" else ["skipped", "lost"])
+
+
 def test_what_goes_with_a_disk_that_knows_it_by_an_earlier_name_is_gone(judged: Judged) -> None:
     first = judged.publish(1)
     judged.oracle.seen(first._replace(epoch=2), b"1")  # it moved before anybody was offered it

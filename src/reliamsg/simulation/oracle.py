@@ -306,8 +306,23 @@ class Oracle:
         if group in self._let_go:
             self._let_go[group].setdefault(message, self._scheduler.now)
             body = self._bodies.get(message)
-            if body is not None:
+            if body is not None and not self._waits_alone(group, message):
                 self._meets(group, self.operations[body])
+
+    def _waits_alone(self, group: str, message: MessageId) -> bool:
+        """Whether a message is in the quarantine of one of several inboxes of a group that begins with the latest, and
+        has not met its stream: the others know nothing of it, and may begin behind it."""
+        if group not in self._latest or (group, stream_of(message)) in self._met:
+            return False
+        consumers = self._consumers(group)
+        return len(consumers) > 1 and any(
+            self.quarantines[name](stream_of(message), message.epoch, message.seq)
+            for name in consumers
+            if name in self.quarantines
+        )
+
+    def _consumers(self, group: str) -> list[str]:
+        return [name for name in self._gap_timeouts if name.startswith(f"{group}-")]
 
     def left(self, group: str, consumer: str, stream: Stream, epoch: int, first: int, last: int) -> None:
         """A consumer says that it left these to their producer, which has to keep them for its group."""
@@ -638,7 +653,7 @@ class Oracle:
         inbox of its group that never heard of it."""
         gone = f"{consumer} before its inbox was replaced"
         self.inboxes[group].add(gone)
-        if not any(name.startswith(f"{group}-") for name in self._gap_timeouts if name != consumer):
+        if self._consumers(group) == [consumer]:
             # Nobody else knows where the group met a stream: it begins anew with what comes next.
             self._met = {key: met for key, met in self._met.items() if key[0] != group or met.at <= since}
         for message, at in self._given_at[group].items():
