@@ -691,6 +691,25 @@ def test_a_run_goes_on_for_what_a_group_reads_and_was_not_named_for() -> None:
     assert not judged.oracle.unresolved(lambda group: ["orders"])
 
 
+@pytest.mark.parametrize("consumers", [1, 2])
+def test_it_goes_on_where_a_group_that_begins_with_the_latest_has_begun_by_its_journal(
+    consumers: int,
+) -> None:
+    """Nothing was handed out or let go of by then."""
+    judged = Judged(latest=True, consumers=consumers)
+    for seq in (1, 2):
+        judged.publish(seq)
+    for operation in judged.oracle.operations.values():
+        operation.groups = frozenset()
+    open_ = [judged.oracle.unresolved(lambda group: ["orders"])]
+    for first in (3, 2):
+        judged.oracle.begins("g1", STREAM, 1, first)
+        open_.append(judged.oracle.unresolved(lambda group: ["orders"]))
+    judged.oracle.inbox_replaced("g1", "g1-1", 0.0)
+    open_.append(judged.oracle.unresolved(lambda group: ["orders"]))
+    assert open_ == [False, False, True, consumers == 2]
+
+
 @pytest.mark.parametrize("replaced", [True, False])
 @pytest.mark.parametrize("reason", ["superseded", "expired"])
 def test_what_waited_in_quarantine_may_be_of_an_epoch_that_was_over(reason: str, replaced: bool) -> None:

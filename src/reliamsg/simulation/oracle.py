@@ -110,8 +110,10 @@ class Oracle:
         missing of these must be where it can still be sent, or given, from."""
         self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
         self.leaving = Leaving(self.groups, keepers)
+        # Groups that begin with the latest, where they met streams, and where streams began for any group, as journals
+        # say: the lowest (epoch, number).
         self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], _Met]()
-        """Where these groups met streams."""
+        self._begun = dict[tuple[str, Stream], tuple[int, int]]()
         self._streams, self._bodies = dict[Stream, list[Operation]](), dict[MessageId, bytes]()
         # Producers whose outbox was replaced by an older copy of itself, what was stored in no copy, what had been
         # removed, and was in one, and what brokers had been offered by then.
@@ -656,6 +658,7 @@ class Oracle:
         if self._consumers(group) == [consumer]:
             # Nobody else knows where the group met a stream: it begins anew with what comes next.
             self._met = {key: met for key, met in self._met.items() if key[0] != group or met.at <= since}
+            self._begun = {key: place for key, place in self._begun.items() if key[0] != group}
         for message, at in self._given_at[group].items():
             if at > since and self.handed[group][message] == consumer:
                 self.handed[group][message] = gone
@@ -739,10 +742,19 @@ class Oracle:
             and operation.message not in self.acked[group]
             and operation.message not in self.passages[group]
             and operation.stream.topic in topics_of(group)
-            and self._is_new(group, operation)
+            and (self._is_new(group, operation) or self._has_begun(group, operation.message))
             for group in self.groups
             for operation in self.operations.values()
         )
+
+    def begins(self, group: str, stream: Stream, epoch: int, first: int) -> None:
+        """A group's journal says that a stream began there, though nothing may have been given or taken in yet."""
+        place = epoch, max(first, 1)
+        self._begun[group, stream] = min(place, self._begun.get((group, stream), place))
+
+    def _has_begun(self, group: str, message: MessageId) -> bool:
+        began = self._begun.get((group, stream_of(message)))
+        return began is not None and began <= (message.epoch, message.seq)
 
     def judge(self, held_for: Collection[str] = ()) -> None:
         """Everything is over. `held_for`: groups that never give a gap up."""
