@@ -342,6 +342,29 @@ def test_what_another_inbox_passed_untold_comes_in_this_one_s_own_order(
     assert ("out_of_order" in wrong) == (by != "another")
 
 
+@pytest.mark.parametrize("by", ["another", "itself", "itself, after its copy was made", "another, told"])
+def test_an_inbox_that_knows_of_no_later_epoch_goes_on_in_the_order_of_publishing(
+    judged: Judged, by: str
+) -> None:
+    """An outbox was lost, and goes on in a lower epoch, since its clock went back; another inbox had been given some of
+    the one before."""
+    judged.oracle.watches["g1-2"] = judged.watch
+    judged.publish(1, epoch=5)
+    judged.deliver(1, epoch=5, consumer="g1-1" if by.startswith("itself") else "g1-2")
+    judged.later(1.0)
+    if by.startswith("itself"):
+        copied_at = judged.scheduler.now - 2.0 * ("after" in by)
+        judged.oracle.consumer_ended("g1", "g1-1")
+        judged.oracle.inbox_replaced("g1", "g1-1", copied_at)
+    judged.oracle.disk_replaced("p1", judged.scheduler.now, set())
+    judged.publish(2, epoch=4)
+    if by == "another, told":
+        judged.oracle.told_of("g1-1", STREAM, (5, 2), (5, 2))
+    judged.deliver(2, epoch=4)
+    judged.oracle.judge()
+    assert judged.kinds == (["out_of_order"] if by in ("itself", "another, told") else [])
+
+
 def test_only_what_was_stored_in_no_copy_went_with_an_outbox(judged: Judged) -> None:
     """The copy has the first of two messages; that its publish() returned after the copy was made does not matter."""
     judged.later(1.0)

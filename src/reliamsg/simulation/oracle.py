@@ -79,6 +79,12 @@ class _Given:
     reached: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The highest (epoch, number) that each consumer handed out or declared."""
 
+    def note_own(self, consumer: str, message: MessageId, number: int) -> None:
+        """A consumer was given a message, the operation of that number."""
+        place = message.epoch, message.seq
+        own, known = self.own.get(consumer, (place, number))
+        self.own[consumer] = max(own, place), max(known, number)
+
 
 class _Met(NamedTuple):
     """What a group was given, or took in, of a stream first."""
@@ -392,8 +398,7 @@ class Oracle:
         self._given_at[group][identity] = self._scheduler.now
         place = (identity.epoch, identity.seq)
         given.latest = max(given.latest, place)
-        own, number = given.own.get(consumer, (place, operation.number))
-        given.own[consumer] = max(own, place), max(number, operation.number)
+        given.note_own(consumer, identity, operation.number)
         given.number = max(given.number, operation.number)
         given.firsts.append((self._scheduler.now, given.latest, given.number))
         given.reached[consumer] = max(place, given.reached.get(consumer, place))
@@ -472,10 +477,11 @@ class Oracle:
             text = f"{identity} at {consumer}, after {given.latest}"
             about = (group, identity) if shown else None
             found = Violation("out_of_order", text, self._scheduler.now, about)
-            if self._keeps_own_order(group, consumer, operation, given):
-                self._overtaken.append((group, consumer, identity, found))
-            else:
+            if not self._keeps_own_order(group, consumer, operation, given):
                 self.violations.append(found)
+            elif operation.number <= given.number:
+                self._overtaken.append((group, consumer, identity, found))
+            # Else it was published later, by an outbox that had gone back with its clock, as this inbox can't know.
             return
         published = self._streams[operation.stream]
         for at in range(bisect_right(published, given.number, key=_number), len(published)):
@@ -674,6 +680,13 @@ class Oracle:
                 _, given.latest, given.number = given.firsts[-1] if given.firsts else (0.0, (0, 0), -1)
                 given.moved_at.pop(consumer, None)
                 given.reached.pop(consumer, None)
+                given.own.pop(consumer, None)
+        for message, by in self.handed[group].items():
+            if by == consumer:
+                self._given[group, stream_of(message)].note_own(consumer, message, self._number_of(message))
+
+    def _number_of(self, message: MessageId) -> int:
+        return self.operations[self._bodies[message]].number
 
     def _done(self, group: str, message: MessageId) -> bool:
         return message in self.handed[group] or message in self.dead[group] or message in self.passages[group]
