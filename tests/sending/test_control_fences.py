@@ -260,6 +260,26 @@ class TestRenumbering:
         # An epoch before all that is known of a stream may have been let go of and forgotten.
         assert found == (surpassed if ahead or not known else [])
 
+    @pytest.mark.parametrize("further", [0, 1, 5])
+    def test_so_does_one_of_which_a_group_had_more_of_an_epoch_that_is_over(
+        self, bench: Bench, further: int
+    ) -> None:
+        """It was put back to a copy that was made in the middle of that epoch, and went on in a later one."""
+        first = bench.open(GROUPS, hello_timeout=0)
+        for _ in range(3):
+            bench.publish(first, "t", b"1")
+        entered = first._outbox.epoch, first._outbox.incarnation
+        bench.close(first, crash=True)
+        engine = bench.open(GROUPS, hello_timeout=0)
+        bench.publish(engine, "t", b"2")
+        group = bench.group("g")
+        for _ in range(2):
+            group.tell(state("t", (entered[0], 4 + further), entered))
+            bench.run(0.5)
+        found = [(row.epoch, (row.detail or {})["known"]) for row in journal(bench.path, "surpassed")]
+        known = [entered[0], f"{entered[1]:016x}", 3 + further]
+        assert found == ([(engine._outbox.epoch, known)] if further else [])
+
     def test_what_a_crash_left_behind_the_gate_moves_too(self, bench: Bench) -> None:
         engine = bench.open(GROUPS)
         bench.publish(engine, "t", b"1")

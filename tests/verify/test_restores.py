@@ -208,6 +208,27 @@ def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
     assert found_in(h) == {("phantom", E1, 21, 30)}
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_later_opening_tells_what_the_group_had_of_an_epoch_that_was_over(known: bool) -> None:
+    """Two have published since the copy was made; the group was given what it lacks, and nobody met the first."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    place = (S, E3, 0xB3)
+    detail: dict[str, object] = {"position": [E1, 31], "entered": E1}
+    if known:
+        detail["known"] = [E1, f"{INC[E1]:016x}", 30]
+    h.producers["A"].append([
+        replace(h.producers["A"][1][0], epoch=E3, incarnation=0xB3),
+        Entry("epoch", *place, detail={"prev": list(Prev(E2, INC[E2], 20))}),
+        Entry("enqueued", *place, 1, 1, digest=digest_of(S, E3, 1, 1)),
+        Entry("surpassed", *place, group="g", detail=detail),
+        Entry("closed"),
+    ])  # fmt: skip
+    assert (UNPROVEN in found_in(h)) == known
+    assert (("phantom", E1, 21, 30) in found_in(h)) != known
+
+
 def lost_with_its_clock(h: History, *, silent: bool = True) -> None:
     """Of the opening after the first, which no journal has, only a status told. The copy was opened first with a clock
     that was behind that, and published nothing, or something."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from reliamsg.core.copies import Copies
 from reliamsg.core.fence import Conflict, Fence, Verdict
@@ -26,6 +26,7 @@ from reliamsg.store.outbox import Outbox
 from reliamsg.wire.address import call_address, producer_address
 from reliamsg.wire.control import Span3, State, Status, StreamState, open_control
 from reliamsg.wire.data import FrameError
+from reliamsg.wire.limits import MAX_SEQ
 
 if TYPE_CHECKING:
     from reliamsg.keys import KeyRing
@@ -288,6 +289,10 @@ class Control:
         if position[0] == told.entered[0] and chain.get(position[0], told.entered[1]) != told.entered[1]:
             position = (position[0], 1)  # the numbers are another history's
         known = chain.get(told.entered[0]) == told.entered[1]
+        last = next((link.last for link in page.chain if link.epoch == position[0]), MAX_SEQ)
+        if known and told.entered[0] == position[0] < self._outbox.epoch and position[1] > last + 1:
+            # That epoch is over, and had more than is here: this outbox is an older copy of one that went on with it.
+            self._note_surpassed(stream, group, told, (*told.entered, position[1] - 1))
         with self._engine.lock:
             tail = membership.table.tail(stream)
             if tail < position < (self._outbox.epoch, 1):
@@ -320,15 +325,21 @@ class Control:
             if now - told_at >= max(ANSWER_AFTER_S, patience):
                 timetable.asked(group, [stream], now, named=named)
 
-    def _note_surpassed(self, stream: Stream, group: str, told: StreamState) -> None:
+    def _note_surpassed(
+        self, stream: Stream, group: str, told: StreamState, known: tuple[int, int, int] | None = None
+    ) -> None:
         """What the group was given is in no journal but its own, and those of other groups. Once for each stream and
-        epoch that a group entered."""
+        epoch that a group entered. `known`: of an epoch that this outbox knows, its incarnation, and up to where the
+        group had it."""
         key = stream, told.entered[0]
         if key in self._surpassed or len(self._surpassed) >= MAX_SURPASSED:
             return
         self._surpassed.add(key)
         own = self._outbox.epoch, self._outbox.incarnation
-        detail = {"position": list(told.position), "entered": told.entered[0]}
+        detail: dict[str, Any] = {"position": list(told.position), "entered": told.entered[0]}
+        if known is not None:
+            epoch, incarnation, last = known
+            detail["known"] = [epoch, f"{incarnation:016x}", last]
         self._engine.notes.add(Entry("surpassed", stream, *own, group=group, detail=detail))
 
     def _report(self, conflict: Conflict | None) -> None:
