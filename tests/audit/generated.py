@@ -494,6 +494,13 @@ def _restore(rng: random.Random, made: Journals) -> None:
                 )  # fmt: skip
                 more = [*own[:at], met, *own[at:]]
                 made.clients[i] = (role, group, [replace(row, lsn=lsn) for lsn, row in enumerate(more, 1)])
+    last = max((i for i, row in enumerate(left) if row.kind == "opened"), default=0)
+    if rng.random() < 0.2:
+        # Nothing was published since, and perhaps the clock was behind.
+        left[last + 1 :] = [row for row in left[last + 1 :] if row.kind in ("closed", "connected")]
+        left[last] = replace(
+            left[last], epoch=left[last].epoch - rng.choice((0, 11, 25)), incarnation=rng.getrandbits(63)
+        )
     made.clients[number] = ("producer", name, [replace(row, lsn=lsn) for lsn, row in enumerate(left, 1)])
 
 

@@ -2066,6 +2066,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "unmet-openings-are-whole",
+        "verify/restores.py",
+        "        own.update(_unmet(chain, entered[chain.client]))\n",
+        "",
+        "P9: what went with the disk of an outbox that has published nothing since counts as never published",
+        ByTest(
+            "verify/test_controlled.py::test_scenario[an opening of an outbox was never met]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
         "copy-lacks-its-own",
         "verify/restores.py",
         "    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):\n",

@@ -173,6 +173,15 @@ def _twin_without_journal(*fence: Entry) -> list[Chain]:
     ]
 
 
+def _silent(end: tuple[Entry, ...], *more: Entry) -> list[Chain]:
+    """The group was given what no journal has; the producer's last opening published nothing, so nobody met it. `end`:
+    of the one before."""
+    return [
+        producer([opened(E1), entered(E1), *published(E1, 1, 5), *end], [opened(E2)]),
+        group([reading(), *taken(E1, 1, 7), *taken(E9, 1, 2, 0xA9), *more]),
+    ]
+
+
 def _begun_anew(*more: Entry) -> list[Chain]:
     """The group was given three by an outbox that was lost, another of which took the place."""
     return [
@@ -376,6 +385,16 @@ SCENARIOS = {
         lambda: _begun_anew(*taken(E2, 6, 7), *taken(E9, 1, 2, 0xBAD)), "violated",
         _found("unproven", E1, (1, 3)) | _found("phantom", E2, (6, 7)) | _found("phantom", E9, (1, 2)) | _ABSENT,
         {"phantom": 4},
+    ),
+    "an opening of an outbox was never met": Scenario(
+        lambda: _silent(()), "unknown",
+        _found("unproven", E1, (6, 7)) | _found("unproven", E9, (1, 2)) | _ABSENT,
+    ),
+    "the same, of one that had been closed": Scenario(
+        lambda: _silent((Entry("closed"),), *taken(E2, 1, 1)), "violated",
+        _found("phantom", E1, (6, 7)) | _found("unproven", E9, (1, 2)) | _found("phantom", E2, (1, 1)) | _ABSENT
+        | _found("out_of_order", E2, (1, 1)),
+        {"phantom": 3, "out_of_order": 1},
     ),
     "another file of the producer's begins before it": Scenario(
         lambda: [*_begun_anew(), again(producer([opened(E1), entered(E1), *published(E1, 1, 2)]), "00000000000000c0")],

@@ -126,6 +126,7 @@ def test_a_journal_that_was_not_closed_proves_no_phantom(to_the_end: bool, close
 def test_a_file_that_was_not_closed_shows_phantoms_of_what_was_over() -> None:
     """A copy has all of the openings before its last."""
     client, consumer = producer((-500, 1, 10)), group((-400, 1, 12))
+    client.rows[0] = replace(client.rows[0], epoch=client.rows[1].epoch)
     later = replace(client.rows[0], boot=f"{2:016x}", epoch=client.rows[1].epoch + 1, incarnation=0xB)
     client.rows += [replace(client.rows[0], kind="closed"), later]
     client.rows = [replace(row, lsn=lsn) for lsn, row in enumerate(client.rows, 1)]

@@ -11,6 +11,8 @@ where the journal has that opening, and not all of that, the copy is as old as t
 between it and the next. Where the copy's clock went back, both say that the group had come further; so does a
 ``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
 entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
+Nor did anybody meet an opening that published nothing: if the last ones are such, the first of them may be of a copy
+whose clock was behind.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def cuts(rows: DataFrame) -> DataFrame:
         F.max(F.when(begins, F.col("written_epoch"))).alias("began"),
         F.max(end).alias("end"),
         F.max(F.col("kind") == "closed").alias("closed"),
-        F.max(F.col("kind") == "enqueued").alias("published"),
+        F.max(F.col("kind").isin("enqueued", "renumbered")).alias("published"),
         F.max("lsn").alias("has"),
     )
     along = Window.partitionBy(*_CHAIN).orderBy("boot_lsn")
@@ -116,6 +118,7 @@ def cuts(rows: DataFrame) -> DataFrame:
     return (
         between.unionByName(fenced)
         .unionByName(_before(boots))
+        .unionByName(_unmet(ends, epochs))
         .unionByName(behind)
         .groupBy("producer")
         .agg(F.collect_set(F.struct("low", "goes_on", "high")).alias("cuts"))
@@ -127,6 +130,28 @@ def _before(boots: DataFrame) -> DataFrame:
     began = boots.groupBy(*_CHAIN).agg(F.min_by("began", "boot_lsn").alias("began"))
     return began.groupBy(F.col("client").alias("producer")).agg(
         F.lit(0).cast("long").alias("low"), F.lit(False).alias("goes_on"), F.min("began").alias("high")
+    )
+
+
+def _unmet(openings: DataFrame, epochs: DataFrame) -> DataFrame:
+    """The cut behind the last opening of each chain that published anything, if more follow: `producer` and what
+    :func:`cuts` says of it. `epochs`: what each chain `entered`."""
+    everywhere = epochs.groupBy("client").agg(F.flatten(F.collect_list("entered")).alias("entered"))
+    last = F.max_by(F.struct("low", "goes_on"), F.when(F.col("boot_lsn") == F.col("since"), F.col("since")))
+    return (
+        openings.groupBy(*_CHAIN)
+        .agg(last.alias("last"), F.max("since").alias("since"), F.max("boot_lsn").alias("at"))
+        .where(F.col("since") < F.col("at"))
+        .join(everywhere, ["client"])
+        .select(
+            F.col("client").alias("producer"),
+            "entered",
+            F.lit(0).alias("from"),
+            F.coalesce("last.low", F.lit(0)).alias("low"),
+            F.coalesce("last.goes_on", F.lit(False)).alias("goes_on"),
+            F.lit(LAST).alias("high"),
+        )
+        .select("producer", _pieces())
     )
 
 

@@ -11,6 +11,8 @@ where the journal has that opening, and not all of that, the copy is as old as t
 between it and the next. Where the copy's clock went back, both say that the group had come further; so does a
 ``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
 entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
+Nor did anybody meet an opening that published nothing: if the last ones are such, the first of them may be of a copy
+whose clock was behind.
 """
 
 from __future__ import annotations
@@ -86,12 +88,18 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
             opening = chain.client, boot.rows[0].incarnation
             known[opening] = max(boot.rows[-1].lsn, known.get(opening, 0))
     heard = _heard_of(chains, known)
+    entered: dict[str, list[list[int]]] = {}
+    """By producer, the epochs of each opening of any chain."""
+    for chain in chains:
+        if chain.role == "producer":
+            entered.setdefault(chain.client, []).extend(map(_entered, chain.boots))
     cuts = {producer: {Cut(0, False, epoch)} for producer, epoch in _beginnings(chains).items()}
     for chain in chains:
         if chain.role != "producer":
             continue
         own = cuts.setdefault(chain.client, set())
         own.update(_between(chain, met, has))
+        own.update(_unmet(chain, entered[chain.client]))
         if chain.boots and chain.to_the_end and not chain.finished:
             # The file may be an older copy that nobody has opened yet.
             whole = map(_entered, chain.boots)
@@ -116,6 +124,21 @@ def _beginnings(chains: Iterable[Chain]) -> dict[str, int]:
             epoch = chain.boots[0].rows[0].epoch
             found[chain.client] = min(epoch, found.get(chain.client, epoch))
     return found
+
+
+def _unmet(chain: Chain, entered: Iterable[Iterable[int]]) -> Iterator[Cut]:
+    """The cut behind the last opening that published anything, if more follow. `entered`: epochs that journals have."""
+    published = [number for number, boot in enumerate(chain.boots) if _has_published(boot)]
+    last = max(published, default=-1)
+    if last + 1 < len(chain.boots):
+        low = max(map(_end, chain.boots[: last + 1]), default=0)
+        goes_on = last >= 0 and not chain.boots[last].closed
+        yield from _around(Cut(low, goes_on, ENDLESS), entered)
+
+
+def _has_published(boot: Boot) -> bool:
+    """Whether there are messages in epochs of the opening, so that groups can have met it."""
+    return any(row.kind in ("enqueued", "renumbered") for row in boot.rows)
 
 
 def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key, int]) -> Iterator[Cut]:
@@ -159,7 +182,7 @@ def _behind(chain: Chain, incarnation: int, epoch: int) -> Iterator[Cut]:
     goes_on = bool(of_it) or (last >= 0 and not chain.boots[last].closed)
     begins = [began for _, began in openings[last + 1 : last + 2]]
     yield Cut(low, goes_on, max([low if of_it else epoch + 1, *begins]))
-    while not of_it and last > 0 and not any(row.kind == "enqueued" for row in chain.boots[last].rows):
+    while not of_it and last > 0 and not _has_published(chain.boots[last]):
         last -= 1
         low = max(map(_end, chain.boots[: last + 1]))
         yield Cut(low, not chain.boots[last].closed, openings[last + 1][1])
