@@ -68,16 +68,44 @@ def test_whatever_numbers_a_file_and_its_name_claim(spark: SparkSession, tmp_pat
     inputs.append(header + b"\n" + re.sub(rb'"lsn":\d+', b'"lsn":-9223372036854775808', rows))
     for field, values in CLAIMS.items():
         for value in values:
-            claim, count = re.subn(rb'"%s":("[^"]*"|\d+)' % field, b'"%s":%s' % (field, value), rows, count=1)
-            assert count, field
+            said = b'"%s":%s' % (field, value)
+            claim, count = re.subn(rb'"%s":("[^"]*"|\d+)' % field, lambda _, said=said: said, rows, count=1)
+            if not count:  # into a row that has no such field
+                before, _, after = rows.rpartition(b"\n{")
+                assert b'"%s":' % field not in after
+                claim = b"%s\n{%s,%s" % (before, said, after)
             inputs.append(header + b"\n" + claim)
-    compare(spark, tmp_path, *inputs)
+    assert compare(spark, tmp_path, *inputs) == set()
 
 
 CLAIMS = {
     b"incarnation": (b'" -0x_1 "', b'"0x1"', b'"A"', b'""', b'"%s"' % (b"f" * 17), '"١"'.encode()),
-    b"epoch": (b"9223372036854775807", b"9223372036854775808", b"1" + b"0" * 30, b"-1"),
-    b"part": (b"2147483647", b"2147483648", b"-1"),
+    b"epoch": (
+        b"9223372036854775807",
+        b"9223372036854775808",
+        b"1" + b"0" * 30,
+        b"-1",
+        b"1.5",
+        b"1e3",
+        b'"12"',
+        b"null",
+        b"true",
+        b"[]",
+        b" 7 ",
+    ),
+    b"part": (b"2147483647", b"2147483648", b"-1", b"-12345678901", b" 12345678901"),
     b"first": (b"-9223372036854775808", b"-9223372036854775809"),
+    b"last": (b"4611686018427387904", b"18446744073709551616"),
+    b"latency": (
+        b'{"9":9223372036854775807}',
+        b'{"9":9223372036854775808}',
+        b'{"9":"2"}',
+        b"[]",
+        b"5",
+        b"null",
+    ),
+    b"topic": (b"5", b"null", b"{}", b'"\\u0061"'),
+    b"detail": (b"5", b"[]", b'"x"', b'{"epoch":"x","part":null,"last":99999999999999999999}'),
+    b"digest": (b"5", b"null"),
 }
 """What a row may say, some of which one reader might take for something, and another one not."""

@@ -37,6 +37,31 @@ _NAME = "^([0-9a-f]{16})-([0-9]{19})-([0-9a-f]{64})\\.ndjson$"
 _OWNER = "(?:^|/)role=(producer|group)/client=([^/]+)/"
 _REQUIRED = ("lsn", "boot", "kind", "wall_us", "wall_last_us", "mono_us")
 _NUMBERS = "^[0-9a-f]{1,16}$"
+_LONGS = ("lsn", "wall_us", "wall_last_us", "mono_us", "epoch", "first", "last")
+_STRINGS = ("boot", "kind", "producer", "topic", "incarnation", "site", "group", "reason")
+_TYPES = {
+    **dict.fromkeys((*_LONGS, "part"), "BIGINT"),
+    **dict.fromkeys(_STRINGS, "STRING"),
+    "digest": "STRING|VOID",
+    "latency": "OBJECT<(`?-?[0-9]+`?: BIGINT(, )?)*>|VOID",
+    "detail": "OBJECT<.*>|VOID",
+}
+"""What the fields of a row are, in Spark's words."""
+_ODD = (
+    '"(?:'
+    + "|".join(
+        (
+            f'(?:{"|".join(_LONGS)})"\\s*+:(?!-?+[0-9]{{1,18}}+[,}}])',
+            r'part"\s*+:(?!-?+[0-9]{1,9}+[,}])',
+            f'(?:{"|".join((*_STRINGS, "digest"))})"\\s*+:(?!")',
+            r'latency"\s*+:(?!\{(?:"[0-9]++":[0-9]{1,18}+,?+)*+\})',
+            r'detail"\s*+:(?!\{)',
+        )
+    )
+    + ")"
+)
+"""What a segment has in which a field may be something else, or a number too large: Spark reads some such fields as if
+they were not there, and others as text. What clients write has it only beside numbers of 19 digits."""
 _NO_HEADER = "not a journal segment: its first line is no header"
 _OTHER_ROWS = "its rows are not those that its header names"
 
@@ -165,6 +190,7 @@ def _parsed(files: DataFrame) -> DataFrame:
         name.alias("name"),
         F.sha2("content", 256).alias("digest"),
         F.split(text, "\n", -1).alias("text"),
+        (text.rlike(_ODD) | F.contains(text, F.lit("\\u"))).alias("odd"),
     ).select("*", F.from_json(F.element_at("text", 1), _HEADER).alias("header"))
     whole = _whole() & (F.col("header.rows") > 0)
     joined = F.concat(
@@ -181,6 +207,7 @@ def _parsed(files: DataFrame) -> DataFrame:
         (F.element_at("text", -1) == "").alias("ended"),
         F.greatest(F.size("text") - 2, F.lit(0)).alias("found"),
         F.when(whole, F.from_json(joined, T.ArrayType(LINE))).alias("lines"),
+        F.when(whole & F.col("odd"), _is_typed("text", F.col("header.rows"))).alias("typed"),
     )
 
 
@@ -213,6 +240,7 @@ def _checked(parsed: DataFrame) -> DataFrame:
         "whole",
         "found",
         "lines",
+        "typed",
     )
     claims = F.col("named") | F.col("owner_role").isNotNull() | F.col("is_header")
     problem = F.when(~claims, F.lit("neither a journal's segment nor an application's log")).otherwise(
@@ -309,11 +337,28 @@ def _failure() -> Column:
             ~F.coalesce(span == F.col("rows"), F.lit(False)) | (F.col("rows") < 1), F.lit(_OTHER_ROWS)
         )
         .when(
-            F.col("lines").isNull() | (F.size("lines") != F.col("rows")) | F.coalesce(unreadable, F.lit(True)),
+            F.col("lines").isNull()
+            | (F.size("lines") != F.col("rows"))
+            | F.coalesce(unreadable, F.lit(True))
+            | ~F.coalesce("typed", F.lit(True)),
             F.lit("a row can't be read"),
         )
         .when(~F.coalesce(as_named, F.lit(False)), F.lit(_OTHER_ROWS))
     )  # fmt: skip
+
+
+def _is_typed(text: str, rows: Column) -> Column:
+    """Whether the fields of all rows are what they should be, each once."""
+
+    def is_sound(line: Column) -> Column:
+        row, found = F.try_parse_json(line), F.lit(True)
+        for name, kind in _TYPES.items():
+            its = F.schema_of_variant(F.try_variant_get(row, f"$.{name}", "variant"))
+            found &= F.coalesce(its.rlike(f"^({kind})$"), row.isNotNull())
+        part = F.try_variant_get(row, "$.part", "bigint")
+        return found & F.coalesce(part.between(-(2**31), 2**31 - 1), F.lit(True))
+
+    return F.forall(F.slice(text, 2, rows.cast("int")), is_sound)
 
 
 def _any_null(line: Column) -> Column:

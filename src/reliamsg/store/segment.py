@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -214,25 +214,29 @@ def _number(digits: str) -> int:
     return int(digits, 16)
 
 
+_Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
 class _Line(msgspec.Struct):
     """A row's line. Names that are not known here are passed over."""
 
-    lsn: int
+    lsn: _Long
     boot: str
     kind: str
-    wall_us: int
-    wall_last_us: int
-    mono_us: int
+    wall_us: _Long
+    wall_last_us: _Long
+    mono_us: _Long
     producer: str = ""
     topic: str = ""
-    part: int = 0
-    epoch: int = 0
+    part: _Int = 0
+    epoch: _Long = 0
     incarnation: str = "0"
-    first: int = 0
-    last: int = 0
+    first: _Long = 0
+    last: _Long = 0
     site: str = ""
     group: str = ""
     reason: str = ""
     digest: str | None = None
-    latency: dict[str, int] | None = None
+    latency: dict[str, _Long] | None = None
     detail: dict[str, Any] | None = None
