@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.errors import InboxWriteError
+from reliamsg.receiving.lane import Chunk
 from reliamsg.store.inbox_view import read_dead_letters
 from tests.receiving.test_journals import rows
 from tests.receiving.tools import Bench, send, seqs
@@ -126,3 +127,24 @@ def test_what_could_not_be_read_back_is_read_when_there_is_room_though_nothing_i
     bench.settle(1.0)
     assert bench.engine.shared.write_error is None
     assert seqs(bench.take()) == [2, 3, 4, 5]
+
+
+def test_a_commit_that_failed_and_of_which_nothing_is_left_to_write_holds_nothing_up(bench: Bench) -> None:
+    """An application still had messages of which the journal knew all that there was to say."""
+    send(bench.network["dc1"], 1, 3)
+    bench.settle()
+    chunk = bench.engine.take(1, 10)
+    assert isinstance(chunk, Chunk)
+    while (message := chunk.next()) is not None:
+        message.ack()
+    bench.settle(5.0)
+    disk = Full(bench)
+    bench.settle(5.0)
+    assert disk.failed > 0
+    bench.engine.release(chunk)
+    disk.full = False
+    bench.settle(2.0)
+    assert bench.engine.shared.write_error is None
+    send(bench.network["dc1"], 4, 5)
+    bench.settle()
+    assert seqs(bench.take()) == [4, 5]

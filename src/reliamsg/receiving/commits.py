@@ -99,7 +99,10 @@ class Committer:
         due, _ = shared.core.waiting.overdue(now)
         spilled, spilling = self._spill(due, now)
         at = self._due_at(now)
-        if not (spilling or closing) and (at is None or at > now):
+        # What could not be written may have gone since, with a connection; only a commit shows that there is room.
+        error = shared.write_error
+        retries = error not in (None, self._unread) and now >= max(self._retry_at, self._spill_at)
+        if not (spilling or closing or retries) and (at is None or at > now):
             return None
         batch = Batch(standing=shared.standing, takeovers=shared.core.takeover)
         shared.report_chunks()
