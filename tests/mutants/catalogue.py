@@ -2077,6 +2077,40 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "opening-without-journal-complete",
+        "verify/references.py",
+        "        elif not has.may_come(told.epoch):\n",
+        "        elif False:\n",
+        "P9: the segments of an opening of which a group only received something are away, and all is complete",
+        ByTest(
+            "verify/test_references.py::test_what_a_row_tells_of_is_missing[received]",
+            "assert found == {line}, report.text()",
+        ),
+    ),
+    Mutant(
+        "rows-told-of-not-asked-for",
+        "verify/references.py",
+        "            if has.lacks_rows(told):\n",
+        "            if False:\n",
+        "P9: a status told of more rows than an opening's journal has, and all is complete",
+        ByTest(
+            "verify/test_references.py::test_what_a_row_tells_of_is_missing[a status told more]",
+            "assert found == {line}, report.text()",
+        ),
+    ),
+    Mutant(
+        "link-to-nothing-followed",
+        "store/database.py",
+        "    if os.path.islink(path) and not os.path.lexists(real):\n",
+        "    if False:\n",
+        "P1: an outbox whose disk is not mounted begins anew where a symbolic link to it points",
+        ByTest(
+            "test_files.py::test_a_link_to_nothing_begins_no_file[a link-outbox]",
+            'with pytest.raises(StoreUnsafe, match="which does not exist: is its disk there") as raised:',
+            "Failed",
+        ),
+    ),
+    Mutant(
         "copy-lacks-its-own",
         "verify/restores.py",
         "    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):\n",
