@@ -642,14 +642,22 @@ def test_before_the_place_of_joining_an_outbox_that_went_back_owes_nothing_to_a_
     assert judged.oracle.not_given("g1") == owed
 
 
-@pytest.mark.parametrize("where", ["quarantine", "inbox", "only inbox"])
-def test_what_waits_in_the_quarantine_of_one_of_several_inboxes_is_not_met(where: str) -> None:
+@pytest.mark.parametrize("by", ["journal", "hand"])
+@pytest.mark.parametrize("where", ["quarantine", "its own quarantine", "inbox", "only inbox"])
+def test_what_waits_in_the_quarantine_of_one_of_several_inboxes_is_not_met_by_another(
+    where: str, by: str
+) -> None:
     judged = Judged(latest=True, consumers=1 if where == "only inbox" else 2)
+    judged.oracle.watches["g1-2"] = judged.watch
     judged.oracle.quarantines["g1-1"] = lambda stream, epoch, seq: where != "inbox"
-    first = judged.publish(1)
-    judged.publish(2)
+    first, second = judged.publish(1), judged.publish(2)
     judged.oracle.let_go_at("dc1", "g1", first)
-    judged.deliver(2)
+    owed = [operation.message for operation in judged.oracle.open_for("g1")]
+    assert owed == [first, second], "it has to bring that"
+    consumer = "g1-2" if where == "quarantine" else "g1-1"
+    if by == "journal":
+        judged.oracle.begins("g1", consumer, STREAM, 1, 2)
+    judged.deliver(2, consumer=consumer)
     judged.oracle.judge()
     assert judged.kinds == ([] if where == "quarantine" else ["skipped", "lost"])
 
@@ -726,7 +734,7 @@ def test_it_goes_on_where_a_group_that_begins_with_the_latest_has_begun_by_its_j
         operation.groups = frozenset()
     open_ = [judged.oracle.unresolved(lambda group: ["orders"])]
     for first in (3, 2):
-        judged.oracle.begins("g1", STREAM, 1, first)
+        judged.oracle.begins("g1", "g1-1", STREAM, 1, first)
         open_.append(judged.oracle.unresolved(lambda group: ["orders"]))
     judged.oracle.inbox_replaced("g1", "g1-1", 0.0)
     open_.append(judged.oracle.unresolved(lambda group: ["orders"]))

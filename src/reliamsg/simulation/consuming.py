@@ -505,7 +505,7 @@ class ConsumerProcess(Process):
             elif row.kind == "connected" and self._reads_since is None:
                 self._reads_since = row.mono_us / 1e6
             elif row.kind == "joined":
-                self.world.oracle.begins(self.group, stream, row.epoch, row.first)
+                self.world.oracle.begins(self.group, self.name, stream, row.epoch, row.first)
             elif row.kind == "before_join":
                 at, span = row.mono_us / 1e6, (row.epoch, row.first, row.last)
                 passages.joined(Before(stream, *span, at, self.name, blind=not self._has_heard(stream, at)))

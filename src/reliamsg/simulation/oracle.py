@@ -93,6 +93,8 @@ class _Met(NamedTuple):
     """Of the operation."""
     epoch: int
     at: float
+    aside: str = ""
+    """The one of its several inboxes that has it in quarantine, as long as none has begun with the stream."""
 
 
 class Oracle:
@@ -202,14 +204,20 @@ class Oracle:
             message is None or message.epoch >= met.epoch or operation.stream.producer not in self._replaced
         )
 
-    def _meets(self, group: str, operation: Operation) -> None:
-        """A group was given something, or took it in."""
+    def _meets(self, group: str, operation: Operation, aside: str = "") -> None:
+        """A group was given something, or took it in. `aside`: see :class:`_Met`."""
         if group in self._latest:
             assert operation.message is not None  # it passed a broker
-            self._met.setdefault(
-                (group, operation.stream),
-                _Met(operation.number, operation.message.epoch, self._scheduler.now),
-            )
+            met = _Met(operation.number, operation.message.epoch, self._scheduler.now, aside)
+            self._met.setdefault((group, operation.stream), met)
+
+    def _begins_behind(self, group: str, stream: Stream, consumer: str) -> None:
+        """A consumer has begun with a stream: what only another one has, in its quarantine, came before."""
+        met = self._met.get((group, stream))
+        if met is not None and met.aside == consumer:
+            self._met[group, stream] = met._replace(aside="")
+        elif met is not None and met.aside:
+            del self._met[group, stream]
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -314,20 +322,21 @@ class Oracle:
         if group in self._let_go:
             self._let_go[group].setdefault(message, self._scheduler.now)
             body = self._bodies.get(message)
-            if body is not None and not self._waits_alone(group, message):
-                self._meets(group, self.operations[body])
+            if body is not None and group in self._latest:
+                self._meets(group, self.operations[body], self._only_has_aside(group, message))
 
-    def _waits_alone(self, group: str, message: MessageId) -> bool:
-        """Whether a message is in the quarantine of one of several inboxes of a group that begins with the latest, and
-        has not met its stream: the others know nothing of it, and may begin behind it."""
-        if group not in self._latest or (group, stream_of(message)) in self._met:
-            return False
+    def _only_has_aside(self, group: str, message: MessageId) -> str:
+        """Which of a group's several inboxes has a message in its quarantine, where the others know nothing of it."""
+        if (group, stream_of(message)) in self._met:
+            return ""
         consumers = self._consumers(group)
-        return len(consumers) > 1 and any(
-            self.quarantines[name](stream_of(message), message.epoch, message.seq)
+        has = (
+            name
             for name in consumers
             if name in self.quarantines
+            and self.quarantines[name](stream_of(message), message.epoch, message.seq)
         )
+        return next(has, "") if len(consumers) > 1 else ""
 
     def _consumers(self, group: str) -> list[str]:
         return [name for name in self._gap_timeouts if name.startswith(f"{group}-")]
@@ -380,6 +389,7 @@ class Oracle:
         if operation.outcome == "failed":
             self.violate("delivered_after_failed", f"{identity} at {consumer}")
         self._identify(operation, identity)
+        self._begins_behind(group, operation.stream, consumer)
         self._meets(group, operation)
         given = self._given.setdefault((group, operation.stream), _Given())
         self._tries[group][identity] += 1
@@ -760,8 +770,9 @@ class Oracle:
             for operation in self.operations.values()
         )
 
-    def begins(self, group: str, stream: Stream, epoch: int, first: int) -> None:
-        """A group's journal says that a stream began there, though nothing may have been given or taken in yet."""
+    def begins(self, group: str, consumer: str, stream: Stream, epoch: int, first: int) -> None:
+        """A consumer's journal says that a stream began there, though nothing may have been given or taken in yet."""
+        self._begins_behind(group, stream, consumer)
         place = epoch, max(first, 1)
         self._begun[group, stream] = min(place, self._begun.get((group, stream), place))
 
