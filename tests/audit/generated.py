@@ -492,6 +492,16 @@ def _restore(rng: random.Random, made: Journals) -> None:
                     first=0, last=0, reason="", site="", digest=None, latency=None,
                     detail={"lsn": rng.randint(1, 40), "epoch": of.epoch} if heard else _entered(rng, rows),
                 )  # fmt: skip
+                if rng.random() < 0.2:
+                    # It went on where another inbox had been, and met nobody.
+                    had = [rows[before].epoch, rng.randint(1, 40)]
+                    end = {
+                        "epoch": rows[begin].epoch + rng.choice((0, 1)),
+                        "first": 1,
+                        "last": 1,
+                        "incarnation": 0,
+                    }
+                    met = replace(met, kind="behind", topic=own[-1].topic, detail={"from": had}, **end)
                 more = [*own[:at], met, *own[at:]]
                 made.clients[i] = (role, group, [replace(row, lsn=lsn) for lsn, row in enumerate(more, 1)])
     last = max((i for i, row in enumerate(left) if row.kind == "opened"), default=0)

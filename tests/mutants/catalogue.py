@@ -2111,6 +2111,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "gone-inbox-met-nobody",
+        "verify/restores.py",
+        "        own.update(_passed_unmet(chain, passed, has))\n",
+        "",
+        "P9: what went with the disk of an outbox counts as never published if the inbox that met the copy is gone",
+        ByTest(
+            "verify/test_controlled.py::test_scenario[whoever met an older copy of an outbox is gone]",
+            "assert _found(report.findings) == scenario.found",
+        ),
+    ),
+    Mutant(
         "copy-lacks-its-own",
         "verify/restores.py",
         "    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):\n",

@@ -182,6 +182,20 @@ def _silent(end: tuple[Entry, ...], *more: Entry) -> list[Chain]:
     ]
 
 
+def _passed_by(*end: Entry) -> list[Chain]:
+    """The inbox had seven of the first epoch, of which the journal has five, and goes on in the second one where
+    another inbox had been, which is gone with its journal. `end`: of the first opening."""
+    prev = Prev(E1, INC[E1], 5)
+    went_on = given("behind", E2, 4, 4, detail={"from": [E1, 8]})
+    return [
+        producer(
+            [opened(E1), entered(E1), *published(E1, 1, 5), *end],
+            [opened(E2), entered(E2, prev), *published(E2, 1, 5)],
+        ),
+        group([reading(), *taken(E1, 1, 7), went_on, *taken(E2, 4, 5)]),
+    ]
+
+
 def _begun_anew(*more: Entry) -> list[Chain]:
     """The group was given three by an outbox that was lost, another of which took the place."""
     return [
@@ -395,6 +409,13 @@ SCENARIOS = {
         _found("phantom", E1, (6, 7)) | _found("unproven", E9, (1, 2)) | _found("phantom", E2, (1, 1)) | _ABSENT
         | _found("out_of_order", E2, (1, 1)),
         {"phantom": 3, "out_of_order": 1},
+    ),
+    "whoever met an older copy of an outbox is gone": Scenario(
+        _passed_by, "unknown", _found("unproven", E1, (6, 7)) | _found("settled_unseen", E2, (1, 3)) | _ABSENT,
+    ),
+    "the same, and the outbox had been closed": Scenario(
+        lambda: _passed_by(Entry("closed")), "violated",
+        _found("phantom", E1, (6, 7)) | _found("settled_unseen", E2, (1, 3)) | _ABSENT, {"phantom": 2},
     ),
     "another file of the producer's begins before it": Scenario(
         lambda: [*_begun_anew(), again(producer([opened(E1), entered(E1), *published(E1, 1, 2)]), "00000000000000c0")],

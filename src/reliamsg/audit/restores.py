@@ -12,7 +12,7 @@ between it and the next. Where the copy's clock went back, both say that the gro
 ``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
 entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
 Nor did anybody meet an opening that published nothing: if the last ones are such, the first of them may be of a copy
-whose clock was behind.
+whose clock was behind. Where an inbox went on (``behind``) before it had met an opening, the one that did is gone.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from reliamsg.audit.groups_order import told_position
 from reliamsg.audit.ranges import EPOCH, LAST
 from reliamsg.audit.renumbered import destination
 
@@ -206,7 +207,45 @@ def _between(rows: DataFrame, openings: DataFrame) -> DataFrame:
             F.when(F.col("above"), F.lit(LAST)).otherwise(F.col("behind.high")).alias("high"),
         )
     )
-    return anywhere.unionByName(exactly).select("producer", _pieces())
+    passed = (
+        _passed(rows)
+        .join(openings, ["client"])
+        .where(_enters(F.col("epoch"), F.col("boot_lsn")) & F.col("behind.high").isNotNull())
+        .withColumn("producer", F.col("client"))
+        .join(has, list(EPOCH), how="left")
+        .where(F.col("to") > F.coalesce("has", F.lit(0)))
+        .select("producer", F.lit(0).alias("from"), "behind.low", "behind.goes_on", "entered", "behind.high")
+    )
+    return anywhere.unionByName(exactly).unionByName(passed).select("producer", _pieces())
+
+
+def _enters(epoch: Column, opening: Column) -> Column:
+    """Whether an opening, by the row with which it begins, is in what a chain `entered` with that epoch."""
+    return F.exists("entered", lambda one: (one.boot_lsn == opening) & (one.epoch == epoch))
+
+
+def _passed(rows: DataFrame) -> DataFrame:
+    """Epochs of which an inbox had settled everything up to a number (`to`), and whose end it never met, since it went
+    on where another one had been: whoever met the next opening is gone. `client`, `topic`, `part`, `epoch`, `to`."""
+    return (
+        rows.where((F.col("role") == "group") & (F.col("kind") == "behind"))
+        .select(
+            F.col("producer").alias("client"),
+            "topic",
+            "part",
+            told_position("from").alias("own"),
+            F.col("epoch").alias("end"),
+        )
+        .where((F.col("own.epoch") > 0) & (F.col("own.epoch") < F.col("end")))
+        .select(
+            "client",
+            "topic",
+            "part",
+            F.col("own.epoch").alias("epoch"),
+            (F.col("own.number") - 1).alias("to"),
+        )
+        .distinct()
+    )
 
 
 def _pieces() -> Column:
@@ -265,9 +304,7 @@ def _met(rows: DataFrame, openings: DataFrame) -> DataFrame:
     )
     same = [F.col(f"m.{name}") == F.col(f"o.{name}") for name in _CHAIN]
     earlier = (F.col("known.incarnation") == F.col("other")) & (F.col("its") < F.col("at"))
-    has = F.exists(
-        "entered", lambda one: (one.boot_lsn == F.col("its")) & (one.epoch == F.col("known.epoch"))
-    )
+    has = _enters(F.col("known.epoch"), F.col("its"))
     left = [*(f"m.{name}" for name in _CHAIN), "at", "topic", "part", "met", "above", "known"]
     joined = meeting.alias("m").join(its.alias("o"), [*same, earlier, has], how="left")
     return joined.select(*left, "behind", "entered")

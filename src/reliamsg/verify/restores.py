@@ -12,7 +12,7 @@ between it and the next. Where the copy's clock went back, both say that the gro
 ``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
 entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
 Nor did anybody meet an opening that published nothing: if the last ones are such, the first of them may be of a copy
-whose clock was behind.
+whose clock was behind. Where an inbox went on (``behind``) before it had met an opening, the one that did is gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Boot, Chain
 from reliamsg.verify.producers import key_of, stream_of
 from reliamsg.verify.renumbered import Renumbering
-from reliamsg.verify.spans import ENDLESS, Key
+from reliamsg.verify.spans import ENDLESS, Key, as_position
 
 __all__ = ["Cut", "find_cuts"]
 
@@ -88,6 +88,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
             opening = chain.client, boot.rows[0].incarnation
             known[opening] = max(boot.rows[-1].lsn, known.get(opening, 0))
     heard = _heard_of(chains, known)
+    passed = set(_passed(chains))
     entered: dict[str, list[list[int]]] = {}
     """By producer, the epochs of each opening of any chain."""
     for chain in chains:
@@ -100,6 +101,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
         own = cuts.setdefault(chain.client, set())
         own.update(_between(chain, met, has))
         own.update(_unmet(chain, entered[chain.client]))
+        own.update(_passed_unmet(chain, passed, has))
         if chain.boots and chain.to_the_end and not chain.finished:
             # The file may be an older copy that nobody has opened yet.
             whole = map(_entered, chain.boots)
@@ -139,6 +141,29 @@ def _unmet(chain: Chain, entered: Iterable[Iterable[int]]) -> Iterator[Cut]:
 def _has_published(boot: Boot) -> bool:
     """Whether there are messages in epochs of the opening, so that groups can have met it."""
     return any(row.kind in ("enqueued", "renumbered") for row in boot.rows)
+
+
+def _passed(chains: Iterable[Chain]) -> Iterator[tuple[Stream, int, int]]:
+    """Epochs of which an inbox had settled everything up to a number, and whose end it never met: it went on where
+    another one had been."""
+    for chain in chains:
+        for row in chain.rows if chain.role == "group" else ():
+            own = as_position((row.detail or {}).get("from")) if row.kind == "behind" else None
+            if own is not None and 0 < own[0] < row.epoch:
+                yield stream_of(row), own[0], own[1] - 1
+
+
+def _passed_unmet(
+    chain: Chain, passed: Iterable[tuple[Stream, int, int]], has: dict[Key, int]
+) -> Iterator[Cut]:
+    """The cuts behind openings that had more of such an epoch than journals have: whoever met the next one is gone."""
+    entered = [_entered(boot) for boot in chain.boots]
+    for stream, epoch, last in passed:
+        if stream.producer == chain.client and last > has.get((stream, epoch), 0):
+            for number, boot in enumerate(chain.boots[:-1]):
+                if epoch in entered[number]:
+                    high = chain.boots[number + 1].rows[0].epoch
+                    yield from _around(Cut(max(entered[number]), not boot.closed, high), entered)
 
 
 def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key, int]) -> Iterator[Cut]:
