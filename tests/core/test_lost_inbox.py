@@ -66,6 +66,24 @@ def test_what_was_settled_and_is_no_longer_held_is_no_gap(first: int) -> None:
     assert [row[:3] for row in group.told("declared")] == [(10, 11, first - 1)][: first > 11]
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_so_it_is_where_the_group_was_in_an_epoch_that_the_outbox_has_lost(held: bool) -> None:
+    """Both were put back; what the outbox still holds of before comes again."""
+    teller, group = told(3, 1, 1), Group(skip_gaps=False)
+    group.receive(teller, 10, 1, 1)
+    if not held:
+        teller.release(10, 3)
+    teller.open(30)
+    teller.publish(4)
+    teller.reached = (20, 1), (20, 1)
+    group.hear(teller.status())
+    group.wait(12.0, teller)
+    again = [(10, 2), (10, 3)] if held else []
+    assert group.got == [(10, 1), *again, *((30, n) for n in range(1, 5))]
+    assert group.flagged == set(group.got) - {(10, 1)}
+    assert (group.told("declared"), group.gaps) == ([], [])
+
+
 def test_of_a_stream_of_which_all_is_settled_what_comes_next_is_handed_out() -> None:
     teller, group = told(30, 31, 31), Group()
     teller.release(10, 30)

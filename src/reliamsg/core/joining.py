@@ -298,6 +298,10 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
         if first <= last and handed_out_to <= (epoch, last)
     )
     position = min(position, next(held, position))
+    if not any(link[0] == position[0] for link in announced.chain):
+        # The group was in an epoch that the outbox has lost: of what that has, it was done with all before.
+        ends = ((epoch, last + 1) for epoch, _, _, last in announced.chain if epoch < position[0])
+        position = max(ends, default=position)
     incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
     if position <= handed_out_to or incarnation is None:
         return False  # what this inbox has handed out itself it settles itself
