@@ -15,7 +15,7 @@ from reliamsg.sending.status import UnseenGroup
 from reliamsg.simulation.runner import quiet
 from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.stalls import Liveness, excused_streams, group_bound, judge_stalls
-from reliamsg.simulation.world import World
+from reliamsg.simulation.world import LINGER_S, World
 
 
 def _is_plain(scenario: Scenario) -> bool:
@@ -222,3 +222,24 @@ def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch
     }
     for group in world.scenario.groups:
         assert any(text.startswith(f"{group} has ") for text in stalled), stalled
+
+
+def test_what_a_group_meets_at_the_very_end_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that was owed to it is done, and the run about to end."""
+    world, left = world_of(tmp_path), list[object]()
+
+    def meet() -> None:
+        message = publish(world, "p1", 999)
+        for group in world.scenario.groups:
+            world.scheduler.after(LINGER_S + 2.0, world.oracle.acked[group].add, message)
+
+    def judge(_: object) -> None:
+        left.extend(each for group in world.scenario.groups for each in world.oracle.open_for(group))
+
+    monkeypatch.setattr(world, "_wait_for_successors", meet)
+    monkeypatch.setattr(world.oracle, "judge", judge)
+    with quiet():
+        world.run()
+    assert left == []

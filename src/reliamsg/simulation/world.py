@@ -189,7 +189,8 @@ class World:
             ):
                 for consumer in self.consumers:
                     consumer.tell_journalled()
-        if not self._is_done:
+        stands_still = not self._is_done
+        if stands_still:
             judge_stalls(self)
         else:
             self._wait_for_successors()
@@ -197,6 +198,8 @@ class World:
         # one in which everything had its time.
         told_in = 2 * STATUS_S if self.oracle.gave_what_went() else 0.0
         self.scheduler.run(self.scheduler.now + LINGER_S + told_in)
+        if not stands_still:
+            self._finish_late_streams(liveness)
         for process in (*self.consumers, *self.producers):
             process.close()
         for consumer in self.consumers:
@@ -208,6 +211,16 @@ class World:
         if self.oracle.ended:
             tell_kept(self)
         self.oracle.judge(waiting - self.unheard)
+
+    def _finish_late_streams(self, liveness: Liveness) -> None:
+        """A group that begins with the latest may meet a stream at the very end, when its inbox has room for it (C8):
+        it is owed nothing of it before, and all that follows then."""
+        liveness.look()
+        while not self._is_done and not liveness.stalled:
+            self.scheduler.run(self.scheduler.now + LOOK_S)
+            liveness.look()
+        if not self._is_done:
+            judge_stalls(self)
 
     def _wait_for_successors(self) -> None:
         """What an inbox had dealt with that was replaced is done for the judge, and still to come for its successor, as
