@@ -220,7 +220,8 @@ class ReceivingEngine:
             shared.drain_acks(now)
             self._tick(now)
             shared.hold_room.look()
-            for site in self.sites.values():
+            sites = self.sites.values()
+            for site in sites:
                 site.retry_deferred(now)
             self._check_busy(now)
             self._report_errors()
@@ -247,8 +248,11 @@ class ReceivingEngine:
                 self._tick(now), self._committer.deadline(now), self._busy_deadline(), exporting,
                 self.succession.deadline(now), self.control.deadline(), self.fullness.deadline(now),
                 now + LOOK_AT_CLOCK_S if shared.core.far else None,
-                self._loader.deadline(now), min(site.deferred.retry_at for site in self.sites.values()),
+                self._loader.deadline(now),
             ]  # fmt: skip
+            for site in sites:
+                if site.deferred.waiting:
+                    timers.append(site.deferred.retry_at)
             if (
                 more
                 or (shared.pages and shared.write_error is None)

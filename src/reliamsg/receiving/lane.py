@@ -15,7 +15,7 @@ from reliamsg import forks
 from reliamsg.core.consumer import Offer, StreamState
 from reliamsg.errors import ForkedError
 from reliamsg.message import Message, Settler, digest, digest_sum
-from reliamsg.wire.data import Frame, FrameError, Records, piece
+from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, piece
 
 __all__ = ["Chunk", "Holding", "Lane", "LaneOwner", "fail"]
 
@@ -263,11 +263,11 @@ class Chunk:
     )  # fmt: skip
 
     def __init__(self, lane: Lane, offer: Offer, holding: Holding, last: int, hop: int | None) -> None:
-        records = holding.records()
+        records, envelope = holding.records(), holding.frame.envelope
         self.lane = lane
         self.offer = offer
         self.last = last
-        self.base = holding.frame.envelope.seq
+        self.base = envelope.seq
         self.hop = hop
         """Histogram bucket of the latency received→delivered, where it is known."""
         self.abandoned = False
@@ -277,7 +277,7 @@ class Chunk:
         self.progress = (offer.first, 0)
         """(next number to give out, digest sum of those given out); replaced as one."""
         self._reported = (offer.first, 0)
-        self._redelivered = offer.redelivered or holding.frame.envelope.moved
+        self._redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0
         self._bodies = records.bodies
         self._keys = records.keys
         self._headers = records.headers

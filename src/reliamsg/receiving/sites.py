@@ -337,13 +337,13 @@ class SiteReceiver:
     def pending(self) -> int:
         """How many deliveries the broker must keep for now."""
         waiting = self.shared.core.waiting.pending(self.name) + self.shared.absent.pending(self.name)
-        return waiting + len(self.deferred)
+        return waiting + len(self.deferred.waiting)
 
     def retry_deferred(self, now: float) -> None:
         """Take in what was too far ahead of its stream, if any stream has gone on, and what waits for a producer's
         answer; under the lock."""
         shared = self.shared
-        while again := self.deferred.take(shared.core.moves, now):
+        while self.deferred.waiting and (again := self.deferred.take(shared.core.moves, now)):
             for delivery, frame in again:
                 if self._arrive(delivery, frame, now, shared.wall_us()):
                     shared.pending.tokens.append((self.name, delivery.token))
