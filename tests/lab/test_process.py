@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,41 @@ def test_the_whole_group_ends(tmp_path: Path) -> None:
     grandchild = int(child.output_tail())
     child.terminate(5)
     wait_until(lambda: not running(grandchild), 60, "the grandchild is gone")
+
+
+BUSY = """
+import threading, zlib
+def work():
+    while True:
+        zlib.compress(bytes(2_000_000))  # without the interpreter's lock
+for _ in range(7):
+    threading.Thread(target=work, daemon=True).start()
+print("on", flush=True)
+work()
+"""
+
+
+def test_what_is_stopped_stands_still(tmp_path: Path) -> None:
+    # More busy threads than processors: the one that takes SIGSTOP has to wait for a processor, and the others run on.
+    child = Child("busy", [sys.executable, "-c", BUSY], output=tmp_path / "out")
+    wait_until(lambda: "on" in child.output_tail(), 60, "it works", child)
+
+    def worked() -> int:
+        return sum(map(int, Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+
+    for _ in range(20):
+        child.signal(signal.SIGSTOP)
+        states = [
+            each.read_text().rpartition(")")[2].split()[0]
+            for each in Path(f"/proc/{child.pid}/task").glob("*/stat")
+        ]
+        assert states == ["T"] * 8
+        before = worked()
+        time.sleep(0.02)
+        assert worked() == before
+        child.signal(signal.SIGCONT)
+        wait_until(lambda before=before: worked() > before, 60, "it goes on", child)  # type: ignore[misc]
+    child.kill()
 
 
 def test_who_ignores_sigterm_is_killed(tmp_path: Path) -> None:

@@ -30,6 +30,9 @@ __all__ = ["Child", "LabError", "free_port", "program", "wait_until"]
 _POLL = 0.02
 """Seconds between two looks at a condition."""
 
+_STOPPED_SECONDS = 30.0
+"""How long a process that was sent SIGSTOP may run on; a thread that waits for a disk stops only afterwards."""
+
 # The child binds itself to its parent's life and then becomes the program. Done by a launcher, because a
 # preexec_fn runs Python between fork and exec, which may deadlock where other threads hold locks. The
 # parent may be gone before prctl (1 = PR_SET_PDEATHSIG, 9 = SIGKILL) is reached, hence the second look.
@@ -109,6 +112,18 @@ def wait_until(
             tail = f":\n{child.output_tail()}" if child is not None else ""
             raise LabError(f"not within {timeout:g} s: {what}{tail}")
         time.sleep(poll)
+
+
+def _stands_still(group: int) -> bool:
+    """Whether no thread of a process group runs: each is stopped (proc(5), state T), or has ended."""
+    for stat in Path("/proc").glob("[0-9]*/task/[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended in the meantime
+        if int(its_group) == group and state not in "TtZX":
+            return False
+    return True
 
 
 class _Spawner:
@@ -209,13 +224,19 @@ class Child:
         return ""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the whole group; nothing happens if it has been ended."""
+        """Send a signal to the whole group; nothing happens if it has been ended. SIGSTOP: returns when all of it
+        stands still."""
         if os.getpid() != self._owner:
             raise LabError(f"{self.name} belongs to another process")
         with self._ending:
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, number)
+                if number == signal.SIGSTOP:
+                    # The one thread that takes the signal stops the others, which run on until it gets a processor.
+                    wait_until(
+                        lambda: _stands_still(self._process.pid), _STOPPED_SECONDS, f"{self.name} stops"
+                    )
 
     def kill(self) -> None:
         """SIGKILL to the whole group, also where its first process has ended; returns when that is gone."""
