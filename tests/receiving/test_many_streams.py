@@ -13,7 +13,7 @@ import pytest
 from reliamsg.core.horizon import FAR_MS
 from reliamsg.errors import TooManyStreams
 from reliamsg.message import Message, Prev, Stream
-from reliamsg.receiving import loading
+from reliamsg.receiving import absent, loading
 from reliamsg.receiving.quarantine import FAR_EPOCH, TOO_MANY_STREAMS
 from reliamsg.store.quarantine import Selection
 from reliamsg.wire.address import group_address
@@ -216,6 +216,40 @@ def test_a_stream_begins_with_what_is_in_quarantine(
     assert rows(bench.path, "declared", "late") == []
 
 
+def test_what_arrived_just_before_a_replay_does_not_begin_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits until the stream was looked for in the inbox, and what leaves the quarantine waits behind it."""
+    bench = Bench(tmp_path / "inbox.db", max_streams=1, begin="latest")
+    busy = fill(bench)
+    monkeypatch.setattr(loading, "REVIVE_EVERY_S", 20.0)
+    send(bench.network["dc1"], 1, 3)
+    bench.settle(0.1)
+    leave(bench, busy)
+    send(bench.network["dc1"], 4, 4)
+    bench.network.run_pending()
+    assert bench.engine.shared.absent
+    monkeypatch.setattr(loading, "REVIVE_EVERY_S", 0.0)
+    bench.engine._loader._revive(bench.now)
+    bench.settle(2.0)
+    assert seqs(bench.take()) == [1, 2, 3, 4]
+    assert rows(bench.path, "before_join") == []
+
+
+def test_no_replay_is_forgotten_however_much_waits_for_streams_to_be_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absent, "MAX_STATUSES", 2)
+    monkeypatch.setattr(absent, "MAX_REPLAYS", 2)
+    bench = Bench(tmp_path / "inbox.db", max_streams=2)
+    for number in range(6):
+        for seq in range(1, 8):
+            send(bench.network["dc1"], seq, seq, producer=f"p{number}")
+    got: dict[str, list[int]] = {}
+    drain(bench, got)
+    assert got == {f"p{number}": [1, 2, 3, 4, 5, 6, 7] for number in range(6)}
+
+
 @pytest.mark.parametrize("what", ["message", "repair", "status"])
 def test_what_left_the_quarantine_lets_other_things_in(tmp_path: Path, what: str) -> None:
     # What was taken in stays there until it is safe elsewhere. With the inbox full that takes as long as the gap.
@@ -404,7 +438,8 @@ def test_what_a_producer_told_of_takes_effect_before_its_stream_leaves_memory(tm
     )  # it let go of all that it counts the group for
     bench.settle(0.1)
     for _ in range(8):
-        core.retire(bench.now, 10, 0.0)  # as is done where there is no room
+        with bench.engine.shared.lock:
+            core.retire(bench.now, 10, 0.0)  # as is done where there is no room
         bench.settle(0.1)
         assert bench.take() == []
     bench.settle(10.0)

@@ -10,8 +10,16 @@ import pytest
 
 from reliamsg import Producer
 from reliamsg.testing import MemoryNetwork
+from tests.lockorder import lock_order
 from tests.sending import tools
 from tests.sending.control_tools import Bench
+
+
+@pytest.fixture(autouse=True)
+def locks() -> Iterator[None]:
+    """Whatever a test does, locks are taken in the right order."""
+    with lock_order():
+        yield
 
 
 @pytest.fixture

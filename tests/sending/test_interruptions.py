@@ -30,6 +30,11 @@ from tests.sending.tools import producer
 HANG_S = 60.0
 
 
+@pytest.fixture(autouse=True)
+def locks() -> None:
+    """Here handlers run, which may take any lock whatever they interrupt."""
+
+
 class Application:
     """Publishes to an engine whose writer is stepped, on a thread of its own: a lock that is left taken shows."""
 

@@ -13,6 +13,9 @@ room, may go beyond it, by the envelope of the batch that it makes of what is le
 Any thread may call any method, a signal handler in the middle of any other call included: a reservation is made first
 and counted afterwards, so that whoever interrupts sees it, and one whose caller was interrupted is given back with all
 others of its owner.
+
+Its lock is never waited for by a thread that holds the engine's. A signal handler that asks for the status waits for
+the engine's lock, and may have interrupted a thread that holds this one.
 """
 
 from __future__ import annotations
@@ -47,7 +50,10 @@ class Admission:
             threading.RLock()
         )  # reentrant for signal handlers; no step of a caller relies on being alone in it
         self._claims: dict[_Claim, int] = {}
-        self._stored = 0
+        self._taken = 0
+        """All that was stored so far, in bytes; guarded by the lock."""
+        self._released = 0
+        """What of it need not be held any more; guarded by the engine's lock."""
         self._held = False
         self._room = Waiters() if room is None else room
 
@@ -75,7 +81,7 @@ class Admission:
         reserved = sum(self._claims.values())
         return (
             not self._held
-            and self._stored + reserved + more <= self.max_bytes
+            and self.stored + reserved + more <= self.max_bytes
             and (reserved + more <= QUEUE_BYTES or len(self._claims) + (more > 0) == 1)
         )
 
@@ -96,7 +102,7 @@ class Admission:
             for claim in list(self._claims):  # a copy: a finalizer may run here and publish
                 if claim.owner is owner:
                     del self._claims[claim]
-            self._stored += stored
+            self._taken += stored
         self._room.notify_all()
 
     def give_back(self, owner: object) -> None:
@@ -104,9 +110,8 @@ class Admission:
         self.transfer(owner, 0)
 
     def release(self, size: int) -> None:
-        """`size` bytes that were stored need not be held any more."""
-        with self._lock:
-            self._stored -= size
+        """`size` bytes that were stored need not be held any more. With the engine's lock held."""
+        self._released += size
         self._room.notify_all()
 
     def hold(self, held: bool) -> None:
@@ -123,7 +128,7 @@ class Admission:
     @property
     def stored(self) -> int:
         """Bytes of what is committed and must not leave."""
-        return self._stored
+        return self._taken - self._released
 
     @property
     def reserved(self) -> int:
@@ -135,4 +140,4 @@ class Admission:
     def used(self) -> int:
         """Both together."""
         with self._lock:
-            return self._stored + sum(self._claims.values())
+            return self.stored + sum(self._claims.values())

@@ -341,8 +341,8 @@ class Engine:
         if rows:
             self.probe("committed")
         size = sum(row.size for row in rows)
+        self.admission.transfer(group, size)
         with self.lock:
-            self.admission.transfer(group, size)
             if rows:
                 self._tail.extend(rows)
                 self.core.top = rows[-1].id
@@ -465,7 +465,8 @@ class Engine:
 
     def _stream_row(self, topic: str) -> StreamRow:
         row = self._outbox.stream(topic, 0)
-        self.membership.opened(row)
+        with self.lock:
+            self.membership.opened(row)
         return row
 
     def mono_us(self) -> int:

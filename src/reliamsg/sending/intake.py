@@ -1,6 +1,7 @@
 """Where the application's messages wait for their commit.
 
-Its lock is its own: publishing threads never wait for a site's I/O thread, and the writer takes everything at once.
+Its lock is its own: publishing threads never wait for a site's I/O thread, and the writer takes everything at once. Nor
+does anybody wait for it who holds the engine's lock (see `reliamsg.sending.admission`).
 
 Whoever publishes may be interrupted between any two instructions, by a signal handler (or finalizer) that publishes as
 well, or by an exception such as ``KeyboardInterrupt``. So the lock is reentrant, and who works on what it guards holds
@@ -402,8 +403,8 @@ class Intake:
             if group is self._group:
                 self._groups.append(Group(self._engine))
                 self._group, self._column, left = self._groups[-1], _NONE, 0
+            self._storing = group  # first, so that it is somewhere at every instant
             self._groups.popleft()
-            self._storing = group
             self._token.append(left)
             return group
 
@@ -432,10 +433,11 @@ class Intake:
 
     @property
     def groups(self) -> list[Group]:
-        """The groups whose outcome is open, oldest first."""
-        with self._lock:
-            found = (self._storing, *list(self._groups), *list(self._aside))
-            return [group for group in found if group is not None and not group.empty]
+        """The groups whose outcome is open, oldest first. Also with the engine's lock held, so that our own is not
+        waited for; what moves on meanwhile is met twice at most, since this looks the way that groups go."""
+        aside, groups, storing = list(self._aside), list(self._groups), self._storing
+        found = dict.fromkeys((storing, *groups, *aside))
+        return [group for group in found if group is not None and not group.empty]
 
     @property
     def messages(self) -> int:

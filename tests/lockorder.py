@@ -1,0 +1,131 @@
+"""Which locks of a producer no thread may take while it holds which others, and what nobody may change without.
+
+A signal handler may ask for the status, which waits for the engine's lock, and may have interrupted a thread that holds
+the locks of publishing. So whoever holds the engine's lock must not wait for those, nor the other way round: the
+handler would wait for good. What is looked through under the engine's lock is changed under it: else looking through it
+fails in the middle.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from reliamsg.receiving.state import Shared
+from reliamsg.sending.engine import Engine
+
+
+class CheckedLock:
+    """A reentrant lock that tells of every time it is taken by a thread that holds one of `others`."""
+
+    def __init__(self, name: str, found: list[str]) -> None:
+        self._name = name
+        self._found = found
+        self._lock = threading.RLock()
+        self.others: list[CheckedLock] = []
+
+    def __enter__(self) -> bool:
+        if not self._is_owned():
+            for other in self.others:
+                if other._is_owned():
+                    self._found.append(f"{self._name} is taken with {other._name} held:\n{_stack()}")
+        return self._lock.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.__exit__(kind, error, trace)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def _is_owned(self) -> bool:
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
+
+
+class GuardedDict(dict[Any, Any]):
+    """A dictionary that tells of every change without the lock."""
+
+    def __init__(self, name: str, content: dict[Any, Any], lock: CheckedLock, found: list[str]) -> None:
+        super().__init__(content)
+        self._name, self._guard, self._found = name, lock, found
+
+    def _check(self) -> None:
+        if not self._guard._is_owned():
+            self._found.append(f"{self._name} is changed without {self._guard}:\n{_stack()}")
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if key not in self:
+            self._check()
+        super().__setitem__(key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._check()
+        super().__delitem__(key)
+
+    def setdefault(self, key: Any, value: Any = None) -> Any:
+        if key not in self:
+            self._check()
+        return super().setdefault(key, value)
+
+    def pop(self, key: Any, *default: Any) -> Any:
+        if key in self:
+            self._check()
+        return super().pop(key, *default)
+
+    def clear(self) -> None:
+        if self:
+            self._check()
+        super().clear()
+
+
+def _guard(owner: Any, lock: CheckedLock, found: list[str]) -> None:
+    """Have the dictionaries of an object guarded by a lock."""
+    for name, value in vars(owner).items():
+        if type(value) is dict:
+            setattr(owner, name, GuardedDict(f"{type(owner).__name__}.{name}", value, lock, found))
+
+
+def _stack() -> str:
+    return "".join(traceback.format_stack(limit=10)[:-2])
+
+
+@contextmanager
+def lock_order() -> Iterator[None]:
+    """Look at every engine that is made within. Fails at the end if a lock was taken in the wrong order, or something
+    was changed without it."""
+    found: list[str] = []
+    make = Engine.__init__
+
+    def made(engine: Any, *args: Any, **kwargs: Any) -> None:
+        make(engine, *args, **kwargs)
+        locks = engine.lock, engine.intake._lock, engine.admission._lock = [
+            CheckedLock(name, found) for name in ("the engine's lock", "the intake's", "the admission's")
+        ]
+        locks[0].others = [locks[1], locks[2]]
+        locks[1].others = [locks[0]]
+        locks[2].others = [locks[0]]
+        for owner in engine.membership.book, engine.membership.table, engine.outcomes:
+            _guard(owner, locks[0], found)
+        for presence in engine.proving._sites.values():
+            _guard(presence, locks[0], found)
+
+    share = Shared.__init__
+
+    def shared(state: Any, *args: Any, **kwargs: Any) -> None:
+        share(state, *args, **kwargs)
+        state.lock = CheckedLock("the consumer's lock", found)
+        for owner in state, state.core, state.absent, state.quarantine:
+            _guard(owner, state.lock, found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Engine, "__init__", made)
+        patch.setattr(Shared, "__init__", shared)
+        yield
+    assert not found, found[0]
