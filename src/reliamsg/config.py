@@ -230,7 +230,7 @@ class Site:
     Receive Maximum)."""
     max_frame_bytes: int = field(default=16 * 1024 * 1024, kw_only=True)
     """Largest broker message that this client sends to this site. A larger batch goes as several; a larger message
-    parks its stream here. What is received is bounded by the protocol alone (16 MiB): a consumer that was told of less
+    parks its stream here. What is received is bounded by the protocol alone (64 MiB): a consumer that was told of less
     than its producers would else refuse what they send."""
     declare: Literal["create", "passive", "none"] = field(default="create", kw_only=True)
     """AMQP: create exchange and queues, only check that they are there, or trust that they are. MQTT: with ``none`` a

@@ -7,6 +7,7 @@ import pytest
 from reliamsg.core.chain import MAX_FINISHED, MAX_SUPERSEDED, History, LinkKind, link
 from reliamsg.core.reorder import Reorder
 from reliamsg.message import Prev
+from tests.core.status_tools import Group
 
 
 def known_up_to(last: int) -> Reorder:
@@ -58,3 +59,17 @@ def test_superseded_data_is_new_once() -> None:
         history.supersede(epoch, 1, 1)
     assert len(history.superseded) == MAX_SUPERSEDED
     assert history.floor >= 3
+
+
+def test_what_was_settled_before_a_crash_is_in_no_gap_of_unknown_extent() -> None:
+    """Number 4 went with memory, and with the broker; 5 and 6 had been acknowledged."""
+    group = Group()
+    group.arrive("dc1", 10, 70, None, 1, 3)
+    known = group.state.current
+    assert known is not None
+    known.settle(5, 6)
+    group.arrive("dc1", 30, 210, Prev(20, 140, 2), 1, 2)
+    group.wait(6.0)
+    group.wait(6.0)
+    assert group.got == [(10, 1), (10, 2), (10, 3), (30, 1), (30, 2)]
+    assert [row[:3] for row in group.told("declared")] == [(10, 4, 4), (10, 7, 0), (20, 1, 2)]

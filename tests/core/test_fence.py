@@ -115,6 +115,32 @@ def test_another_incarnation_of_the_own_epoch_counts_as_a_higher_one() -> None:
     assert gate.above == 100
 
 
+@pytest.mark.parametrize(("entered", "moves"), [(49, False), (60, True), (99, True)])
+def test_an_unknown_epoch_above_one_that_was_never_offered_counts_as_a_higher_one(
+    entered: int, moves: bool
+) -> None:
+    """An earlier opening, whose clock was behind, stored messages that would be behind the group."""
+    chain = [(40, 4), (50, 5)]
+    gate = Fence(100, 7, ["billing"], 1.0, lowest=50)
+    gate.connected(0.0)
+    assert gate.heard("billing", ORDERS, (entered, 6), chain, 0.0, named=True) is not None
+    gate.answered("billing")
+    assert gate.verdict(1.0) is (Verdict.RENUMBER if moves else Verdict.SEND)
+    assert gate.above == (entered if moves else 0)
+    gate.renumbered(101, 7)
+    assert gate.heard("billing", ORDERS, (entered, 6), [(40, 4), (101, 7)], 1.0, named=True) is None
+    assert gate.verdict(1.0) is Verdict.SEND
+
+
+def test_what_was_offered_stays_where_it_is() -> None:
+    gate = Fence(100, 7, ["billing"], 1.0, lowest=50)
+    gate.began(100)
+    gate.connected(0.0)
+    gate.heard("billing", ORDERS, (60, 6), [(40, 4), (50, 5)], 0.0, named=True)
+    gate.answered("billing")
+    assert gate.verdict(0.0) is Verdict.SEND
+
+
 def test_a_group_that_entered_this_very_epoch_is_no_conflict() -> None:
     gate = fence()
     assert gate.heard("billing", ORDERS, (100, 7), CHAIN, 0.0, named=True) is None
@@ -291,6 +317,23 @@ def test_a_claim_that_outlasts_the_timeout_is_waited_for_without_being_looked_at
         now, looked = at, looked + 1
     assert 1.9 <= now < 2.0
     assert looked < 10
+
+
+def test_a_claim_whose_time_is_over_waits_for_the_verdict_that_could_not_be_carried_out() -> None:
+    """The disk was full: nobody looks before it is tried again, and then at once."""
+    gate = fence()
+    gate.connected(0.0)
+    assert gate.hello_due(0.0)
+    gate.heard("billing", ORDERS, (100 + FAR_MS + 1, 5), CHAIN, 0.9, named=True)
+    assert gate.hello_due(0.9)
+    tried_again = 2.5
+    now = 0.9
+    while (at := gate.deadline(now, tried_again)) != tried_again:
+        assert at is not None
+        assert at > now
+        now = at
+        gate.hello_due(now)
+    assert gate.verdict(tried_again) is Verdict.SEND
 
 
 def test_a_far_epoch_that_a_group_says_again_is_moved_above() -> None:

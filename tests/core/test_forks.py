@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reliamsg.message import Prev
-from tests.core.status_tools import Group
+from tests.core.status_tools import Group, Teller
 
 Told = list[tuple[int, int, Any]]
 
@@ -140,3 +140,38 @@ def test_epochs_of_one_opening_that_follow_each_other_are_no_repeats() -> None:
     group.arrive("dc1", 12, 70, Prev(11, 70, 5), 1, 5)
     group.arrive("dc1", 20, 140, Prev(12, 70, 5), 1, 5)
     assert not group.flagged
+
+
+@pytest.mark.parametrize("crash", [False, True])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_epoch_of_which_nothing_is_held_may_follow_on_any(crash: bool, goes_on: bool) -> None:
+    """The first that a status names: it leaves out those before, which the group has settled. An inbox that was lost
+    since meets the one before all the same, at a site."""
+    group, teller = Group(), Teller()
+    teller.open(10)
+    teller.publish(9)
+    group.receive(teller, 10, 1, 3)
+    for epoch in (20, 30):
+        teller.open(epoch)
+        teller.publish(5)
+    teller.since, teller.epochs = (10, 1), teller.epochs[1:]
+    teller.release(20, 5)
+    group.hear(teller.status())
+    group.wait(1.0)
+    if crash:
+        group.crash()
+        group.hear(teller.status())
+    if goes_on:
+        group.core.adopt(group.stream, (30, 210), (30, 3), 3, group.now)
+    group.wait(14.0, teller)
+    group.arrive("dc1", 10, 70, None, 4, 9)
+    group.wait(1.0)
+    assert conflicts(group) == []
+    assert group.core.conflicts == []
+    assert group.got[-1] == (30, 5)
+    declared = [] if goes_on else [(10, 4, 0), (20, 1, 5), (10, 4, 9)]
+    assert [row[:3] for row in group.told("declared")] == declared
+    group.arrive("dc1", 15, 105, Prev(10, 70, 9), 1, 2)
+    assert conflicts(group) == [], "nor is what came between"
+    superseded = [] if goes_on else [(15, 1, 2, "superseded")]
+    assert group.told("declared")[len(declared) :] == superseded

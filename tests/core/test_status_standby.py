@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from reliamsg.message import Stream
+
 from .status_tools import STREAM, Group, Teller, all_of, pair
 
 
@@ -289,3 +291,17 @@ def test_each_takeover_doubts_anew_what_was_not_in_memory_then() -> None:
         group.receive(teller, 10, group.got[-1][1] + 1, group.got[-1][1] + 5)
     assert group.got == all_of(teller)
     assert group.flagged == {(10, n) for n in (*range(1, 6), 9, 10)}
+
+
+def test_where_there_is_no_room_for_the_stream_that_happens_once_there_is() -> None:
+    teller, group = pair(12, max_streams=1)
+    other = Stream("other", "orders")
+    assert group.core.open(other) is not None
+    assert not group.core.adopt(group.stream, (10, 70), (10, 5), 9, group.now)
+    group.core.succeed({})
+    assert group.core.receive("dc1", group.stream, 10, 70, None, 5, 5, 1, group.now).refused
+    del group.core.streams[other]
+    group.receive(teller, 10, 1, 12)
+    group.wait(1.0, teller)
+    assert group.got == [(10, n) for n in range(5, 13)]
+    assert {(10, n) for n in range(5, 9)} <= group.flagged

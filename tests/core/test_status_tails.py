@@ -482,4 +482,4 @@ def test_an_epoch_that_is_gone_is_a_gap_where_the_group_is_counted_from_within_i
     teller.since = (20, 1)
     group.hear(teller.status())
     group.wait(30.0)
-    assert group.told("declared") == [(20, 1, 4, "expired")]
+    assert group.told("declared") == [(10, 6, 0, "extent unknown"), (20, 1, 4, "expired")]

@@ -212,6 +212,31 @@ def test_a_group_that_joined_unheard_says_so_and_declares_what_it_missed_piece_b
     assert group.told("declared")[1:] == SUPERSEDED
 
 
+def test_an_outbox_that_has_lost_the_epoch_says_nothing_of_what_came_before_in_it() -> None:
+    """The group joins by its word, and hears later, from a copy of the outbox that was lost, that it was counted."""
+    teller, copy, group = Teller(), Teller(), Group()
+    teller.open(20)
+    teller.publish(3)
+    teller.since = (20, 1)
+    group.arrive("dc1", 10, 70, None, 6, 9)
+    hear(group, teller.status())
+    group.wait(2.0)
+    assert (group.state.joined, group.state.heard is not None) == ((10, 6), True)
+    hear(group, teller.status())
+    assert group.told("declared") == []
+    group.crash()
+    copy.open(10)
+    copy.publish(7)
+    copy.open(30)
+    copy.publish(1)
+    copy.since = (10, 1)
+    hear(group, copy.status())
+    assert group.told("declared") == [(10, 1, 5, JOINED_LATE)]
+    assert [(gap.epoch, gap.first, gap.last) for gap in group.core.missed] == [(10, 1, 5)]
+    hear(group, copy.status())
+    assert len(group.told("declared")) == 1
+
+
 def test_a_group_that_was_told_where_it_is_counted_from_does_not_join_unheard() -> None:
     teller, group = Teller(), Group()
     teller.open(10)

@@ -13,7 +13,7 @@ MUTANTS = (
         "store/database.py",
         'connection.execute("PRAGMA synchronous = FULL")',
         'connection.execute("PRAGMA synchronous = OFF")',
-        "P1: what a commit wrote is lost by a crash",
+        "P1: a crash loses what a commit wrote",
         BySimulator("redelivered_after_ack"),
     ),
     Mutant(
@@ -34,10 +34,35 @@ MUTANTS = (
         "store/database.py",
         "_UNKNOWN = {sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC}",
         "_UNKNOWN = {sqlite3.SQLITE_IOERR_DIR_FSYNC}",
-        "P1: after a failed fsync the producer goes on, and calls a message failed that is stored",
+        "P1: after a failed fsync the producer continues, and reports a message as failed that is stored",
         ByTest(
             "sending/test_disks.py::TestDisk::test_a_failing_fsync_stops_it_for_good",
             "assert found.returncode == 0, found.stderr",
+        ),
+    ),
+    Mutant(
+        "written-after-a-failed-fsync",
+        "store/database.py",
+        "        if self._broken is not None:\n            raise",
+        "        if self._broken is not None and False:\n            raise",
+        "P1: the store goes on writing after a failed fsync",
+        ByTest(
+            "store/test_inbox.py::test_a_failed_fsync_is_never_tried_again",
+            "with pytest.raises(InboxIndeterminate):",
+            "Failed",
+        ),
+    ),
+    Mutant(
+        "halt-hides-a-failed-fsync",
+        "receiving/state.py",
+        "        if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):\n",
+        "        if self.fatal is None:\n",
+        "P4: a consumer that had failed for another reason goes on writing after a failed fsync, without the "
+        "failed commit",
+        ByTest(
+            "receiving/test_failed_commits.py"
+            "::test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_whatever_ended_the_consumer",
+            "assert isinstance(bench.engine.shared.fatal, error)",
         ),
     ),
     Mutant(
@@ -45,8 +70,7 @@ MUTANTS = (
         "sending/packing.py",
         "        return seq + count\n",
         "        stream.next_seq = seq + count\n        return seq + count\n",
-        "P1, P9: a commit that failed keeps its sequence numbers, and groups wait for messages "
-        "that never were",
+        "P1, P9: a failed commit keeps its sequence numbers, so groups wait for messages that never existed",
         BySimulator("checker/seq_skipped", "checker/phantom_gap"),
     ),
     Mutant(
@@ -54,7 +78,7 @@ MUTANTS = (
         "wakeup.py",
         "        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()",
         "        self._queue: queue.Queue[None] = queue.Queue()",
-        "P1: a signal handler that publishes while its thread wakes another one waits for a lock for ever",
+        "P1: a signal handler that publishes while its thread is waking another one deadlocks",
         ByTest(
             "sending/test_interruptions.py::test_waking_while_waking[set-once more]",
             "assert not thread.is_alive()",
@@ -77,7 +101,7 @@ MUTANTS = (
         "sending/producer.py",
         "    left = engine.remaining().messages\n",
         "    left = 0\n",
-        "P1: a producer that is forgotten with unconfirmed messages says nothing",
+        "P1: a producer that is garbage-collected with unconfirmed messages gives no warning",
         ByTest(
             "sending/test_forgotten.py::test_one_with_unconfirmed_messages_warns_when_it_is_collected",
             "(said,) = made()",
@@ -89,7 +113,7 @@ MUTANTS = (
         "store/database.py",
         "        if found.st_uid != user:\n",
         "        if found.st_uid < 0:\n",
-        "P1: an outbox of another user is opened",
+        "P1: an outbox that belongs to another user is opened",
         ByTest(
             "test_files.py::test_a_file_that_others_can_change_is_refused[of another user--outbox]",
             "with within(10), pytest.raises(StoreUnsafe) as raised:",
@@ -102,7 +126,7 @@ MUTANTS = (
         "        if found.st_mode & stat.S_IWOTH:\n"
         '            raise StoreUnsafe(f"{name}: anybody can write it: chmod 600 {name}")',
         "        pass",
-        "P1: an outbox that anybody can write is opened",
+        "P1: a world-writable outbox is opened",
         ByTest(
             "test_files.py::test_a_file_that_others_can_change_is_refused[world-writable--outbox]",
             "with within(10), pytest.raises(StoreUnsafe) as raised:",
@@ -114,7 +138,7 @@ MUTANTS = (
         "arguments.py",
         '    if path == ":memory:" or path.startswith("file:"):\n',
         '    if name == "outbox" and (path == ":memory:" or path.startswith("file:")):\n',
-        "P1: an inbox in memory is accepted, and what it holds ends with its process",
+        "P1: an in-memory inbox is accepted, and its contents are lost with the process",
         ByTest(
             "badinput/test_zoo.py::test_files_that_are_none[:memory:]",
             'with pytest.raises(ConfigError, match=r"outbox|inbox"):',
@@ -135,7 +159,7 @@ MUTANTS = (
         "core/confirms.py",
         "                return len(counted) >= k",
         "                return len(counted) >= max(1, k - 1)",
-        "P2: a quorum of k is met by k - 1 sites",
+        "P2: k - 1 sites satisfy a quorum of k",
         BySimulator("published_unconfirmed"),
     ),
     Mutant(
@@ -147,7 +171,8 @@ MUTANTS = (
         "            return self.confirmed([token])\n"
         "        with engine.lock:\n"
         "            flight = engine.core.refused(",
-        "P2: what an AMQP broker returned as unroutable counts as confirmed, as its later ack says",
+        "P2: a batch that an AMQP broker returned as unroutable counts as confirmed because of the ack that "
+        "follows",
         BySimulator("published_unconfirmed"),
     ),
     Mutant(
@@ -156,7 +181,7 @@ MUTANTS = (
         "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
         "        rows = [row for row in window.flights if row <= max(rows)]\n"
         "        flights = [flight for row in rows if (flight := window.confirm(row, now)) is not None]",
-        "P2: a confirm of one batch counts for all that were sent before it",
+        "P2: a confirm of one batch counts for all batches sent before it",
         BySimulator("published_unconfirmed"),
     ),
     Mutant(
@@ -174,7 +199,7 @@ MUTANTS = (
         "core/window.py",
         "        late = [flight for due, flight in self._oldest() if due <= now]\n",
         "        late: list[Flight] = []\n",
-        "P2: a batch that a site never answers holds up all others there (P18)",
+        "P2: a batch that a site never answers holds up all other batches there (P18)",
         ByTest(
             "core/test_window.py::TestUnanswered::test_where_nothing_was_answered_it_takes_two_connections",
             "assert [lane.stream_id for lane in late(found, 90.0)] == [1]",
@@ -185,7 +210,7 @@ MUTANTS = (
         "sending/engine.py",
         "        self.core.opened(top, held)\n",
         "        self.core.opened(top, [(1, top)] if top else [])\n",
-        "P7: flush() waits for good for a row that was removed before a restart",
+        "P7: flush() waits forever for a row that was removed before a restart",
         ByTest(
             "sending/test_removal.py::test_nobody_waits_after_a_restart_for_what_was_removed_before_it",
             "assert again.status()",
@@ -196,7 +221,7 @@ MUTANTS = (
         "core/window.py",
         "            lane.next = lane.unanswered\n",
         "",
-        "P2: what was in flight when a connection was lost is not sent again",
+        "P2: batches that were in flight when a connection was lost are not sent again",
         BySimulator("stalled"),
     ),
     Mutant(
@@ -204,7 +229,7 @@ MUTANTS = (
         "core/window.py",
         "        self.state = LaneState.PARKED\n        self.next = min(self.next, row)\n",
         "        self.state = LaneState.PARKED\n        self.next = row + 1\n",
-        "P2: after a nack the next batch of the stream is sent, and the one that was refused never again",
+        "P2: after a nack the stream's next batch is sent, and the refused one is never sent again",
         BySimulator("stalled"),
     ),
     Mutant(
@@ -212,7 +237,7 @@ MUTANTS = (
         "sending/housekeeping.py",
         "    return Cursors(link.window.main.cursor, parked)",
         "    return Cursors(link.window.main.next, parked)",
-        "P2: after a restart what was in flight counts as confirmed",
+        "P2: after a restart in-flight batches count as confirmed",
         BySimulator("published_unconfirmed", "checker/published_unconfirmed"),
     ),
     Mutant(
@@ -220,7 +245,7 @@ MUTANTS = (
         "core/window.py",
         "            self.confirmed.add(1, cursor - 1)",
         "            self.confirmed.add(1, cursor)",
-        "P2: after a restart a site is taken to have one batch more than it confirmed",
+        "P2: after a restart a site is assumed to have one batch more than it confirmed",
         BySimulator("published_unconfirmed", "checker/published_unconfirmed"),
     ),
     Mutant(
@@ -236,7 +261,7 @@ MUTANTS = (
         "sending/engine.py",
         "                if row < parked.cursor:",
         "                if row <= parked.cursor:",
-        "P2: after a restart the batch for which a stream was parked counts as confirmed",
+        "P2: after a restart the batch that parked a stream counts as confirmed",
         BySimulator("published_unconfirmed"),
     ),
     Mutant(
@@ -244,8 +269,8 @@ MUTANTS = (
         "core/window.py",
         "(lane.state is LaneState.FLOWING and lane.next >= self.main.next)",
         "(lane.state is LaneState.FLOWING)",
-        "P2: a stream that was parked rejoins the others before it has caught up, and what lies "
-        "between is not sent",
+        "P2: a parked stream rejoins the others before it has caught up, and the batches in between are not "
+        "sent",
         ByTest(
             "core/test_window.py::TestParking::test_without_room_it_stays_apart_until_it_has_caught_up",
             "assert found.pull(now=PARK_MIN_S) == [2]",
@@ -267,7 +292,7 @@ MUTANTS = (
         "sending/remains.py",
         "        found = stream.touched.missing(of.first_row, of.last_row)\n",
         "        found = [(of.first_row, of.last_row)]\n        return found\n",
-        "P2: what remove() left behind a hole counts as published with what was before it",
+        "P2: messages that remove() left behind a hole count as published together with those before it",
         ByTest(
             "sending/test_receipts_random.py::test_receipts_say_what_is_so[1]",
             "assert outcome(receipt",
@@ -278,7 +303,7 @@ MUTANTS = (
         "sending/outcomes.py",
         '            return "removed" if self._remains.unsent(messages, name) else "confirmed"',
         '            return "confirmed"',
-        "P2: a receipt says that a site confirmed what was removed before it did",
+        "P2: a receipt claims that a site confirmed a message that was removed before the site confirmed it",
         ByTest(
             "sending/test_receipts_random.py::test_receipts_say_what_is_so[0]",
             'assert state == ("removed" if unsent.intersection(bodies) else "confirmed")',
@@ -291,7 +316,7 @@ MUTANTS = (
         "                    row in published for row in self._remains.moved(target)\n"
         "                )\n",
         "                return confirms.cursor > target and published is not None\n",
-        "P2: flush() returns before what remove() gave a row of its own meanwhile is confirmed",
+        "P2: flush() returns before the messages that remove() moved to a row of their own are confirmed",
         ByTest(
             "sending/test_receipts_random.py::test_a_flush_waits_for_what_is_moved_behind_it_meanwhile",
             "assert seen == [False, True]",
@@ -302,7 +327,7 @@ MUTANTS = (
         "core/presence.py",
         "        return place in self._proven\n",
         "        return True\n",
-        "P2: a confirm counts though a named group does not exist at the site",
+        "P2: a confirm counts although a named group does not exist at the site",
         ByTest(
             "core/test_presence.py::test_each_kind_of_evidence_proves_its_group_alone[heard]",
             "assert not presence.is_proven(G)",
@@ -315,7 +340,7 @@ MUTANTS = (
         "            return False  # the broker is mistaken: some answer reason 16 though there "
         "are subscribers\n",
         "",
-        "P2: a broker that answers reason 16 wrongly has the outbox wait for a group that was heard",
+        "P2: a broker that wrongly answers reason 16 makes the outbox wait for a group that was heard",
         ByTest(
             "core/test_presence.py::test_a_group_that_was_heard_outweighs_a_broker_that_does_not_know_i"
             "t[not_subscribed]",
@@ -330,7 +355,7 @@ MUTANTS = (
         "        self._changes.add(place)\n"
         "        return True\n",
         "        return False\n",
-        "P2: a group that was deleted at a broker counts as there",
+        "P2: a group that was deleted at a broker still counts as present",
         ByTest(
             "core/test_presence.py::test_what_was_stored_holds_until_it_is_refuted",
             "assert presence.not_marked(H)",
@@ -341,7 +366,7 @@ MUTANTS = (
         "core/window.py",
         "        (self.confirmed if lane.unproven is None else lane.unproven).add(row_id, row_id)",
         "        self.confirmed.add(row_id, row_id)",
-        "P2: what was confirmed before its group existed counts as confirmed",
+        "P2: messages that were confirmed before their group existed count as confirmed",
         ByTest(
             "core/test_window_unseen.py::test_it_is_sent_once_and_does_not_count",
             "assert list(site.window.confirmed) == [(2, 2), (4, 4)]",
@@ -356,8 +381,8 @@ MUTANTS = (
         "        if not lane.trusted or lane.unproven is None:\n"
         "            return\n"
         "        lane.next = lane.cursor",
-        "P2: what was in flight when a group was created counts, though it may have reached the "
-        "broker before",
+        "P2: batches in flight when a group was created count, although they may have reached the broker "
+        "before that",
         ByTest(
             "core/test_window_unseen.py::test_once_proven_all_of_it_goes_again_in_order",
             "assert len(site.arrived) == 3",
@@ -380,7 +405,7 @@ MUTANTS = (
         "                self._results[binding] = Evidence.NOT_SUBSCRIBED if puback.unmatched else "
         "Evidence.SUBSCRIBED",
         "                self._results[binding] = Evidence.SUBSCRIBED",
-        "P2: a broker that says that nobody subscribes is taken to say the opposite",
+        "P2: a broker's answer that nobody subscribes is taken to mean the opposite",
         ByTest(
             "transport/test_mqtt_groups.py::TestScripted::test_a_broker_that_says_so_of_everybody",
             "wait_for(lambda: latest(events, B) is Evidence.NOT_SUBSCRIBED",
@@ -391,7 +416,7 @@ MUTANTS = (
         "wire/address.py",
         'CONTROL_PREFIX + "proof:/"',
         'CONTROL_PREFIX + "proofs:/"',
-        "P2: groups are proven at addresses that the documented access rules do not name, so nothing "
+        "P2: groups are proven at addresses that the documented access rules do not name, so no confirm "
         "counts there",
         ByTest(
             "e2e/test_permissions.py::test_mosquitto[5]",
@@ -404,7 +429,8 @@ MUTANTS = (
         "wire/address.py",
         '    return f"reliamsg:lock:{topic}:{partition}:{group}"\n',
         '    return f"reliamsg:locks:{topic}:{partition}:{group}"\n',
-        "P2: a group's lock at RabbitMQ is a queue that the documented permissions do not cover, so no consumer reads",
+        "P2: a group's lock at RabbitMQ is a queue that the documented permissions do not cover, so no "
+        "consumer can read",
         ByTest(
             "transport/test_amqp_rights.py::test_what_a_group_asks_for[passive]",
             "raise Refused(ACCESS_REFUSED,",
@@ -416,7 +442,8 @@ MUTANTS = (
         "wire/address.py",
         '    return f"reliamsg:control:{name}"\n',
         '    return f"reliamsg:listen:{name}"\n',
-        "P6: the documented permissions do not cover the queues for control frames at RabbitMQ, so nothing is heard",
+        "P6: the documented permissions do not cover the queues for control frames at RabbitMQ, so no control"
+        " frame arrives",
         ByTest(
             "transport/test_amqp_rights.py::test_control_frames[passive-billing]",
             "raise Refused(ACCESS_REFUSED,",
@@ -428,7 +455,7 @@ MUTANTS = (
         "transport/amqp_topology.py",
         '    if site.declare == "create":\n        yield from _declare_queue(',
         '    if site.declare != "none":\n        yield from _declare_queue(',
-        'P2: with declare="passive" a client declares queues, which the documented permissions forbid it',
+        'P2: with declare="passive" a client declares queues, which the documented permissions forbid',
         ByTest(
             "transport/test_amqp_rights.py::test_what_a_group_asks_for[passive]",
             "raise Refused(ACCESS_REFUSED,",
@@ -452,7 +479,7 @@ MUTANTS = (
         "store/outbox.py",
         "            self._by_id[stream_id].next_seq = last + 1\n",
         "            self._by_id[stream_id].next_seq = last\n",
-        "P3: two messages have one identity",
+        "P3: two messages have the same identity",
         BySimulator("corrupt"),
     ),
     Mutant(
@@ -460,7 +487,7 @@ MUTANTS = (
         "sending/packing.py",
         "            seq,\n            stream.prev,\n",
         "            seq,\n            None,\n",
-        "P3: batches do not say which epoch came before",
+        "P3: batches do not name the previous epoch",
         BySimulator("false_alarm"),
     ),
     Mutant(
@@ -468,7 +495,7 @@ MUTANTS = (
         "store/outbox.py",
         "WHERE stream_id = ? AND epoch < ? ORDER BY epoch DESC LIMIT 1",
         "WHERE stream_id = ? AND epoch < ? ORDER BY epoch LIMIT 1",
-        "P3: batches name the first epoch of all as the one before",
+        "P3: batches name the very first epoch as the previous one",
         BySimulator("checker/wrong_prev", "false_alarm"),
     ),
     Mutant(
@@ -476,7 +503,7 @@ MUTANTS = (
         "store/outbox.py",
         " ON CONFLICT (stream_id, epoch) DO UPDATE SET last = excluded.last",
         " ON CONFLICT (stream_id, epoch) DO NOTHING",
-        "P3, P5: an epoch's end is remembered as that of its first batch",
+        "P3, P5: the end of an epoch's first batch is remembered as the end of the epoch",
         BySimulator("checker/wrong_prev", "false_alarm"),
     ),
     Mutant(
@@ -484,7 +511,7 @@ MUTANTS = (
         "store/outbox.py",
         "                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)",
         "                self.epoch = wall_ms",
-        "P3: when the wall clock was set back a later epoch has a lower number",
+        "P3: after the wall clock was set back, a later epoch has a lower number",
         ByTest(
             "store/test_outbox.py::TestEpochs::test_each_opening_is_a_new_one",
             "assert epochs[0] < epochs[1] < epochs[2] < epochs[3]",
@@ -495,7 +522,7 @@ MUTANTS = (
         "store/outbox.py",
         "                self.epoch = wall_ms if wall_ms > stored else self._epoch_above(stored)",
         "                self.epoch = max(stored, wall_ms)",
-        "P3: an outbox that is opened after the clock was set back uses its epoch again",
+        "P3: an outbox that is opened after the clock was set back reuses its epoch",
         ByTest(
             "store/test_outbox.py::TestEpochs::test_each_opening_is_a_new_one",
             "assert epochs[0] < epochs[1] < epochs[2] < epochs[3]",
@@ -508,7 +535,7 @@ MUTANTS = (
         "        head = self.held.next_at(head) or head\n"
         "        run = self.held.run_from(head)\n"
         "        return None if run is None else (head, run)",
-        "P3, P5: what has arrived is handed out though something before it is missing",
+        "P3, P5: messages are delivered although something before them is missing",
         BySimulator("skipped", "out_of_order"),
     ),
     Mutant(
@@ -516,7 +543,7 @@ MUTANTS = (
         "core/passage.py",
         "        if target is None and later is not None and not state.giving:",
         "        if later is not None and (target is None or joint.kind is LinkKind.ENDS) and not state.giving:",
-        "P3, P5: the next epoch is entered though the tail of the one before is missing",
+        "P3, P5: the next epoch is entered although the tail of the previous one is missing",
         BySimulator("let_go_unsafe", "skipped", "lost", "checker/lost", "checker/undeclared_gap"),
     ),
     Mutant(
@@ -524,7 +551,8 @@ MUTANTS = (
         "core/passage.py",
         "        if target is None and later is not None and not state.giving:",
         "        if target is None and later is not None:",
-        "P9: what is too late for an epoch is declared before the application was given what comes before it",
+        "P9: messages that come too late for an epoch are declared before the application was given those "
+        "before them",
         ByTest(
             "receiving/test_forks_random.py::test_an_epoch_is_not_left_in_the_middle_of_a_run_of_messages",
             'assert rows(bench, "delivered", "declared") == [',
@@ -535,7 +563,8 @@ MUTANTS = (
         "core/chain.py",
         "known.incarnation, known.proven), later.epoch",
         "known.incarnation, known.highest), later.epoch",
-        "P4: what was handed out, not acknowledged, and is only at a broker after a crash is not waited for",
+        "P4: a message that was delivered but not acknowledged, and after a crash exists only at a broker, is"
+        " not waited for",
         ByTest(
             "receiving/test_forks_random.py::"
             "test_what_was_given_before_a_crash_comes_again_before_an_epoch_that_does_not_know_of_it",
@@ -543,11 +572,23 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "first-of-a-chain-is-a-fork",
+        "core/chain.py",
+        "    if later.unlinked:",
+        "    if later.unlinked and later.prev is not None:",
+        "P9: an epoch of which nothing is held, and of which nobody said what it follows, counts as a fork",
+        ByTest(
+            "core/test_forks.py::test_an_epoch_of_which_nothing_is_held_may_follow_on_any[False-False]",
+            "assert conflicts(group) == []",
+        ),
+    ),
+    Mutant(
         "declared-epoch-entered",
         "core/stream.py",
         "not (self.has_entered(epoch) or self.had_entered(epoch))",
         "not self.has_entered(epoch)",
-        "P3, P5: what was declared since its epoch was passed is handed out after a restart",
+        "P3, P5: after a restart, messages are delivered that were declared because their epoch had been "
+        "passed",
         ByTest(
             "receiving/test_forks_random.py::test_an_epoch_that_was_declared_is_not_entered_after_a_restart",
             "assert [(message.epoch, message.seq) for message in bench.take()] == [",
@@ -560,7 +601,7 @@ MUTANTS = (
         "            if now < state.retry_at:\n"
         "                return None, False\n",
         "        if not known.retry.empty and now >= state.retry_at:\n",
-        "P3: while a message whose handling raised waits to be handed out again, later ones are handed out",
+        "P3: later messages are delivered while a message whose handler raised waits for redelivery",
         ByTest(
             "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[same epoch]",
             "assert made.offer(state, 0.05, 1) is None",
@@ -571,7 +612,8 @@ MUTANTS = (
         "receiving/lane.py",
         "        if seq > self.last or self.abandoned:\n            return None",
         "        if seq > self.last:\n            return None",
-        "P3: when handling a message raises, those behind it are handed out before it comes again",
+        "P3: when handling a message raises, the messages behind it are delivered before it is delivered "
+        "again",
         ByTest(
             "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
             "assert chunk.next() is None",
@@ -582,7 +624,8 @@ MUTANTS = (
         "receiving/lane.py",
         "        if start >= stop or self.abandoned:\n",
         "        if start >= stop:\n",
-        "P3: when handling a message raises, a handler of batches is given those behind it before it comes again",
+        "P3: when handling a message raises, a batch handler gets the messages behind it before it is "
+        "delivered again",
         ByTest(
             "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
             "assert chunk.take(5) == []",
@@ -596,7 +639,7 @@ MUTANTS = (
         "        for span in late:\n"
         "            known.place_at(span[0])\n"
         "    new",
-        "P3: what comes after its gap was declared is handed out behind later messages",
+        "P3: a message that arrives after its gap was declared is delivered behind later messages",
         BySimulator("redelivered_after_ack", "out_of_order", "delivered_after_gap"),
     ),
     Mutant(
@@ -604,7 +647,7 @@ MUTANTS = (
         "core/fence.py",
         "            return Verdict.RENUMBER if self.above else Verdict.SEND",
         "            return Verdict.SEND",
-        "P3, P5: an outbox that was restored publishes behind what groups have entered",
+        "P3, P5: a restored outbox publishes in an epoch below the one that groups have entered",
         ByTest(
             "core/test_fence.py::test_a_higher_epoch_is_renumbered_above_once_a_twin_has_had_its_time",
             "assert gate.verdict(1.4) is Verdict.RENUMBER",
@@ -615,7 +658,8 @@ MUTANTS = (
         "core/delivery.py",
         "            if now < state.retry_at:\n                return None, False\n",
         "            if now < state.retry_at:\n                continue\n",
-        "P3: while a message whose handling raised waits, those of the next epoch are handed out",
+        "P3: messages of the next epoch are delivered while a message whose handler raised waits for "
+        "redelivery",
         ByTest(
             "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[next epoch]",
             "assert made.offer(state, 0.05, 1) is None",
@@ -626,7 +670,8 @@ MUTANTS = (
         "transport/mqtt_inflow.py",
         "        return not self.dropped\n",
         "        return held.bytes + size <= HELD_BYTES\n",
-        "P3, P5: behind a message that was not taken later ones are, and their acknowledgements cover it",
+        "P3, P5: after a message that was not taken in, later ones are taken in, and their acknowledgements "
+        "cover it",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
             "assert not inflow.admits(0)",
@@ -641,10 +686,21 @@ MUTANTS = (
         "            self._refuse(delivery, frame, stream)\n"
         "            return False\n",
         "",
-        "P3: a stream begins with what arrives, though what came before that waits in the quarantine",
+        "P3: a stream begins with what arrives, although earlier messages wait in the quarantine",
         ByTest(
             "receiving/test_many_streams.py::test_a_stream_begins_with_what_is_in_quarantine[message]",
             "assert bench.engine.shared.core.streams == {}",
+        ),
+    ),
+    Mutant(
+        "never-offered-stays-behind",
+        "core/fence.py",
+        "        if epoch >= self._lowest and named:",
+        "        if epoch >= self.epoch and named:",
+        "P3: messages that an earlier opening stored in an epoch below its group's, and never offered, are sent there",
+        ByTest(
+            "sending/test_control_fences.py::TestRenumbering::test_what_was_stored_while_the_clock_was_behind",
+            "assert second._outbox.epoch < epochs[0] < epochs[1]",
         ),
     ),
     Mutant(
@@ -652,7 +708,7 @@ MUTANTS = (
         "core/fence.py",
         "        return not self._trusts and epoch > max(wall_ms, self.epoch) + FAR_MS",
         "        return False",
-        "P3: one made-up state sends a producer's epochs far ahead",
+        "P3: a single forged state frame sends a producer's epochs far ahead",
         ByTest(
             "core/test_fence.py::test_one_made_up_state_with_a_far_epoch_costs_a_moment",
             "assert gate.verdict(5.1) is Verdict.SEND",
@@ -674,7 +730,7 @@ MUTANTS = (
         "wire/data.py",
         "        and 1 <= envelope.epoch < MAX_EPOCH\n",
         "        and 1 <= envelope.epoch <= MAX_SEQ\n",
-        "P3: a frame of an epoch that no producer can exceed is taken in",
+        "P3: a frame is accepted whose epoch no producer can exceed",
         ByTest(
             "wire/test_data.py::TestLimits::test_a_field_out_of_range",
             "with pytest.raises",
@@ -687,7 +743,7 @@ MUTANTS = (
         "receiving/restore.py",
         "    known.redelivered_below = row.high_water\n",
         "",
-        "P4: what comes again after a crash is not flagged",
+        "P4: messages that are delivered again after a crash are not flagged",
         BySimulator("duplicate"),
     ),
     Mutant(
@@ -695,7 +751,7 @@ MUTANTS = (
         "store/inbox.py",
         '" high_water = excluded.high_water, settled = excluded.settled, last = excluded.last,"',
         '" settled = excluded.settled, last = excluded.last,"',
-        "P4: a commit does not say up to where messages may have been handed out, so repeats are not flagged",
+        "P4: a commit does not record how far messages may have been delivered, so repeats are not flagged",
         BySimulator("duplicate"),
     ),
     Mutant(
@@ -703,7 +759,8 @@ MUTANTS = (
         "core/snapshots.py",
         "            high = known.cursor if entered else 0",
         "            high = known.position if entered else 0",
-        "P4: what was handed out and not acknowledged when a consumer was closed comes again without a flag",
+        "P4: messages that were delivered but not acknowledged when a consumer was closed are delivered again"
+        " without a flag",
         BySimulator("duplicate"),
     ),
     Mutant(
@@ -713,7 +770,7 @@ MUTANTS = (
         "            new = [part for span in new for part in self.settled.missing(*span)]\n"
         "        for span in new:\n",
         "        for span in new:\n",
-        "P4: a duplicate of what was acknowledged out of order is handed out again",
+        "P4: a duplicate of a message that was acknowledged out of order is delivered again",
         BySimulator("redelivered_after_ack", "duplicate"),
     ),
     Mutant(
@@ -721,7 +778,7 @@ MUTANTS = (
         "core/snapshots.py",
         "known.position, high, list(known.settled), known.last",
         "known.position, high, [], known.last",
-        "P4: what was acknowledged out of order comes again after a crash",
+        "P4: messages that were acknowledged out of order are delivered again after a crash",
         BySimulator("redelivered_after_ack"),
     ),
     Mutant(
@@ -729,7 +786,7 @@ MUTANTS = (
         "receiving/commits.py",
         "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished],",
         "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished[:-1]],",
-        "P4, P9: after a restart it is not known any more that the latest epoch was finished",
+        "P4, P9: after a restart it is no longer known that the latest epoch was finished",
         BySimulator("false_gap", "redelivered_after_ack", "checker/phantom_gap"),
     ),
     Mutant(
@@ -737,7 +794,7 @@ MUTANTS = (
         "receiving/commits.py",
         "            self._failed(plan, error)\n            return False\n",
         "            self._failed(plan, error)\n            left = Left([], [])\n",
-        "P4, P5: what could not be committed counts as durable, and brokers may forget it",
+        "P4, P5: data that could not be committed counts as durable, and brokers may forget it",
         ByTest(
             "receiving/test_failed_commits.py::test_what_a_failed_commit_should_have_held_stays_at_its_broker",
             'assert bench.queued()["dc1"] == 1',
@@ -758,7 +815,7 @@ MUTANTS = (
         "receiving/commits.py",
         "            self.synced = max(self.synced, plan.sync)\n",
         "            self.synced = max(self.synced, shared.sync_wanted)\n",
-        "P4: what is to be durable counts as that with a commit that began before",
+        "P4: an acknowledgement counts as durable with a commit that began before it",
         ByTest(
             "receiving/test_failed_commits.py::test_what_is_to_be_durable_while_a_commit_is_written_is_so"
             "_with_the_next",
@@ -770,7 +827,7 @@ MUTANTS = (
         "receiving/state.py",
         "        return not self.standing_by and self.clock() < self.lease.until",
         "        return not self.standing_by",
-        "P4: a consumer that was stopped wakes up and hands out though another one has taken over",
+        "P4: a consumer that was suspended wakes up and delivers although another one has taken over",
         ByTest(
             "receiving/test_lease.py::test_what_waits_is_not_handed_out_by_one_that_wakes_up_before_it_has_a_new_proof",
             "assert bench.engine.take(1, 10) is None",
@@ -781,7 +838,7 @@ MUTANTS = (
         "core/stream.py",
         "            known.redelivered_below = max(known.redelivered_below, self.high_water)",
         "            known.redelivered_below = max(known.redelivered_below, 0)",
-        "P4: a standby that takes over hands out again without a flag what the other had handed out",
+        "P4: a standby that takes over redelivers, without a flag, what the other consumer had delivered",
         ByTest(
             "core/test_status_standby.py::test_a_standby_flags_what_the_other_may_have_handed_out",
             "assert next((flag, first) for first, _, flag in flags) == (True, 21)",
@@ -792,8 +849,8 @@ MUTANTS = (
         "receiving/restore.py",
         "    state.doubt = None if history.doubt is None else Doubt(*history.doubt, history.answered)",
         "    state.doubt = None",
-        "P4: a standby that took over and was killed hands out without a flag what the one before "
-        "had handed out",
+        "P4: a standby that took over and was killed delivers, without a flag, what its predecessor had "
+        "delivered",
         ByTest(
             "receiving/test_succession.py::test_that_another_may_have_handed_out_more_outlives_a_kill[a"
             "mqp-after taking over]",
@@ -805,7 +862,7 @@ MUTANTS = (
         "core/consumer.py",
         "            self._dirty[change.state.stream] = change.state\n            was_not_committed(change)",
         "            was_not_committed(change)",
-        "P4: what a commit that failed should have held is left out of the next one, and counts as durable",
+        "P4: the contents of a failed commit are left out of the next one, and count as durable",
         ByTest(
             "core/test_consumer.py::test_deliveries_are_released_only_by_the_commit_that_makes_them_safe",
             'assert sorted(map(str, commit(run.core))) == ["1"',
@@ -816,7 +873,7 @@ MUTANTS = (
         "receiving/loading.py",
         "                        core.restore_retired(restored(row), now)\n",
         "                        pass\n",
-        "P4: a stream that left memory begins anew, and what it was given comes again",
+        "P4: a stream that left memory starts over, and its messages are delivered again",
         ByTest(
             "receiving/test_many_streams.py::test_a_restart_loads_only_what_is_not_settled[False]",
             'assert got == {f"p{number}": [1, 2] for number in range(STREAMS)}',
@@ -827,7 +884,8 @@ MUTANTS = (
         "receiving/forgetting.py",
         "    return Tombstone(replace(row, prev=None), joined, _trimmed(history))\n",
         "    return None\n",
-        "P4: what a site brings again of a stream that an operator had forgotten is delivered again",
+        "P4: messages that a site delivers again of a stream that an operator had forgotten are delivered "
+        "again",
         ByTest(
             "receiving/test_forgetting.py::test_what_comes_again_of_a_forgotten_stream_is_known_and_what_"
             "is_new_is_delivered",
@@ -839,7 +897,7 @@ MUTANTS = (
         "core/joining.py",
         "    proven = state.proof is not None or not core.rules.signed\n",
         "    proven = True\n",
-        "P4: what is sent again to a new group is delivered as new",
+        "P4: recorded frames that are replayed to a new group are delivered as new",
         ByTest(
             "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-answers-backlog]",
             "assert unflagged == new",
@@ -850,7 +908,7 @@ MUTANTS = (
         "core/joining.py",
         '        if before is None:\n            state.doubt = Doubt(0)\n        return "unproven"',
         '        return "unproven"',
-        "P4: what no producer answers for is delivered without the flag",
+        "P4: messages that no producer vouches for are delivered without the flag",
         ByTest(
             "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-silent-backlog]",
             "assert set(given) <= group.flagged",
@@ -863,7 +921,7 @@ MUTANTS = (
         "        self._nonce = self.shared.inbox.random_bytes(CHALLENGE_BYTES)\n"
         "        self._challenges.clear()\n",
         "        self._began = self._number\n",
-        "P4: an answer to what was asked before a takeover vouches for what is new since",
+        "P4: an answer to a question from before a takeover vouches for what is new since then",
         ByTest(
             "receiving/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a "
             "takeover]",
@@ -875,7 +933,7 @@ MUTANTS = (
         "receiving/control.py",
         "        if any(nonce == self._nonce or nonce in self._challenges for nonce in status.nonces):\n",
         "        if status.nonces:\n",
-        "P4: an answer to whatever anybody asked vouches for what is new to this group",
+        "P4: an answer to anybody's question vouches for what is new to this group",
         ByTest(
             "receiving/test_far_epochs.py::test_an_answer_to_what_was_asked_before_proves_nothing[a restart]",
             "assert (bench.take(), kept(bench)) == ([], [(FAR, 1, 5)])",
@@ -898,8 +956,8 @@ MUTANTS = (
         "core/delivery.py",
         "    last = min(last, known.high_water - 1)\n    if last < first:\n        return None, True\n",
         "",
-        "P4: messages are handed out before a commit says that they may have been, so that a kill "
-        "has them come again unflagged",
+        "P4: messages are delivered before a commit records that they may have been, so after a kill they "
+        "come again without a flag",
         ByTest(
             "core/test_consumer.py::test_nothing_is_offered_before_a_commit_says_that_it_may_have_been",
             "assert made.offer(state, 0.0, 1) is None",
@@ -911,7 +969,7 @@ MUTANTS = (
         "core/snapshots.py",
         "            EpochChange(known, known.position, high,",
         "            EpochChange(known, known.cursor, high,",
-        "P5: what was handed out counts as acknowledged after a crash",
+        "P5: after a crash delivered messages count as acknowledged",
         BySimulator("redelivered_after_ack", "lost", "let_go_unsafe", "skipped"),
     ),
     Mutant(
@@ -930,7 +988,7 @@ MUTANTS = (
         "core/arrivals.py",
         "release = not new and not late and known.is_safe(first, last)",
         "release = not new and not late",
-        "P5: the broker may forget a duplicate though the first copy is only in memory",
+        "P5: the broker may forget a duplicate although the first copy exists only in memory",
         BySimulator("let_go_unsafe"),
     ),
     Mutant(
@@ -938,7 +996,7 @@ MUTANTS = (
         "core/heard.py",
         "        if not (latest.consumed and self.answered) or self.cut:\n",
         "        if not self.answered or self.cut:\n",
-        "P5: what waits behind a held gap is left to a producer that keeps messages only until they are confirmed",
+        "P5: messages behind a held gap are left to a producer that keeps them only until they are confirmed",
         BySimulator("let_go_unsafe"),
     ),
     Mutant(
@@ -946,7 +1004,7 @@ MUTANTS = (
         "core/heard.py",
         "        return owner.is_fresh(now) and owner.keeps(epoch, incarnation, first, last)\n",
         "        return owner.keeps(epoch, incarnation, first, last)\n",
-        "P5: what waits behind a held gap is left to a producer that was not heard for long",
+        "P5: messages behind a held gap are left to a producer that has not been heard for a long time",
         ByTest(
             "receiving/test_letting_go.py::test_what_is_not_proven_to_be_kept_is_kept_here[long_ago]",
             "assert let_go(bench) == set()",
@@ -957,7 +1015,7 @@ MUTANTS = (
         "core/heard.py",
         "        if latest.since is None or (epoch, first) < latest.since:\n",
         "        if latest.since is None:\n",
-        "P5: what was published before its producer named the group is left to it",
+        "P5: messages published before their producer named the group are left to it",
         ByTest(
             "receiving/test_letting_go.py::test_what_is_not_proven_to_be_kept_is_kept_here[named_later]",
             "assert let_go(bench) == set()",
@@ -968,7 +1026,7 @@ MUTANTS = (
         "receiving/restore.py",
         "        known.announced = row.let_go\n",
         "        pass\n",
-        "P5: after a crash nobody knows that there was anything that was left to a producer",
+        "P5: after a crash nobody knows that anything was left to a producer",
         ByTest(
             "receiving/test_letting_go.py::test_what_its_producer_keeps_is_let_go_of_and_comes_again[amqp-True]",
             "assert gap is not None",
@@ -990,7 +1048,7 @@ MUTANTS = (
         "receiving/engine.py",
         "            if unused is not None:\n",
         "            if unused is not None and not chunk.abandoned:\n",
-        "P5: messages behind one whose handling raised count as handed out",
+        "P5: messages behind one whose handler raised count as delivered",
         ByTest(
             "receiving/test_engine.py::test_behind_a_message_that_failed_nothing_is_given_out_of_a_chunk_in_hand",
             "assert seqs(bench.take()) == list(range(1, 11))",
@@ -1004,7 +1062,7 @@ MUTANTS = (
         "        follow(core, state, now)\n"
         "        return\n"
         "    if core.rules.hold_gaps:",
-        'P5: with on_gap="skip" a gap is passed without being declared',
+        'P5: with on_gap="skip" a gap is skipped without being declared',
         BySimulator("skipped", "stalled", "checker/lost", "checker/undeclared_gap"),
     ),
     Mutant(
@@ -1013,7 +1071,7 @@ MUTANTS = (
         "        before, self.target = self.target, target\n"
         "        self.elapsed = self.saved = self.waited = 0.0\n",
         "        before, self.target = self.target, target\n",
-        "P5: a gap expires early, since its clock goes on where the one of the gap before it stopped",
+        "P5: a gap expires early because its clock continues where that of the previous gap stopped",
         ByTest(
             "core/test_gaps.py::test_another_gap_starts_at_zero_and_the_same_goes_on",
             "assert (clock.elapsed, clock.waited) == (0.0, 0.0)",
@@ -1024,7 +1082,7 @@ MUTANTS = (
         "core/gaps.py",
         "            step = min(max(0.0, now - self._at), MAX_STEP_S)",
         "            step = max(0.0, now - self._at)",
-        "P5: a gap expires while its consumer's process is stopped",
+        "P5: a gap expires while its consumer's process is suspended",
         ByTest(
             "core/test_gaps.py::test_one_step_counts_at_most_a_second",
             "assert clock.tick(10_000.0, True) == 1.0",
@@ -1046,7 +1104,7 @@ MUTANTS = (
         "core/joining.py",
         "    return lowest.epoch, 0, first - 1\n",
         "    join(core, state, lowest, first)\n    return None\n",
-        "P5: a group takes what it lacks from before its first delivery for older than itself",
+        "P5: a group treats missing messages before its first delivery as older than itself",
         ByTest(
             "core/test_status_tails.py::test_a_lost_head_is_repaired_before_what_came_after",
             "assert group.got == []",
@@ -1057,7 +1115,7 @@ MUTANTS = (
         "transport/amqp_receiver.py",
         'FROM_THE_START = {STREAM_OFFSET: "first"}',
         'FROM_THE_START = {STREAM_OFFSET: "next"}',
-        "P5: of a stream queue only what is published from now on is delivered",
+        "P5: a stream queue delivers only what is published from now on",
         ByTest(
             "transport/test_amqp_attaching.py::test_a_queue_that_an_operator_declared_is_attached_to_as_w"
             "hat_it_is",
@@ -1070,7 +1128,8 @@ MUTANTS = (
         "        if streams is not None and \"current is 'stream'\" in refused.reason:\n"
         "            streams.add(queue)\n",
         "",
-        "P5: a queue that an operator declared as a stream is attached to as any other, and delivers nothing",
+        "P5: a queue that an operator declared as a stream is consumed like any other queue, and delivers "
+        "nothing",
         ByTest(
             "transport/test_amqp_attaching.py::test_a_queue_that_an_operator_declared_is_attached_to_as_w"
             "hat_it_is",
@@ -1085,7 +1144,7 @@ MUTANTS = (
         'start"))\n'
         "            return\n",
         "            self._receiver.streams.add(queue)\n",
-        "P5: a stream that only its deliveries show to be one is not read from its start",
+        "P5: a queue that turns out to be a stream only when it delivers is not read from its start",
         ByTest(
             "transport/test_amqp_attaching.py::test_what_only_its_deliveries_show_to_be_a_stream_is_read_"
             "from_its_start_by_the_next_connection",
@@ -1097,7 +1156,7 @@ MUTANTS = (
         "core/heard.py",
         "            known.announced = max(known.announced, last)\n",
         "            known.announced = max(known.announced, min(last, known.arrived))\n",
-        "P5: what a producer says about the end of a stream is not believed, so a lost tail is never missed",
+        "P5: a producer's announcement of a stream's end is ignored, so a lost tail is never missed",
         ByTest(
             "core/test_status_tails.py::test_a_lost_tail_is_asked_for_and_repaired",
             "assert group.got == all_of(teller)",
@@ -1108,7 +1167,7 @@ MUTANTS = (
         "wire/data.py",
         "        return len(body) == self.envelope.body_size and zlib.crc32(body) == self.envelope.body_crc",
         "        return len(body) == self.envelope.body_size",
-        "P5: a body whose checksum does not match is handed out",
+        "P5: a body with a wrong checksum is delivered",
         ByTest(
             "wire/test_data.py::TestDamage::test_every_single_bit_flipped[False]",
             "with pytest.raises(data.FrameError) as caught:",
@@ -1122,7 +1181,7 @@ MUTANTS = (
         "        return False\n"
         "    return frame.intact()\n",
         "    return not envelope.flags & FLAG_ZSTD or _have_zstd()\n",
-        "P5: a damaged body is taken in without keys, where no signature shows it",
+        "P5: without keys, where no signature reveals it, a damaged body is accepted",
         ByTest(
             "receiving/test_control.py::test_a_repair_that_is_damaged_or_for_another_topic_is_set_aside",
             "assert sum(rejected.values()) == 4",
@@ -1133,7 +1192,7 @@ MUTANTS = (
         "receiving/state.py",
         "        self.dead[:0] = earlier.dead\n",
         "",
-        "P5: a message that was given up while the disk was full is nowhere",
+        "P5: a message that was given up while the disk was full is lost",
         ByTest(
             "receiving/test_failed_commits.py::test_a_dead_letter_that_a_failed_commit_should_have_held"
             "_is_in_the_next",
@@ -1145,7 +1204,7 @@ MUTANTS = (
         "wire/data.py",
         '    if envelope.key_id is None or envelope.signature is None:\n        raise FrameError("unsigned")',
         "    if envelope.key_id is None or envelope.signature is None:\n        return",
-        "P5: with keys configured a batch without a signature is handed out",
+        "P5: with keys configured, a batch without a signature is delivered",
         ByTest(
             "wire/test_signatures.py::TestBatches::test_unsigned_and_half_signed_ones_are_refused",
             "with pytest.raises(FrameError) as raised:",
@@ -1157,7 +1216,7 @@ MUTANTS = (
         "core/chain.py",
         "    return Link(LinkKind.ENDS, last=prev.last)",
         "    return Link(LinkKind.ENDS, last=known.last)",
-        "P5: an epoch counts as complete when what is known of it has arrived",
+        "P5: an epoch counts as complete when everything known of it has arrived",
         ByTest(
             "core/test_chain.py::test_links[prev1-LinkKind.ENDS-25]",
             "assert (found.kind, found.last) == (kind, last)",
@@ -1168,7 +1227,7 @@ MUTANTS = (
         "wire/data.py",
         "    if zlib.crc32(packed) != crc:",
         "    if len(packed) != size:",
-        "P5: an envelope whose checksum does not match is believed",
+        "P5: an envelope with a wrong checksum is believed",
         ByTest(
             "wire/test_data.py::TestDamage::test_every_single_bit_flipped[False]",
             "with pytest.raises(data.FrameError) as caught:",
@@ -1180,7 +1239,7 @@ MUTANTS = (
         "core/ticking.py",
         "    running = idle and counts\n",
         "    running = counts\n",
-        "P5: a gap's time begins while messages before it are still being handled",
+        "P5: a gap's clock starts while messages before the gap are still being handled",
         ByTest(
             "core/test_consumer.py::test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with",
             "assert state.gap is None",
@@ -1191,7 +1250,7 @@ MUTANTS = (
         "core/groups.py",
         "        return all(member.position >= tail for member in members.values())",
         "        return any(member.position >= tail for member in members.values())",
-        "P5: a producer announces a tail no more once one of its groups has it",
+        "P5: a producer stops announcing a tail once one of its groups has it",
         ByTest(
             "core/test_groups.py::test_settled_needs_all_groups_named_or_heard",
             "assert not made.settled(ORDERS)",
@@ -1202,7 +1261,7 @@ MUTANTS = (
         "receiving/engine.py",
         "            if unused is not None:\n",
         "            if unused is not None and chunk.abandoned:\n",
-        "P5: messages that were taken and not given to the application count as handed out",
+        "P5: messages that were taken but not passed to the application count as delivered",
         ByTest(
             "receiving/test_engine.py::test_what_was_taken_and_not_given_is_handed_out_again_without_the_flag",
             "assert seqs(rest) == list(range(4, 11))",
@@ -1214,7 +1273,7 @@ MUTANTS = (
         "        contents, size = _Contents(frame), len(frame.data)\n",
         "        contents, size = _Contents(frame), len(frame.data)\n"
         "        spans = [(spans[0][0], spans[-1][1])]\n",
-        "P5: where parts of a frame have come from another site, what lies between them counts as held",
+        "P5: where parts of a frame have come from another site, the range between them counts as held",
         ByTest(
             "receiving/test_engine.py::test_a_part_of_a_frame_is_stored_as_a_frame_of_its_own",
             "assert 99 * 100 < bench.inbox.held_bytes < 99 * 120",
@@ -1225,7 +1284,7 @@ MUTANTS = (
         "receiving/lane.py",
         "        while done < len(holdings) and holdings[done].last < position:",
         "        while done < len(holdings) and holdings[done].first < position:",
-        "P5: a frame leaves memory though only a part of it is settled",
+        "P5: a frame leaves memory although only part of it is settled",
         ByTest(
             "receiving/test_engine.py::test_a_frame_stays_in_memory_until_all_of_it_is_settled",
             "item = self.engine.take",
@@ -1237,8 +1296,8 @@ MUTANTS = (
         "simulation/transport.py",
         'repairs that what is held may wait for."""\n        return True\n',
         'repairs that what is held may wait for."""\n        return len(self._held) < most_held(self.site)\n',
-        "P5: a receiver whose window is full stops reading its connection, and so no longer hears its own heartbeats: "
-        "the simulator has to see that it stalls",
+        "P5: a receiver whose window is full stops reading its connection, and so no longer hears its own "
+        "heartbeats; the simulator has to see the stall",
         ByTest(
             "simulation/test_mqtt.py::test_a_full_window_stalls_nobody",
             'assert "stalled" not in outcome.kinds',
@@ -1249,8 +1308,8 @@ MUTANTS = (
         "transport/mqtt_inflow.py",
         "        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):",
         "        if self.dropped or len(held) >= self._window:",
-        "P5: beyond its window an MQTT site takes nothing, though there is room in memory, and "
-        "what a stream waits for may be among that",
+        "P5: beyond its window an MQTT site takes in nothing although there is room in memory, so what a "
+        "stream waits for may be dropped",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
             "assert inflow.admits(0)",
@@ -1261,8 +1320,8 @@ MUTANTS = (
         "receiving/fullness.py",
         "        if now - self._short_at > LOOK_EVERY_S:\n            return False\n",
         "        return False\n",
-        "P5: a gap expires while the application keeps the inbox full, though what is missing may "
-        "wait at a broker",
+        "P5: a gap expires while the application keeps the inbox full, although the missing messages may wait"
+        " at a broker",
         ByTest(
             "receiving/test_full_inbox.py::test_no_gap_expires_while_the_application_keeps_the_inbox_full",
             "assert isinstance(item, Chunk), item",
@@ -1291,7 +1350,7 @@ MUTANTS = (
         "    elif not (inspect.isawaitable(result) or inspect.isasyncgen(result)):\n"
         "        return None\n",
         "    return None\n",
-        "P5: a handler that returns an awaitable has its message acknowledged, and it never runs",
+        "P5: a handler's message is acknowledged although the handler returned an awaitable, which never runs",
         ByTest(
             "receiving/test_handlers.py::test_callbacks_that_return_what_nobody_runs_are_reported",
             "wait_for(lambda: told",
@@ -1302,7 +1361,7 @@ MUTANTS = (
         "pickling.py",
         "    message._settler = _ELSEWHERE\n",
         "",
-        "P5: a message that was pickled is acknowledged in another process, and its consumer never hears of it",
+        "P5: a pickled message is acknowledged in another process, and its consumer never learns of it",
         ByTest(
             "test_message.py::test_a_pickled_message_is_equal_and_cannot_be_acknowledged[5]",
             'with pytest.raises(ClosedError, match="was pickled"):',
@@ -1314,7 +1373,7 @@ MUTANTS = (
         "pickling.py",
         "copyreg.pickle(Message, _reduce)\n",
         "",
-        "P9: a message of a consumer can't be pickled",
+        "P9: a consumer's message cannot be pickled",
         ByTest(
             "test_message.py::test_a_pickled_message_is_equal_and_cannot_be_acknowledged[5]",
             "again = pickle.loads(pickle.dumps([message], protocol))[0]",
@@ -1332,7 +1391,7 @@ MUTANTS = (
         "            return True\n"
         "        elif arrival.deferred:\n"
         "            self.deferred.put",
-        "P5: messages of streams beyond max_streams are acknowledged, and are gone",
+        "P5: messages of streams beyond max_streams are acknowledged and lost",
         ByTest(
             "receiving/test_many_streams.py::test_beyond_the_hard_limit_messages_wait_until_it_is_raised",
             'assert sorted(got) == [f"p{number}" for number in range(8)]',
@@ -1346,7 +1405,7 @@ MUTANTS = (
         "            return now + POLL_S\n"
         "        expire",
         "        expire",
-        "P5: a gap expires though what is missing is in the quarantine",
+        "P5: a gap expires although the missing messages are in the quarantine",
         ByTest(
             "receiving/test_many_streams.py::test_a_gap_does_not_expire_while_what_is_missing_is_in_quarantine",
             "assert bench.take() == []",
@@ -1357,7 +1416,7 @@ MUTANTS = (
         "core/passage.py",
         "        core.held_up.append(gap)\n",
         "",
-        "P5: that a stream is held, and by which gap, is told to nobody",
+        "P5: nobody is told that a stream is held, or by which gap",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
             "assert [type(error) for error in errors] == [GapHeld]",
@@ -1368,7 +1427,7 @@ MUTANTS = (
         "core/passage.py",
         "    hold = state.hold\n    hold.by = None\n",
         "    hold = state.hold\n",
-        "P5: a stream that was held does not go on when the messages arrive",
+        "P5: a held stream does not resume when the messages arrive",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
             "assert not is_held(bench)",
@@ -1379,7 +1438,7 @@ MUTANTS = (
         "core/passage.py",
         "        elif state.hold.by is None:\n            _hold(core, state, gap)\n",
         "        else:\n            declare(core, state, gap, now)\n",
-        'P5: with on_gap="hold" a gap is passed when its time is over',
+        'P5: with on_gap="hold" a gap is skipped when its time is over',
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
             "assert bench.take() == []",
@@ -1392,7 +1451,7 @@ MUTANTS = (
         "            declare(core, state, gap, now)\n"
         "        elif state.hold.by is None:\n",
         "        if state.hold.by is None:\n",
-        "P5: what its producer removed holds a stream as if it could still come",
+        "P5: messages that their producer removed hold a stream as if they could still arrive",
         ByTest(
             "receiving/test_holds.py::test_what_its_producer_removed_holds_nobody_and_is_declared_at_once",
             "assert seqs(bench.take()) == [5, 6]",
@@ -1403,7 +1462,7 @@ MUTANTS = (
         "receiving/commits.py",
         "            list(change.accepted),",
         "            [],",
-        "P5: what an operator accepted is forgotten by a crash",
+        "P5: a crash loses what an operator accepted",
         ByTest(
             "receiving/test_holds.py::test_what_was_accepted_behind_unacknowledged_messages_outlives_a_crash",
             "assert seqs(bench.take()) == [1, 2, 5, 6]",
@@ -1414,7 +1473,7 @@ MUTANTS = (
         "core/passage.py",
         "    if core.rules.hold_gaps:",
         "    if core.rules.hold_gaps and False:",
-        "P5: with the default one stream's gap stops all of them",
+        "P5: with the default policy, one stream's gap stops all streams",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
             "assert isinstance(item, Chunk), item",
@@ -1436,7 +1495,7 @@ MUTANTS = (
         "core/stream.py",
         "        return not (self.history_changed or self.saving_history)",
         "        return not self.history_changed",
-        "P5: an epoch's end counts as on disk while it is being written",
+        "P5: an epoch's end counts as on disk while it is still being written",
         ByTest(
             "core/test_let_go.py::test_so_is_one_that_arrives_while_that_is_being_written",
             'assert not reader.receive("dc2", 10, 3, 5)',
@@ -1447,7 +1506,7 @@ MUTANTS = (
         "core/horizon.py",
         "        return epoch > self.limit(vouched)\n",
         "        return False\n",
-        "P5: one forged packet with an epoch far ahead silences a producer for good",
+        "P5: a single forged packet with an epoch far ahead silences a producer for good",
         ByTest(
             "core/test_horizon.py::test_an_epoch_far_ahead_leaves_no_trace_and_has_its_producer_asked",
             "assert group.take(FAR, 1, 1, Prev(NOW_MS, NOW_MS * 7, 3)).far",
@@ -1458,7 +1517,7 @@ MUTANTS = (
         "receiving/sites.py",
         "            self._keep_far(delivery, frame, stream, now)\n            return False\n",
         "            return True\n",
-        "P5: what is too far ahead is acknowledged away",
+        "P5: messages of an epoch too far ahead are acknowledged and lost",
         ByTest(
             "receiving/test_far_epochs.py::test_forged_epochs_hold_up_nobody_and_are_acknowledged_only_"
             "when_they_are_safe[173800000]",
@@ -1470,7 +1529,7 @@ MUTANTS = (
         "core/horizon.py",
         "        if self._signed:\n            self._newest_ms = max(self._newest_ms, epoch, ts_us // 1000)",
         "        self._newest_ms = max(self._newest_ms, epoch, ts_us // 1000)",
-        "P5: without keys, each forged frame raises what the next one may claim",
+        "P5: without keys, each forged frame raises the limit for what the next one may claim",
         ByTest(
             "core/test_horizon.py::test_no_number_of_forgeries_raises_the_horizon_without_keys",
             "assert group.take(FAR, 1, 1).far",
@@ -1507,7 +1566,7 @@ MUTANTS = (
         "keys.py",
         "    if found.st_mode & 0o027:",
         "    if found.st_mode & 0o002:",
-        "P5: a file of keys that everybody can read is accepted",
+        "P5: a key file that everybody can read is accepted",
         ByTest(
             "test_secrets.py::test_a_file_of_keys_that_others_can_open_is_refused[420-False]",
             'with pytest.raises(click.BadParameter, match="chmod 600") as raised:',
@@ -1519,8 +1578,7 @@ MUTANTS = (
         "transport/mqtt_receiver.py",
         "            if control:\n                self._control.hear(publish)",
         "            if control and not self._inflow.dropped:\n                self._control.hear(publish)",
-        "P5: behind messages that are not taken control frames are not heard either, and a reader "
-        "deposes itself",
+        "P5: control frames behind messages that are not taken in are not heard, and a reader deposes itself",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_does_not_fit_comes_again[5]",
             'wait_for(lambda: picky.say(GROUP, b"behind it all") and got.frames',
@@ -1531,7 +1589,7 @@ MUTANTS = (
         "core/hearing.py",
         "    supersede_told(core, state, whole)\n",
         "",
-        "P5: what is published in an epoch that is over, and every broker loses, is never declared",
+        "P5: messages that are published in a finished epoch, and lost by every broker, are never declared",
         ByTest(
             "core/test_superseding.py::test_a_status_of_an_epoch_that_is_over_declares_it",
             'assert group.told("declared") == SUPERSEDED',
@@ -1542,7 +1600,8 @@ MUTANTS = (
         "core/stream.py",
         "        return self.joined_after is None or epoch <= self.joined_after\n",
         "        return True\n",
-        "P5: what an outbox that was lost publishes in a lower epoch counts as what came before the group joined",
+        "P5: messages that the replacement of a lost outbox publishes in a lower epoch count as published "
+        "before the group joined",
         ByTest(
             "core/test_superseding.py::test_an_outbox_that_was_lost_and_goes_on_before_the_place_of_joining_is_declared"
             "[False]",
@@ -1554,10 +1613,155 @@ MUTANTS = (
         "core/joining.py",
         "    position = state.handed_out.settled_in(announced.chain)\n",
         "    position = state.handed_out.position\n",
-        "P5: a new inbox passes over what an outbox that went back published between epochs that the group had settled",
+        "P5: a new inbox skips what a restored outbox published between epochs that the group had settled",
         ByTest(
             "core/test_superseding.py::test_what_a_group_had_settled_in_another_history_is_not_settled_in_this_one",
             "assert given | {n for _, first, last in told for n in range(first, last + 1)} == set(range(1, 11))",
+        ),
+    ),
+    Mutant(
+        "lost-outbox-says-all",
+        "core/joining.py",
+        "    return any(entry[0] == epoch for entry in announced.chain)\n",
+        "    return announced.epoch >= epoch\n",
+        "P5: a group that joined when its producer's outbox had lost the epoch is never told what it missed "
+        "of that epoch",
+        ByTest(
+            "core/test_superseding.py"
+            "::test_an_outbox_that_has_lost_the_epoch_says_nothing_of_what_came_before_in_it",
+            'assert group.told("declared") == [(10, 1, 5, JOINED_LATE)]',
+        ),
+    ),
+    Mutant(
+        "takeover-forgets-what-came-before",
+        "core/joining.py",
+        "    elif state.joined is None or state.joined[0] != known.epoch:\n",
+        "    else:\n",
+        "P5: an inbox that learns how far its group was mistakes another history for messages from before it "
+        "joined",
+        ByTest(
+            "core/test_superseding.py"
+            "::test_what_came_before_the_epoch_of_joining_is_known_also_where_the_group_was_further"
+            "[earliest-producer]",
+            'assert group.told("declared") == SUPERSEDED',
+        ),
+    ),
+    Mutant(
+        "stands-where-its-outbox-has-nothing",
+        "core/joining.py",
+        "        position = max(ends, default=position)\n",
+        "        list(ends)\n",
+        "P5: an older copy of an inbox waits forever for an epoch that its producer's outbox has lost",
+        ByTest(
+            "core/test_lost_inbox.py"
+            "::test_so_it_is_where_the_group_was_in_an_epoch_that_the_outbox_has_lost[False]",
+            "assert group.got == [(10, 1), *again, *((30, n) for n in range(1, 5))]",
+        ),
+    ),
+    Mutant(
+        "lost-history-not-flagged",
+        "core/stream.py",
+        "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
+        "            return True\n",
+        "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
+        "            return False\n",
+        "P4: a standby delivers messages of a lost history again without the flag",
+        ByTest(
+            "core/test_status_standby.py::test_so_is_all_of_a_history_that_its_producer_has_lost",
+            "assert group.flagged == set(group.got) - {(20, 3), (50, 1), (50, 2)}",
+        ),
+    ),
+    Mutant(
+        "moved-under-both-numbers-unflagged",
+        "core/stream.py",
+        "            if incarnation == known.incarnation and above < epoch < known.epoch:\n",
+        "            if incarnation == known.incarnation and above < epoch < known.epoch and not last:\n",
+        "P4: a message that was renumbered and sent under both numbers is delivered twice without the flag",
+        ByTest(
+            "core/test_forks.py::test_what_was_moved_and_sent_under_both_numbers_comes_again_flagged",
+            "assert again <= group.flagged if crash else again == group.flagged",
+        ),
+    ),
+    Mutant(
+        "moved-flag-not-read",
+        "receiving/lane.py",
+        "        self._redelivered = offer.redelivered or envelope.flags & FLAG_MOVED != 0\n",
+        "        self._redelivered = offer.redelivered\n",
+        "P4: messages that a restored outbox may have sent before are delivered again without the flag",
+        ByTest(
+            "receiving/test_engine.py::test_what_may_have_been_published_in_another_epoch_is_flagged",
+            "assert [message.seq for message in given if message.redelivered] == [1, 2, 4, 5, 9, 10]",
+        ),
+    ),
+    Mutant(
+        "surpassed-only-by-epochs",
+        "sending/control.py",
+        "            self._note_surpassed(stream, group, told, (*told.entered, position[1] - 1))\n",
+        "            pass\n",
+        "P9: the journal does not record that a group had more of an epoch than the restored outbox knows",
+        ByTest(
+            "sending/test_control_fences.py"
+            "::TestRenumbering::test_so_does_one_of_which_a_group_had_more_of_an_epoch_that_is_over[1]",
+            "assert found == ([(engine._outbox.epoch, known)] if further else [])",
+        ),
+    ),
+    Mutant(
+        "inbox-gone-without-a-witness",
+        "verify/losses.py",
+        "        if group.replaced or key[0] not in group.joined:",
+        "        if group.replaced:",
+        "P9: what a lost inbox had settled of a stream that its successor never heard of counts as lost",
+        ByTest(
+            "verify/test_restores.py"
+            "::test_what_a_group_has_consumed_of_a_stream_that_no_journal_joined_is_the_word_of_an_inbox_that_is_gone"
+            "[False]",
+            'assert found == {("settled_unseen", E1, 1, 30), ("settled_unseen", E2, 1, 20)}',
+        ),
+    ),
+    Mutant(
+        "joined-twice-is-lost",
+        "verify/losses.py",
+        "missing & group.settled_before_joining(key, producer.left.get(group.group, {}).get(key[0], ()))\n",
+        "Spans()\n",
+        "P9: messages that a lost inbox had settled before its successor joined count as never owed",
+        ByTest(
+            "verify/test_restores.py"
+            "::test_what_was_settled_before_a_group_joined_was_settled_by_an_inbox_that_is_gone",
+            'assert found_in(h) == {("settled_unseen", E1, 1, 20)}',
+        ),
+    ),
+    Mutant(
+        "no-room-no-takeover",
+        "core/consumer.py",
+        "                said += [told] if len(said) < MAX_PUT_OFF else []\n",
+        "                said += [told] if far and len(said) < MAX_PUT_OFF else []\n",
+        "P5: a standby without room for a stream forgets where the other consumer was in it",
+        ByTest(
+            "core/test_status_standby.py::test_where_there_is_no_room_for_the_stream_that_happens_once_there_is",
+            "assert group.got == [(10, n) for n in range(5, 13)]",
+        ),
+    ),
+    Mutant(
+        "taken-in-before-it-was",
+        "receiving/quarantine.py",
+        "        self.replaying[one.id] = one.stream, one.reason\n",
+        "        self.replaying[one.id] = one.stream, one.reason\n        self.took_in(one)\n",
+        "P5: a stream begins with a message that arrived before quarantined messages of it were replayed",
+        ByTest(
+            "receiving/test_many_streams.py::test_what_arrived_just_before_a_replay_does_not_begin_the_stream",
+            "assert seqs(bench.take()) == [1, 2, 3, 4]",
+        ),
+    ),
+    Mutant(
+        "replay-dropped-like-a-status",
+        "receiving/absent.py",
+        "        if site is None:\n            if self._statuses",
+        "        if site in (None, QUARANTINE):\n            if self._statuses",
+        "P5: replayed messages are dropped when too many streams wait to be loaded",
+        ByTest(
+            "receiving/test_many_streams.py"
+            "::test_no_replay_is_forgotten_however_much_waits_for_streams_to_be_loaded",
+            'assert got == {f"p{number}": [1, 2, 3, 4, 5, 6, 7] for number in range(6)}',
         ),
     ),
     # -- P6: end to end -------------------------------------------------------------------------------------
@@ -1567,7 +1771,7 @@ MUTANTS = (
         "    if not ring.verifies(key_id, signature, _canonical(kind, address, key_id, body)):\n"
         '        raise FrameError("forged", f"not signed with a trusted key {key_id!r} for this address")',
         "    ring.verifies(key_id, signature, _canonical(kind, address, key_id, body))",
-        "P6: what somebody without the key says about a group is believed",
+        "P6: claims about a group from somebody without the key are believed",
         ByTest(
             "wire/test_control.py::TestSignatures::test_frames_of_another_with_the_same_key_id_or_an_un"
             "known_key_are_refused",
@@ -1581,7 +1785,7 @@ MUTANTS = (
         "        if consumed is not None:\n"
         "            full, partly = _within(full, consumed), _within(partly, consumed)\n",
         "",
-        "P6: messages leave the outbox though a group has not acknowledged them",
+        "P6: messages leave the outbox although a group has not acknowledged them",
         ByTest(
             "core/test_producer.py::test_where_groups_matter_only_what_they_are_done_with_may_leave",
             "assert world.core.releasable(0, RangeSet([(2, 3)])) == ([(3, 3)], [(2, 2)])",
@@ -1592,7 +1796,7 @@ MUTANTS = (
         "core/producer.py",
         "        if consumed is not None:\n            full, partly",
         "        if consumed is not None and consumed.empty:\n            full, partly",
-        "P6: once a group has acknowledged anything, messages leave the outbox that it has not",
+        "P6: once a group has acknowledged anything, messages leave the outbox that it has not acknowledged",
         ByTest(
             "core/test_producer.py::test_where_groups_matter_only_what_they_are_done_with_may_leave",
             "assert world.core.releasable(0, RangeSet([(2, 3)])) == ([(3, 3)], [(2, 2)])",
@@ -1614,7 +1818,7 @@ MUTANTS = (
         "sending/membership.py",
         "            if position is not None and position <= (row.epoch, row.last):",
         "            if position is not None and position < (row.epoch, row.last):",
-        "P6: a batch leaves the outbox though its last message is not acknowledged",
+        "P6: a batch leaves the outbox although its last message is not acknowledged",
         ByTest(
             "sending/test_control.py::TestConsumed::test_batches_stay_until_all_named_groups_are_done",
             "assert inspect_outbox(bench.path).messages == 1",
@@ -1625,7 +1829,7 @@ MUTANTS = (
         "sending/control.py",
         "        if fresh and (told.wanted or told.missing):",
         "        if fresh and told.missing and not told.wanted:",
-        "P6: what a group asks for is not sent again",
+        "P6: messages that a group asks for are not sent again",
         ByTest(
             "sending/test_control.py::TestRepairs::test_what_is_wanted_goes_to_the_group_alone",
             "assert group.repaired() == [5, 6, 7, 8]",
@@ -1636,7 +1840,7 @@ MUTANTS = (
         "sending/announcing.py",
         "    return min(oldest[1], last + 1) if epoch == oldest[0] else 1",
         "    return last + 1 if epoch == oldest[0] else 1",
-        "P6: a producer says that it does not hold what it holds, so nobody asks for it",
+        "P6: a producer denies holding what it holds, so nobody asks for it",
         ByTest(
             "sending/test_control.py::TestStatuses::test_the_end_of_a_stream_is_told_when_it_goes_quiet",
             "assert group.newest().chain == [ChainEpoch(outbox.epoch, outbox.incarnation, 1, 2)]",
@@ -1647,7 +1851,7 @@ MUTANTS = (
         "core/asking.py",
         "    due = asking.asked_to is None or now >= asking.next_at\n",
         "    due = asking.asked_to is None\n",
-        "P6: a request that was lost is not made again",
+        "P6: a repair request that was lost is not repeated",
         ByTest(
             "core/test_status_asks.py::test_progress_ends_the_backoff",
             "assert len(group.asked) - before >= 3",
@@ -1660,7 +1864,7 @@ MUTANTS = (
         "    return Report(\n        max(state.position, state.committed[0]),\n"
         "        *state.committed[1:],\n        missing,\n        tuple(state.declared),\n"
         "        state.accepted_safe,\n    )",
-        "P6: a group tells what it has acknowledged before that is committed",
+        "P6: a group reports its acknowledgements before they are committed",
         ByTest(
             "core/test_status_asks.py::test_a_report_holds_only_what_is_committed",
             "assert core.report(STREAM).position == (10, 1)",
@@ -1682,7 +1886,7 @@ MUTANTS = (
         "transport/mqtt_suspects.py",
         "        if len(unanswered) == 1:\n            (address,) = unanswered\n",
         "        for address in unanswered:\n",
-        "P6: a control address that a broker refuses has innocent ones quarantined with it",
+        "P6: innocent addresses are quarantined together with a control address that a broker refuses",
         ByTest(
             "transport/test_mqtt_suspects.py::test_who_is_unanswered_with_others_is_suspected_and_not_condemned",
             'assert not suspects.ended(["innocent", "newcomer"]',
@@ -1693,7 +1897,7 @@ MUTANTS = (
         "transport/mqtt_suspects.py",
         "            guilty = suspect.strikes >= STRIKES\n",
         "            guilty = False\n",
-        "P6: a control address over which the connection ends is tried again and again",
+        "P6: a control address that makes the broker close the connection is retried endlessly",
         ByTest(
             "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
             'assert suspects.ended(["newcomer"], "reset", 1.0)',
@@ -1704,7 +1908,7 @@ MUTANTS = (
         "transport/mqtt_suspects.py",
         "STRIKES = 2\n",
         "STRIKES = 1\n",
-        "P6: a connection that is lost by coincidence has an address quarantined",
+        "P6: a connection that is lost by coincidence causes an address to be quarantined",
         ByTest(
             "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
             'assert not suspects.ended(["newcomer"], "reset", 0.0)',
@@ -1715,8 +1919,8 @@ MUTANTS = (
         "transport/mqtt_telling.py",
         "            if address not in self._suspects:\n",
         "            if address:\n",
-        "P6: after a refusal the suspected control addresses are sent to with all others, so none is "
-        "ever found",
+        "P6: after a refusal, suspected control addresses are used together with all others, so the guilty "
+        "one is never found",
         ByTest(
             "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
             "assert broker.unanswered == [address]",
@@ -1738,7 +1942,7 @@ MUTANTS = (
         "transport/mqtt_telling.py",
         "        if sending.trial is not None:\n            return\n",
         "",
-        "P6: others are sent to before the broker has answered about a suspected control address",
+        "P6: other addresses are used before the broker has answered for a suspected control address",
         ByTest(
             "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
             "assert broker.unanswered[0] not in suspected",
@@ -1766,7 +1970,7 @@ MUTANTS = (
         "            lane.next = row.id + 1\n"
         "            return False\n"
         "        return True",
-        "P7: a batch for which a site's window has no room is passed over",
+        "P7: a batch is skipped when a site's window has no room for it",
         BySimulator("stalled"),
     ),
     Mutant(
@@ -1774,7 +1978,7 @@ MUTANTS = (
         "sending/admission.py",
         "        self.max_bytes = max_bytes\n",
         "        self.max_bytes = QUEUE_BYTES\n",
-        "P7: an outbox takes more than max_bytes",
+        "P7: an outbox accepts more than max_bytes",
         ByTest(
             "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
             'assert not admission.reserve("b", 401)',
@@ -1783,9 +1987,9 @@ MUTANTS = (
     Mutant(
         "outbox-without-a-limit",
         "sending/admission.py",
-        "            and self._stored + reserved + more <= self.max_bytes\n",
+        "            and self.stored + reserved + more <= self.max_bytes\n",
         "",
-        "P7: a full outbox takes more",
+        "P7: a full outbox accepts more",
         ByTest(
             "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
             'assert not admission.reserve("b", 401)',
@@ -1808,7 +2012,7 @@ MUTANTS = (
         "receiving/fullness.py",
         "        self._shared.errors.append(error)\n",
         "",
-        "P7: that an inbox is full, and which stream fills it, is told to nobody",
+        "P7: nobody is told that an inbox is full, or which stream fills it",
         ByTest(
             "receiving/test_full_inbox.py::test_a_gap_is_named_and_told_of_once_for_each_episode",
             "(error,) = [each for each in bench.engine.take_errors() if isinstance(each, InboxFull)]",
@@ -1831,10 +2035,21 @@ MUTANTS = (
         "wakeup.py",
         "                with contextlib.suppress(ValueError):\n                    self._locks.remove(lock)",
         "                pass",
-        "P7: who was interrupted while it waited for room counts as waiting for ever",
+        "P7: a call that was interrupted while it waited for room counts as waiting forever",
         ByTest(
             "sending/test_interruptions.py::test_waking_while_waking[set-once more]",
             "assert all(done)",
+        ),
+    ),
+    Mutant(
+        "waits-for-who-publishes",
+        "sending/admission.py",
+        "        self._released += size\n",
+        "        with self._lock:\n            self._released += size\n",
+        "P7: a signal handler that asks for the status waits for a thread that waits for what it interrupted",
+        ByTest(
+            "sending/test_lock_order.py::test_the_life_of_a_producer",
+            "assert not found, found[0]",
         ),
     ),
     Mutant(
@@ -1842,7 +2057,7 @@ MUTANTS = (
         "sending/admission.py",
         "        reserved = sum(self._claims.values())\n        return (",
         "        reserved = 0\n        return (",
-        "P7: what is accepted and not stored yet does not count against max_bytes",
+        "P7: messages that are accepted but not stored yet do not count against max_bytes",
         ByTest(
             "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
             'assert not admission.reserve("b", 401)',
@@ -1856,7 +2071,7 @@ MUTANTS = (
         "            del self._claims[claim]\n"
         "            return False\n",
         "            return True\n",
-        "P7: a signal handler that publishes takes room that its thread has taken already",
+        "P7: a signal handler that publishes takes room that its thread has already taken",
         ByTest(
             "sending/test_interruptions.py::test_room_that_is_asked_for_while_it_is_asked_for",
             "assert engine.admission.used <= 6_000",
@@ -1867,7 +2082,7 @@ MUTANTS = (
         "sending/admission.py",
         "        self.transfer(owner, 0)\n",
         "        self._room.notify_all()\n",
-        "P7: what was not stored takes up room of the outbox for ever",
+        "P7: messages that were not stored occupy room in the outbox forever",
         ByTest(
             "sending/test_admission.py::TestBudget::test_reserve_transfer_release",
             "assert (admission.stored, admission.used) == (0, 100)",
@@ -1878,7 +2093,7 @@ MUTANTS = (
         "receiving/loading.py",
         "        if surplus >= 0:\n",
         "        if surplus < 0:\n",
-        "P7: idle streams stay in memory for ever, until there are max_streams",
+        "P7: idle streams stay in memory forever, until there are max_streams of them",
         ByTest(
             "receiving/test_many_streams.py::test_more_streams_than_memory_bears_are_delivered_once_and"
             "_in_order",
@@ -1891,7 +2106,7 @@ MUTANTS = (
         '        if not self._room.take(f"{reason} {site}", len(frame.data) + ROW_BYTES):\n'
         "            return None\n",
         "",
-        "P7: the quarantine grows without a limit",
+        "P7: the quarantine grows without limit",
         ByTest(
             "receiving/test_quarantine.py::test_a_full_quarantine_ends_reading_and_drops_nothing",
             "assert 5 <= kept < 30",
@@ -1902,7 +2117,7 @@ MUTANTS = (
         "receiving/hold_room.py",
         "        self._left = self._limit - self._inbox.held_bytes - held\n",
         "        self._left = 2 * (self._limit - self._inbox.held_bytes)\n",
-        "P7: streams that gaps hold fill the inbox, and the others have no room",
+        "P7: streams held by gaps fill the inbox and leave no room for the others",
         ByTest(
             "receiving/test_hold_room.py::test_a_hold_of_ten_times_the_inbox_stops_nobody_and_ends_in_ord"
             "er[amqp-0]",
@@ -1914,7 +2129,7 @@ MUTANTS = (
         "receiving/sites.py",
         "        if arrival.release:\n            shared.pending.unquarantined.append(row.id)\n",
         "",
-        "P7: what was replayed stays in the quarantine for ever",
+        "P7: replayed deliveries stay in the quarantine forever",
         ByTest(
             "receiving/test_quarantine.py::test_a_second_replay_is_a_duplicate",
             "assert bench.inbox.quarantine.select(Selection()) == []",
@@ -1940,7 +2155,7 @@ MUTANTS = (
         "wire/data.py",
         'own_headers)):\n        raise FrameError("undecodable", "the body does not hold as many',
         'own_keys)):\n        raise FrameError("undecodable", "the body does not hold as many',
-        "P7: a frame of one message has as many headers decoded as its body claims",
+        "P7: for a frame of one message, as many headers are decoded as its body claims",
         ByTest(
             "fuzz/test_targets.py::test_real_inputs[batch-grown]",
             "assert peak < ceiling",
@@ -1953,7 +2168,7 @@ MUTANTS = (
         "MAX_RECORD_BYTES:\n"
         '            raise FrameError("undecodable", f"larger than {envelope.count} messages can be")\n',
         "",
-        "P7: a body is decompressed beyond what its messages can take",
+        "P7: a body is decompressed beyond the size that its messages can have",
         ByTest(
             "wire/test_bombs.py::test_a_body_is_not_decompressed_beyond_what_its_messages_can_take",
             "assert peak_of(lambda: refused(raw, limit=MAX_FRAME_BYTES)) < SLACK",
@@ -1965,7 +2180,7 @@ MUTANTS = (
         "        if announced not in (raw_size, zstandard.CONTENTSIZE_UNKNOWN):\n"
         '            raise FrameError("undecodable", "not as large as the envelope says")\n',
         "",
-        "P7: memory is allocated as zstd's header says, whatever the envelope says",
+        "P7: memory is allocated according to zstd's header, whatever the envelope says",
         ByTest(
             "wire/test_bombs.py::test_what_zstd_announces_is_bounded",
             "assert peak_of(lambda raw=raw: refused(raw)) < len(raw) + SLACK # type: ignore[misc]",
@@ -1976,7 +2191,7 @@ MUTANTS = (
         "transport/amqp_frames.py",
         "            if len(self._rest) < self._needed:\n                return\n",
         "",
-        "P7: a frame that comes in many pieces is copied anew with each",
+        "P7: a frame that arrives in many pieces is copied again with each piece",
         ByTest(
             "transport/test_amqp_frames.py::test_twice_the_bytes_are_twice_the_work[one large frame-7]",
             "assert twice <= 2.1 * once",
@@ -1989,7 +2204,7 @@ MUTANTS = (
         '            raise ProtocolViolation(f"the broker sent a frame of {length} bytes; the '
         'limit is {self.limit}")\n',
         "",
-        "P7: whoever answers at a broker's address may send frames of 4 GiB before the login",
+        "P7: anyone who answers at a broker's address may send frames of 4 GiB before the login",
         ByTest(
             "transport/test_amqp_frames.py::test_limits_before_and_after_tune",
             'with pytest.raises(ProtocolViolation, match="limit is 4096"):',
@@ -2001,7 +2216,7 @@ MUTANTS = (
         "transport/amqp_frames.py",
         "        if self.handshake_left is not None and self.handshake_left < 0:\n",
         "        if self.limit < 0:\n",
-        "P7: whoever answers at a broker's address may send without end before the login",
+        "P7: anyone who answers at a broker's address may send endless data before the login",
         ByTest(
             "transport/test_amqp_frames.py::test_a_handshake_without_end[1]",
             "assert taken <= MAX_HANDSHAKE_BYTES + chunk + len(HEARTBEAT)",
@@ -2012,7 +2227,7 @@ MUTANTS = (
         "core/consumer.py",
         "        return min(len(self.holding), self.rules.max_streams)\n",
         "        return 0\n",
-        "P7: streams that gaps hold use up max_streams for all others",
+        "P7: streams held by gaps use up max_streams for all others",
         ByTest(
             "receiving/test_holds.py::test_held_streams_have_places_of_their_own_in_memory",
             "assert seqs(bench.take()) == [number]",
@@ -2023,7 +2238,7 @@ MUTANTS = (
         "receiving/sites.py",
         "        self.shared.quarantine_is_full(reason, stream)\n        return False\n",
         "        return True\n",
-        "P7: that the quarantine is full is told to nobody, and reading goes on",
+        "P7: nobody is told that the quarantine is full, and reading continues",
         ByTest(
             "receiving/test_quarantine.py::test_a_full_quarantine_ends_reading_and_drops_nothing",
             "(error,) = errors",
@@ -2036,7 +2251,8 @@ MUTANTS = (
         "sending/control.py",
         "        if 0 < told.entered[0] <= self._outbox.epoch:\n",
         "        if False:\n",
-        "P9: an outbox that lacks a whole stream leaves no witness of that: what its group was given counts as made up",
+        "P9: an outbox that lacks a whole stream leaves no record of that, so what its group was given counts"
+        " as made up",
         ByTest(
             "sending/test_control_fences.py::TestRenumbering"
             "::test_one_that_a_group_surpassed_journals_how_far_the_group_is[False-False]",
@@ -2048,7 +2264,7 @@ MUTANTS = (
         "verify/restores.py",
         "            beyond = ENDLESS if one.is_above else one.epoch\n",
         "            beyond = one.epoch\n",
-        "P9: what went with the disk of an outbox whose clock went back counts as never published",
+        "P9: messages that went with the disk of an outbox whose clock went back count as never published",
         ByTest(
             "verify/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
             'assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}',
@@ -2126,7 +2342,7 @@ MUTANTS = (
         "verify/restores.py",
         "    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):\n",
         "    for epoch in ():\n",
-        "P9: what is made up in the epochs of a copy is excused by what went with the disk",
+        "P9: made-up messages in the epochs of a restored copy are excused as lost with the disk",
         ByTest(
             "verify/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
             'assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}',
@@ -2230,7 +2446,7 @@ MUTANTS = (
         "store/journal.py",
         "                and tip.entry.last + 1 == entry.first\n",
         "                and tip.entry.last < entry.first\n",
-        "P9: a journal row claims what lies between two ranges",
+        "P9: a journal row claims the hole between two ranges",
         ByTest(
             "store/test_journal.py::test_anything_else_is_a_row_of_its_own[a hole]",
             "assert len(writer.rows) == 2",
@@ -2241,7 +2457,7 @@ MUTANTS = (
         "store/journal.py",
         "((old.digest + (entry.digest or 0)) & _MASK)",
         "(entry.digest or old.digest)",
-        "P9: the digest of a row is that of its last part, so nobody can tell whether contents are the same",
+        "P9: a row's digest is that of its last part, so contents cannot be compared",
         ByTest(
             "store/test_journal.py::test_a_successor_makes_the_row_longer",
             "assert (row.first, row.last, row.digest, row.latency) == (1, 9, 2, {3: 9})",
@@ -2252,7 +2468,7 @@ MUTANTS = (
         "receiving/commits.py",
         "            shared.ledger.put_back(plan.entries)\n",
         "",
-        "P9: what happened before a commit that failed is not journalled",
+        "P9: events before a failed commit are not journalled",
         ByTest(
             "receiving/test_failed_commits.py::test_the_journal_has_what_happened_before_a_commit_that_failed",
             'assert [(row.first, row.last, row.site) for row in rows(bench.path, "received")]',
@@ -2263,7 +2479,7 @@ MUTANTS = (
         "store/journal.py",
         "        if committed:\n            self._tips.update(self._staged)",
         "        if committed or self._staged:\n            self._tips.update(self._staged)",
-        "P9: rows that a failed commit took back are extended as if they were there",
+        "P9: journal rows that a failed commit rolled back are extended as if they existed",
         ByTest(
             "store/test_journal.py::test_an_undone_transaction_leaves_no_trace",
             'assert writer.spans == [("enqueued", 1, 7)]',
@@ -2274,7 +2490,7 @@ MUTANTS = (
         "sending/trouble.py",
         "        if told in self._told:\n            return\n",
         "",
-        "P9: that a site is down is logged at each attempt",
+        "P9: that a site is down is logged at every attempt",
         ByTest(
             "sending/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
             'assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]',
@@ -2285,7 +2501,7 @@ MUTANTS = (
         "sending/trouble.py",
         "        level = logging.INFO if expected else logging.WARNING\n",
         "        level = logging.INFO\n",
-        "P9: a wrong login, virtual host or CA is no warning",
+        "P9: a wrong login, virtual host or CA is not logged as a warning",
         ByTest(
             "sending/test_trouble.py::test_a_trouble_is_said_once_until_the_site_is_connected_again",
             'assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]',
@@ -2307,7 +2523,7 @@ MUTANTS = (
         "cli/subscribe.py",
         "    if away:\n",
         "    if away and count is not None:\n",
-        "P9: `reliamsg sub --timeout` ends with 0 though no site lets it in",
+        "P9: `reliamsg sub --timeout` exits with 0 although no site lets it in",
         ByTest(
             "badinput/test_commands.py::test_a_refused_login_is_no_silence[mqtt-any number]",
             "assert result.returncode == status, (result.returncode, text)",
@@ -2318,7 +2534,7 @@ MUTANTS = (
         "cli/subscribe.py",
         '_REACHED = ("connected", "listening", "busy")\n',
         '_REACHED = ("connected", "listening", "busy", "refused")\n',
-        "P9: `reliamsg sub --count --timeout` blames the topic for a login that is refused",
+        "P9: `reliamsg sub --count --timeout` blames the topic when a login is refused",
         ByTest(
             "badinput/test_commands.py::test_a_refused_login_is_no_silence[mqtt-one]",
             "assert result.returncode == status, (result.returncode, text)",
@@ -2330,7 +2546,7 @@ MUTANTS = (
         "    if isinstance(value, bool) or not isinstance(value, (int, float)):\n"
         '        raise ConfigError(f"{name} must be a number, not {_kind(value)}")\n',
         "",
-        "P9: a duration that is a text ends in a TypeError from inside the library",
+        "P9: a string passed as a duration raises a TypeError from inside the library",
         ByTest(
             "badinput/test_zoo.py::test_settings[number as text-Site]",
             "attempt(lambda given: make(**given), good | {name: wrong})",
@@ -2342,7 +2558,7 @@ MUTANTS = (
         "arguments.py",
         "    if isinstance(value, bool) or not isinstance(value, int):\n",
         "    if isinstance(value, bool):\n",
-        "P9: a number of messages that is a text ends in a TypeError from inside the library",
+        "P9: a string passed as a number of messages raises a TypeError from inside the library",
         ByTest(
             "badinput/test_zoo.py::test_settings[number as text-Quorum]",
             "attempt(lambda given: make(**given), good | {name: wrong})",
@@ -2354,7 +2570,8 @@ MUTANTS = (
         "arguments.py",
         "    if not isinstance(value, kind):\n",
         "    if value is None:\n",
-        "P9: something else in place of a MessageId ends in an AttributeError from inside the library",
+        "P9: an object of another type in place of a MessageId raises an AttributeError from inside the "
+        "library",
         ByTest(
             "badinput/test_zoo.py::test_methods[text]",
             "attempt(lambda given, call=call: call(**given), good | {name: wrong})",
@@ -2366,7 +2583,7 @@ MUTANTS = (
         "arguments.py",
         "    if isinstance(value, (str, bytes, bytearray, memoryview, dict)) or not isinstance(value, Iterable):\n",
         "    if isinstance(value, dict) or not isinstance(value, Iterable):\n",
-        "P9: a group's name in place of a list of names is taken letter by letter",
+        "P9: a group name passed in place of a list of names is read letter by letter",
         ByTest(
             "badinput/test_zoo.py::test_what_is_said[arguments3-must be a list of group names, not str]",
             "with pytest.raises(ConfigError, match=words):",
@@ -2378,7 +2595,7 @@ MUTANTS = (
         "core/groups.py",
         "            member.lacks = lacks\n            self.lacking_changed |= member.named\n",
         "            self.lacking_changed |= member.named\n",
-        "P9: a producer does not say which gap holds up the group that fills its outbox",
+        "P9: a producer does not name the gap that holds up the group that fills its outbox",
         ByTest(
             "sending/test_control.py::test_what_fills_the_outbox_is_named_with_its_gap",
             'assert held.gap == Gap(Stream("p", "t"), epoch, 3, 4, "missing")',
@@ -2414,7 +2631,7 @@ MUTANTS = (
         "    if shown.isprintable() and (shown.isascii() or _suspect(shown) is None):\n"
         "        return shown\n",
         "    return shown\n",
-        "P9: a name in a journal moves the cursor of a terminal",
+        "P9: a name in a journal can move the cursor of a terminal",
         ByTest(
             "cli/test_terminal.py::test_every_code_point",
             'assert not forbidden(shown.replace("\\n"',
@@ -2425,7 +2642,7 @@ MUTANTS = (
         "terminal.py",
         "    if shown.isprintable() and (shown.isascii() or _suspect(shown) is None):",
         "    if shown.isprintable():",
-        "P9: invisible characters of names are printed as they are",
+        "P9: invisible characters in names are printed unescaped",
         ByTest(
             "cli/test_terminal.py::test_every_code_point",
             'assert not forbidden(shown.replace("\\n"',
@@ -2437,7 +2654,7 @@ MUTANTS = (
         "    return _NOT_ASCII.sub(_json_escape, text) if not (text.isascii() and "
         "text.isprintable()) else text",
         "    return text",
-        "P9: JSON output holds whatever a name holds",
+        "P9: JSON output contains whatever characters a name contains",
         ByTest(
             "cli/test_terminal.py::test_json_is_ascii_and_means_the_same",
             "assert safe.isascii()",
@@ -2448,7 +2665,7 @@ MUTANTS = (
         "keys.py",
         '            f"key id {number}: use 1 to {MAX_KEY_ID_BYTES} printable ASCII characters, no space"',
         '            f"key id {key_id!r}: use 1 to {MAX_KEY_ID_BYTES} printable ASCII characters, no space"',
-        "P9: a secret that stands in a key id's place is printed",
+        "P9: a secret given in place of a key id is printed",
         ByTest(
             "test_secrets.py::test_wrong_keys_are_not_repeated[keys5-None]",
             "assert not any(secret in text for secret in secrets), text",
@@ -2498,7 +2715,7 @@ MUTANTS = (
         '            "a site with a password is not pickled: make it where it is used, or pass credentials="\n'
         "        )\n",
         "    def __reduce__(self) -> str | tuple[object, ...]:\n        return _Login, self._ask()\n",
-        "P9: a site that is pickled carries its password along",
+        "P9: a pickled site carries its password",
         ByTest(
             "test_secrets.py::test_a_site_shows_no_password",
             'with pytest.raises(TypeError, match="not pickled") as raised:',
@@ -2512,7 +2729,7 @@ MUTANTS = (
         "                    found.append((path, kind))",
         "                if kind is not None and (stat.S_ISLNK(mode) if name in names else listed):\n"
         "                    continue",
-        "P9: what lies among journals and is no file is passed over without a word",
+        "P9: anything among journals that is not a regular file is silently skipped",
         ByTest(
             "test_files.py::test_the_checker_reports_it_and_reads_the_rest[segment-a link to a directory]",
             "(problem,) = [text for text in found.problems if name in text]",
@@ -2526,7 +2743,7 @@ MUTANTS = (
         "    with contextlib.suppress(PermissionError):  # a file system that keeps no modes\n"
         "        os.fchmod(descriptor, 0o600)\n",
         "    descriptor = os.open(path, flags, 0o666)\n",
-        "P9: outboxes, inboxes and journals can be read by whom the umask lets",
+        "P9: the umask decides who can read outboxes, inboxes and journals",
         ByTest(
             "test_files.py::test_whatever_the_umask_files_and_directories_are_private[0o22]",
             "assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600)",
@@ -2542,7 +2759,7 @@ MUTANTS = (
         "            os.mkdir(each)\n"
         "        except FileExistsError:\n"
         "            continue  # somebody else was faster\n",
-        "P9: directories of journals can be listed by whom the umask lets",
+        "P9: the umask decides who can list journal directories",
         ByTest(
             "test_files.py::test_whatever_the_umask_files_and_directories_are_private[0o22]",
             "assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600)",

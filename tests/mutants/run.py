@@ -433,7 +433,7 @@ def _commit() -> str:
 
 
 def _markdown(verdicts: Iterable[Verdict]) -> str:
-    lines = ["| defect | breaks | convicted of | by |", "|---|---|---|---|"]
+    lines = ["| defect | breaks | detected as | detected by |", "|---|---|---|---|"]
     for verdict in sorted(verdicts, key=lambda each: (each.by, each.breaks, each.name)):
         if not verdict.convicted:
             kind, by = "**not tried**" if verdict.untried else "**survived**", ""

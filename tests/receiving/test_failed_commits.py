@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.errors import InboxWriteError
+from reliamsg.errors import DeadLetterHalt, FatalError, InboxIndeterminate, InboxWriteError, StoreCorrupt
 from reliamsg.receiving.lane import Chunk
 from reliamsg.store.inbox_view import read_dead_letters
 from tests.receiving.test_journals import rows
@@ -148,3 +148,33 @@ def test_a_commit_that_failed_and_of_which_nothing_is_left_to_write_holds_nothin
     send(bench.network["dc1"], 4, 5)
     bench.settle()
     assert seqs(bench.take()) == [4, 5]
+
+
+@pytest.mark.parametrize("error", [InboxIndeterminate, StoreCorrupt])
+def test_after_a_commit_that_may_have_been_written_or_not_nothing_is_written_whatever_ended_the_consumer(
+    tmp_path: Path, error: type[FatalError]
+) -> None:
+    """What it should have held must not be missing in one that would come after it."""
+    bench = Bench(tmp_path / "inbox.db", max_deliveries=1, halt=True)
+    send(bench.network["dc1"], 1, 5)
+    bench.settle()
+    *done, failing = bench.take(ack=False)
+    for message in done:
+        message.ack()
+    (lane,) = bench.engine.shared.lanes.values()
+    bench.engine.message_failed(lane, failing, RuntimeError("as tested"))
+    assert isinstance(bench.engine.shared.fatal, DeadLetterHalt)
+    write = bench.inbox.commit
+
+    def fail_once(*_: object) -> object:
+        bench.inbox.commit = write  # type: ignore[method-assign]
+        raise error("an fsync failed")
+
+    bench.inbox.commit = fail_once  # type: ignore[assignment, method-assign]
+    bench.engine.flush(bench.now)
+    assert isinstance(bench.engine.shared.fatal, error)
+    bench.engine.flush(bench.now, closing=True)
+    bench.reopen()
+    send(bench.network["dc2"], 1, 5)
+    bench.settle()
+    assert seqs(bench.take()) == [1, 2, 3, 4, 5]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reliamsg.errors import GroupBusy
-from reliamsg.message import Prev
+from reliamsg.message import Message, Prev
 from reliamsg.receiving.lane import Chunk
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.store.inbox import Inbox
@@ -690,3 +690,25 @@ def test_a_standby_that_boots_in_1970_goes_on_where_the_other_stopped(group: Gro
     producer.status((1, 50), to=group_address(GROUP), nonces=nonces[-1:])
     group.settle(2.0)
     assert seqs(second.take()) == list(range(41, 51))
+
+
+def test_a_standby_with_little_memory_goes_on_where_the_other_stopped(group: Group) -> None:
+    first, second = group.join_both(rules={"max_streams": 1})
+    producers = [f"p{number}" for number in range(4)]
+    for producer in producers:
+        send(group.network["dc1"], 1, 10, producer=producer)
+    group.settle(1.0)
+    assert len(first.take()) == 40
+    group.settle(1.0)
+    group.kill(first)
+    group.settle(10.0)
+    assert group.readers() == [second]
+    for producer in producers:
+        send(group.network["dc2"], 1, 12, producer=producer)
+    given: list[Message] = []
+    for _ in range(8):
+        group.settle(2.0)
+        given += second.take()
+    assert sorted((message.producer, message.seq) for message in given) == [
+        (producer, seq) for producer in producers for seq in (11, 12)
+    ]

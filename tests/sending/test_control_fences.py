@@ -34,6 +34,20 @@ def eager(bench: Bench, answers: dict[str, StreamState] | None = None) -> Group:
     return group
 
 
+def put_back(bench: Bench, tmp_path: Path) -> tuple[Engine, Engine]:
+    """An outbox is copied, goes on, and is replaced by the copy. Returns the openings before and after the copy."""
+    first = bench.open(GROUPS, hello_timeout=0)
+    bench.publish(first, "t", b"1")
+    bench.close(first)
+    shutil.copy(bench.path, tmp_path / "copy.db")
+    bench.run(100.0)
+    second = bench.open(GROUPS, hello_timeout=0)
+    bench.publish(second, "t", b"2")
+    bench.close(second)
+    shutil.copy(tmp_path / "copy.db", bench.path)
+    return first, second
+
+
 class TestGate:
     def test_it_opens_when_the_groups_have_answered(self, bench: Bench) -> None:
         eager(bench)
@@ -164,15 +178,7 @@ class TestRenumbering:
 
     def test_with_the_clock_a_day_behind(self, bench: Bench, tmp_path: Path) -> None:
         """Stopped, copied, gone on, stopped; the copy is put back, the clock is set back."""
-        first = bench.open(GROUPS, hello_timeout=0)
-        bench.publish(first, "t", b"1")
-        bench.close(first)
-        shutil.copy(bench.path, tmp_path / "copy.db")
-        bench.run(100.0)
-        second = bench.open(GROUPS, hello_timeout=0)
-        bench.publish(second, "t", b"2")
-        bench.close(second)
-        shutil.copy(tmp_path / "copy.db", bench.path)
+        first, second = put_back(bench, tmp_path)
         bench.wall_offset_us -= 86_400 * 10**6
         eager(bench, {"t": settled(second, "t", 1)})
         third = bench.open(GROUPS)
@@ -189,6 +195,27 @@ class TestRenumbering:
         )
         (error,) = bench.errors
         assert isinstance(error, ProducerConflict)
+
+    def test_what_was_stored_while_the_clock_was_behind(self, bench: Bench, tmp_path: Path) -> None:
+        """Put back with the clock set back, it stores messages and ends before it may send them. When it is opened with
+        the right clock, its own epoch is above the group's, but not theirs."""
+        first, second = put_back(bench, tmp_path)
+        bench.wall_offset_us -= 50 * 10**6
+        third = bench.open(GROUPS)
+        bench.publish(third, "t", b"3")
+        stored = third._outbox.epoch
+        bench.close(third)
+        assert first._outbox.epoch < stored < second._outbox.epoch
+        bench.run(100.0)
+        eager(bench, {"t": settled(second, "t", 1)})
+        fourth = bench.open(GROUPS)
+        assert fourth._outbox.epoch > second._outbox.epoch
+        receipt = bench.publish(fourth, "t", b"4")
+        bench.run(2.0)
+        assert receipt.done
+        assert [body for _, _, body in sent(bench)] == [b"1", b"2", b"3", b"4"]
+        epochs = [frame.envelope.epoch for frame in bench.sinks["dc1"].frames[-2:]]
+        assert second._outbox.epoch < epochs[0] < epochs[1]
 
     def test_a_full_one_has_room_once_groups_say_that_they_were_further(
         self, bench: Bench, tmp_path: Path

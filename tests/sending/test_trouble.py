@@ -174,21 +174,24 @@ def test_once_for_each_change_and_when_it_is_back(
 ) -> None:
     caplog.set_level(logging.INFO)
     one = producer(network, path)
-    wait_for(lambda: one.status().sites["dc1"].connected and one.status().sites["dc2"].connected)
+    wait_for(lambda: all(f"site {name} is connected" in caplog.text for name in ("dc1", "dc2")))
     for _ in range(2):
         caplog.clear()
         network["dc1"].down()
         wait_for(lambda: one.status().sites["dc1"].state == "unreachable")
+        wait_for(lambda: "site dc1 is unreachable" in caplog.text, "the log follows the status")
         network["dc1"].up()
         wait_for(lambda: one.status().sites["dc1"].connected)
-        warnings, back = told(caplog), told(caplog, logging.INFO)
-        assert [text.split(" is ")[1].split(":")[0] for text in warnings] == ["disconnected", "unreachable"]
-        assert [text for text in back if "site dc1 is connected" in text]
+        wait_for(lambda: "site dc1 is connected" in caplog.text, "the log follows the status")
+        said = [text.split(" is ")[1].split(":")[0] for text in told(caplog)]
+        assert said == ["disconnected", "unreachable"]
     caplog.clear()
     network["dc1"].block("low on disk")
     wait_for(lambda: one.status().sites["dc1"].state == "blocked")
+    wait_for(lambda: "site dc1 is blocked" in caplog.text, "the log follows the status")
     network["dc1"].unblock()
     wait_for(lambda: one.status().sites["dc1"].state == "connected")
+    wait_for(lambda: "site dc1 is connected" in caplog.text, "the log follows the status")
     assert [text for text in told(caplog) if "low on disk" in text] == told(caplog)
     assert len(told(caplog)) == 1
     caplog.clear()

@@ -78,6 +78,24 @@ def test_a_checkpoint_that_was_cut_short_loses_nothing(client: Client) -> None:
     assert not list(client.drive.path.parent.glob("*checkpoint*"))
 
 
+def test_commits_that_were_cut_short_take_nothing_of_the_one_before_with_them(client: Client) -> None:
+    """The second one is written over what is left of the first."""
+    client.open()
+    for value in range(50):
+        client.commit(value)
+        with pytest.raises(Crash):
+            client.commit(-1, "torn_write")
+        client.crash()
+        with pytest.raises(Crash):
+            client.open()
+        client.crash()
+        client.drive.mishap = lambda: ""
+        client.open()
+        with client.drive.reading() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE name = 'value'").fetchone()
+        assert row == (str(value),)
+
+
 def test_without_its_wal_file_a_database_is_what_it_was_at_the_last_checkpoint(client: Client) -> None:
     outbox = client.open()
     client.commit(1)

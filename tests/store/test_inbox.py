@@ -261,16 +261,17 @@ def test_a_read_only_disk(small_disk: Path) -> None:
 
 
 class _FailingFsync:
-    """A connection whose next commit reports that an fsync failed."""
+    """A connection whose commits report that an fsync failed, as long as it `fails`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self.fails = True
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._connection, name)
 
     def execute(self, sql: str, *rest: object) -> object:
-        if sql == "COMMIT":
+        if sql == "COMMIT" and self.fails:
             error = sqlite3.OperationalError("disk I/O error")
             error.sqlite_errorcode = sqlite3.SQLITE_IOERR_FSYNC
             raise error
@@ -278,9 +279,16 @@ class _FailingFsync:
 
 
 def test_a_failed_fsync_is_never_tried_again(inbox: Inbox) -> None:
-    inbox._database.connection = _FailingFsync(inbox._database.connection)  # type: ignore[assignment]
+    disk = inbox._database.connection = _FailingFsync(inbox._database.connection)  # type: ignore[assignment]
     with pytest.raises(InboxIndeterminate):
         commit(inbox, epochs=[epoch_row(1)])
+    disk.fails = False  # type: ignore[attr-defined]
+    for _ in range(2):
+        with pytest.raises(InboxIndeterminate):
+            commit(inbox, epochs=[epoch_row(2)])
+    with pytest.raises(InboxIndeterminate):
+        inbox._database.checkpoint()
+    assert inbox.load() == []
 
 
 def test_the_inbox_may_move_between_threads(inbox: Inbox) -> None:

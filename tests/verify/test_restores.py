@@ -229,6 +229,30 @@ def test_a_later_opening_tells_what_the_group_had_of_an_epoch_that_was_over(know
     assert (("phantom", E1, 21, 30) in found_in(h)) != known
 
 
+@pytest.mark.parametrize("teller", ["producer", "group", "nobody", "group that is wrong"])
+def test_an_epoch_that_no_journal_has_was_between_those_before_and_after_it(teller: str) -> None:
+    """What the openings after the one that is lost published never came to the group, so that none of them is met."""
+    h = history()
+    lost, place = E1 + 5, (S, E3, 0xB3)
+    of_it = (S, lost, 0xB1, 1, 2)
+    add_after("g", "delivered", E1, 21,
+              Entry("delivered", *of_it, group="g", digest=digest_of(S, lost, 1, 2)),
+              Entry("acknowledged", *of_it, group="g"))(h)  # fmt: skip
+    told = Entry("surpassed", *place, group="g", detail={"position": [lost, 3], "entered": lost})
+    h.producers["A"].append([
+        replace(h.producers["A"][1][0], epoch=E3, incarnation=0xB3),
+        Entry("epoch", *place, detail={"prev": list(Prev(E2, INC[E2], 20))}),
+        Entry("enqueued", *place, 1, 1, digest=digest_of(S, E3, 1, 1)),
+        *([told] if teller == "producer" else []), Entry("closed"),
+    ])  # fmt: skip
+    if teller.startswith("group"):
+        known = [E1 if "wrong" in teller else lost, f"{0xB1:016x}", 2]
+        h.groups["g"][1].append(Entry("conflict", *place, group="g", detail={"known": known}))
+    found = found_in(h)
+    assert (("unproven", lost, 1, 2) in found) == (teller in ("producer", "group")), found
+    assert (("phantom", lost, 1, 2) in found) == (teller not in ("producer", "group")), found
+
+
 def lost_with_its_clock(h: History, *, silent: bool = True) -> None:
     """Of the opening after the first, which no journal has, only a status told. The copy was opened first with a clock
     that was behind that, and published nothing, or something."""
@@ -350,6 +374,25 @@ def test_what_producers_were_told_is_the_word_of_an_inbox_that_is_gone_where_the
     found = {f.kind for f in h.check().findings if f.stream == S}
     gone = witness == "another stream"
     assert found == ({"settled_unseen"} if gone else {"consumed_unsettled", "lost"})
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_a_group_has_consumed_of_a_stream_that_no_journal_joined_is_the_word_of_an_inbox_that_is_gone(
+    joined: bool,
+) -> None:
+    """A group tells where it is in the streams that it has joined. Its successor was told nothing of this one: there
+    was nothing left to be said."""
+    h = history()
+    h.logs.clear()
+    keeps(h)
+    for boot in h.groups["g"]:
+        boot[:] = [row for row in boot if row.stream is None or (joined and row.kind == "joined")]
+    found = {(f.kind, f.epoch, f.first, f.last) for f in h.check().findings if f.stream == S}
+    if joined:
+        assert {kind for kind, *_ in found} == {"consumed_unsettled", "lost"}
+    else:
+        assert found == {("settled_unseen", E1, 1, 30), ("settled_unseen", E2, 1, 20)}
+        assert h.check().verdict == "unknown"
 
 
 @pytest.mark.parametrize("met", [False, True])

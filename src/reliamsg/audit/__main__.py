@@ -68,7 +68,7 @@ Exit codes:
     "--gap-timeout",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Where a group's journal does not say it.",
+    help="How long groups wait for missing messages, instead of what their journals say.",
 )
 @click.option(
     "--tolerance",

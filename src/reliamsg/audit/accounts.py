@@ -90,9 +90,10 @@ def _states(pieces: DataFrame) -> DataFrame:
         ),
         F.lit(False),
     )
-    # Where an inbox is gone with its journal, all that producers were told may have been its word.
+    # Where an inbox is gone with its journal, all that producers were told may have been its word; so it was, of a
+    # stream that no journal here ever joined.
     replaced = F.coalesce("replaced", F.lit(False))
-    word = replaced & F.col("consumed")
+    word = (replaced | joined.isNull()) & F.col("consumed")
     # Of what its successor never heard of, all.
     existed = existed | (replaced & F.col("met").isNull())
     joined_inside = F.coalesce((joined.epoch == F.col("epoch")) & (joined.number > 1), F.lit(False))

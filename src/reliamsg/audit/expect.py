@@ -22,7 +22,7 @@ class Expect:
     groups: Mapping[str, Iterable[str]] = field(default_factory=dict)
     """For each topic, groups that must have left a journal, likewise."""
     gap_timeout: float | None = None
-    """Seconds; where a group's journal does not say it."""
+    """Seconds; instead of what the journals of groups say."""
     tolerance: float = 1.0
     """Seconds by which an expired gap may differ from the gap timeout."""
     drained: bool = True

@@ -13,6 +13,8 @@ between it and the next. Where the copy's clock went back, both say that the gro
 entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
 Nor did anybody meet an opening that published nothing: if the last ones are such, the first of them may be of a copy
 whose clock was behind. Where an inbox went on (``behind``) before it had met an opening, the one that did is gone.
+Nothing need have reached a group of the openings that followed on a lost one: but an epoch that either row names, and
+that no journal has, was between those that come before it and after it.
 """
 
 from __future__ import annotations
@@ -120,6 +122,7 @@ def cuts(rows: DataFrame) -> DataFrame:
         between.unionByName(fenced)
         .unionByName(_before(boots))
         .unionByName(_unmet(ends, epochs))
+        .unionByName(_around_unknown(rows, boots, epochs))
         .unionByName(behind)
         .groupBy("producer")
         .agg(F.collect_set(F.struct("low", "goes_on", "high")).alias("cuts"))
@@ -153,6 +156,50 @@ def _unmet(openings: DataFrame, epochs: DataFrame) -> DataFrame:
             F.lit(LAST).alias("high"),
         )
         .select("producer", _pieces())
+    )
+
+
+def _around_unknown(rows: DataFrame, boots: DataFrame, epochs: DataFrame) -> DataFrame:
+    """The cuts around epochs before an opening that groups told of, and that no journal of the producer has: `producer`
+    and what :func:`cuts` says of each. `epochs`: what each chain `entered`."""
+    of_group = F.col("role") == "group"
+    told = F.when(of_group, F.get_json_object("detail", "$.known[0]")).otherwise(
+        F.get_json_object("detail", "$.entered")
+    )
+    complete = (
+        F.get_json_object("detail", "$.known[1]").rlike("^[0-9a-f]{16}$")
+        & F.get_json_object("detail", "$.known[2]").try_cast("long").isNotNull()
+        & F.get_json_object("detail", "$.known[3]").isNull()
+    )
+    found = (
+        rows.where(F.col("kind") == F.when(of_group, "conflict").otherwise("surpassed"))
+        .where(~of_group | F.coalesce(complete, F.lit(False)))
+        .select(
+            F.when(of_group, F.col("producer")).otherwise(F.col("client")).alias("client"),
+            told.try_cast("long").alias("told"),
+            F.col("written_epoch").alias("opening"),
+        )
+        .where((F.col("told") > 0) & (F.col("told") < F.col("opening")))
+        .distinct()
+    )
+    everywhere = epochs.groupBy("client").agg(F.flatten(F.collect_list("entered")).alias("everywhere"))
+    going_on = boots.groupBy(*_CHAIN).agg(
+        F.collect_set(F.when(~F.col("closed"), F.col("end"))).alias("going_on")
+    )
+    own = F.transform("entered", lambda one: one.epoch)
+    low = F.coalesce(F.array_max(F.filter(own, lambda each: each < F.col("told"))), F.lit(0))
+    return (
+        epochs.join(everywhere, ["client"])
+        .join(going_on, list(_CHAIN))
+        .join(F.broadcast(found), ["client"])
+        .where(F.array_contains(own, F.col("opening")))
+        .where(~F.exists("everywhere", lambda one: one.epoch == F.col("told")))
+        .select(
+            F.col("client").alias("producer"),
+            low.alias("low"),
+            F.array_contains("going_on", low).alias("goes_on"),
+            F.array_min(F.filter(own, lambda each: each > F.col("told"))).alias("high"),
+        )
     )
 
 

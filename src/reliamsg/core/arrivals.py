@@ -86,7 +86,7 @@ def confirm(
 ) -> Reorder | None:
     """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""
     if known.incarnation == incarnation:
-        known.told, known.prev = False, prev
+        known.told, known.unlinked, known.prev = False, False, prev
         if not state.is_ahead(known.epoch):
             find_fork(core, state, known.epoch, incarnation, prev)
         core.mark(state)

@@ -7,7 +7,7 @@ the lowest later one that has arrived, there are four cases:
 link       when                                                       then
 =========  =========================================================  ==================================
 ENDS       `prev` is the known epoch, and ends at or after all known  finish it (or pass its gap), enter
-UNKNOWN    `prev` is newer than the known epoch                       one gap of unknown extent, enter
+UNKNOWN    `prev` is newer than the known epoch, or was not told      one gap of unknown extent, enter
 FORK       `prev` is missing, older, another incarnation, or ends     what is known to exist first, then
            before what is known                                       enter and report a conflict
 OPEN       no later epoch has arrived                                 go on
@@ -57,6 +57,8 @@ def link(known: Reorder, later: Reorder | None) -> Link:
     """Decide how `later`, the lowest epoch above `known` that has arrived, continues it."""
     if later is None:
         return Link(LinkKind.OPEN)
+    if later.unlinked:
+        return Link(LinkKind.UNKNOWN)
     return follow_on(Finished(known.epoch, known.incarnation, known.proven), later.epoch, later.prev)
 
 

@@ -51,8 +51,8 @@ MAX_UNDECODABLE = 1_000
 """Ranges of an epoch of which it is remembered that a copy could not be read."""
 MAX_FAR = 10_000
 """Streams of which it is known that far epochs wait in quarantine."""
-MAX_UNBELIEVED = 4
-"""Words of other inboxes about far epochs that are remembered of a stream."""
+MAX_PUT_OFF = 4
+"""Words of other inboxes that are remembered of a stream without room, or about far epochs."""
 FAR_LOOK_MS = 60_000
 """What else is too far ahead is looked for when the horizon has moved on by so much."""
 MAX_REPORTED = 100
@@ -96,8 +96,9 @@ class ConsumerCore:
         """Streams about which the caller asks their producers."""
         self.far: dict[Stream, int] = {}
         """Streams of which far epochs were seen, and the lowest of these; see :meth:`believed`."""
-        self._unbelieved: dict[Stream, list[Adopted]] = {}
-        """Where other inboxes stopped in epochs that are far: gone on with once these are believed."""
+        self._put_off: dict[Stream, list[Adopted]] = {}
+        """Where other inboxes stopped in epochs that are far, or in streams without room: gone on with once these are
+        believed, and there is room."""
         self.streams: dict[Stream, StreamState] = {}
         self.waiting = WaitingRoom(sites)
         """Deliveries that brokers must keep for now."""
@@ -173,7 +174,7 @@ class ConsumerCore:
             self.doubt(stream, epoch, now)
             return Arrival(far=True)
         self.horizon.learn(epoch, ts_us)
-        self.adopt_believed(stream, now)
+        self.adopt_after_all(stream, now)
         state = self.streams.get(stream)
         if state is None:
             grave = self.graves.get(stream)
@@ -394,37 +395,36 @@ class ConsumerCore:
         """Go on where another inbox of the group stopped: with the report that it sent last. What may have been
         handed out by it is flagged; gaps that were accepted there are accepted. A stream that is known here and is
         behind goes on there, and forgets what it holds from before: look at all of it again. False where it is not
-        behind (it stays where it is, and what may have been handed out is flagged), where another incarnation is known
-        here, or there is no room. Where the report is of an epoch that is far ahead that happens as soon as the epoch
-        is believed, if ever: with the first call of :meth:`receive` or :meth:`announce` after that, in which ``moves``
-        rises."""
+        behind (it stays where it is, and what may have been handed out is flagged), or another incarnation is known
+        here. Where there is no room for the stream, or the report is of an epoch that is far ahead, that happens as
+        soon as there is room, and the epoch is believed, if ever: with the first call of :meth:`receive` or
+        :meth:`announce` after that, in which ``moves`` rises."""
         self.horizon.learn(entered[0])
-        if self.is_far(stream, max(entered[0], position[0])):
-            if len(self._unbelieved) < MAX_FAR or stream in self._unbelieved:
-                said = self._unbelieved.setdefault(stream, [])
-                told = Adopted(position, entered, high_water, accepted)
-                said += [told] if len(said) < MAX_UNBELIEVED else []
-            return False
+        told = Adopted(position, entered, high_water, accepted)
         state = self.streams.get(stream)
-        if state is None:
+        far = self.is_far(stream, max(entered[0], position[0]))
+        if state is None and not far:
             state = self.open(stream)
-            if state is None:
-                return False
-        done = adopt(self, state, Adopted(position, entered, high_water, accepted))
+        if state is None or far:
+            if len(self._put_off) < MAX_FAR or stream in self._put_off:
+                said = self._put_off.setdefault(stream, [])
+                said += [told] if len(said) < MAX_PUT_OFF else []
+            return False
+        done = adopt(self, state, told)
         follow(self, state, now)
         return done
 
-    def adopt_believed(self, stream: Stream, now: float) -> None:
-        """Go on where another inbox of the group stopped, if that was not believed, and is now."""
-        if stream not in self._unbelieved:
+    def adopt_after_all(self, stream: Stream, now: float) -> None:
+        """Go on where another inbox of the group stopped, if that had been put off."""
+        if stream not in self._put_off:
             return
-        said = self._unbelieved[stream]
+        said = self._put_off[stream]
         believed = [one for one in said if not self.is_far(stream, max(one.entered[0], one.position[0]))]
         if believed and stream not in self.streams and self.open(stream) is None:
             believed = []
-        left = self._unbelieved[stream] = [one for one in said if one not in believed]
+        left = self._put_off[stream] = [one for one in said if one not in believed]
         if not left:
-            del self._unbelieved[stream]
+            del self._put_off[stream]
         for one in sorted(believed, key=lambda one: one.position):
             self.adopt(stream, one.entered, one.position, one.high_water, now, one.accepted)
 

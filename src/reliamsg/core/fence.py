@@ -19,6 +19,8 @@ a twin with a higher epoch             this producer is fenced: it stops, for go
 a twin with a far epoch                it is reported, and not believed where frames are not signed
 a twin with a lower epoch              it is told (a hello), so that it stops
 another incarnation of this epoch      as a higher epoch: the groups will not take ours
+an unknown epoch between this one and  as a higher epoch: the groups would not take what an earlier opening
+a lower one that was never offered     stored
 =====================================  ====================================================================
 
 The same goes for what is heard after the gate has opened: it closes again until it is decided. The timeout starts when
@@ -86,10 +88,16 @@ class _Claim:
 
 class Fence:
     """The gate of one producer. `groups`: those that are named for any of its topics when it is made. `trusts`: what is
-    heard is signed."""
+    heard is signed. `lowest`: the lowest epoch of which nothing was offered to any site; None where that is `epoch`."""
 
     def __init__(
-        self, epoch: int, incarnation: int, groups: Iterable[str], timeout: float, trusts: bool = False
+        self,
+        epoch: int,
+        incarnation: int,
+        groups: Iterable[str],
+        timeout: float,
+        trusts: bool = False,
+        lowest: int | None = None,
     ) -> None:
         self.shut_out = ""
         """The group whose epoch this producer can't move above, if that is what fenced it."""
@@ -97,6 +105,8 @@ class Fence:
         self._claims: dict[tuple[str, Stream], _Claim] = {}
         self.epoch = epoch
         self.incarnation = incarnation
+        self._lowest = epoch if lowest is None else lowest
+        """The lowest epoch that can still be given another number."""
         self.above = 0
         """The highest epoch that a named group entered and that is not this history's; 0 for none."""
         self.fenced_by: tuple[int, int] | None = None
@@ -162,7 +172,7 @@ class Fence:
             reason = self._clash(epoch, incarnation, dict(chain))
         if not reason:
             return None
-        if epoch >= self.epoch and named:
+        if epoch >= self._lowest and named:
             if far:
                 self._doubt(group, stream, epoch, incarnation, now)
             else:
@@ -193,7 +203,7 @@ class Fence:
         """Believe what was said again, and forget what was not."""
         for key in [key for key, claim in self._claims.items() if claim.until <= now]:
             claim = self._claims.pop(key)
-            if claim.repeated and claim.epoch >= self.epoch:
+            if claim.repeated and claim.epoch >= self._lowest:
                 self._believe(key[0], claim.epoch, claim.incarnation, now)
 
     def _believe(self, group: str, epoch: int, incarnation: int, now: float) -> None:
@@ -221,9 +231,14 @@ class Fence:
             self._hello_at = at if self._hello_at is None else min(self._hello_at, at)
         return None
 
+    def began(self, epoch: int) -> None:
+        """All that was stored before this epoch was offered, or may be from now on."""
+        self.epoch = self._lowest = epoch
+
     def renumbered(self, epoch: int, incarnation: int) -> None:
         """What was never offered has another epoch now, above :attr:`above`, and so has all that follows."""
-        self.epoch, self.incarnation = epoch, incarnation
+        self.began(epoch)
+        self.incarnation = incarnation
         self.above = 0
         self._until = None
         self._unanswered = set()
@@ -248,13 +263,14 @@ class Fence:
         self._hello_at = now + HELLO_EVERY_S if self._waiting(now) else None
         return True
 
-    def deadline(self, now: float) -> float | None:
-        """When :meth:`verdict` or :meth:`hello_due` will have something new, if nothing else happens."""
+    def deadline(self, now: float, judged_at: float = 0.0) -> float | None:
+        """When :meth:`verdict` or :meth:`hello_due` will have something new, if nothing else happens. The former is not
+        asked for before `judged_at`."""
         times = [self._hello_at] if self._hello_at is not None else []
         # Once that is over, only claims are waited for.
         if self._waiting(now) and self._until is not None and self._until > now:
-            times.append(self._until)
-        times += [claim.until for claim in self._claims.values()]
+            times.append(max(self._until, judged_at))
+        times += [max(claim.until, judged_at) for claim in self._claims.values()]
         return min(times, default=None)
 
     # -- inside ---------------------------------------------------------------------------------------------

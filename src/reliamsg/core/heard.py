@@ -253,11 +253,12 @@ def extend(state: StreamState, announced: Announced) -> None:
             if not state.has_room(epoch):
                 break  # the rest when the stream has gone on
             known = state.live[epoch] = Reorder(epoch, incarnation, prev)
-            known.told = True
+            known.told, known.unlinked = True, number == 0 and first > last
         elif known.incarnation != incarnation:
             break
         if known.told and known.prev is None:
             known.prev = prev
+            known.unlinked &= prev is None
         if known.last is None:
             known.announced = max(known.announced, last)
     for epoch, first, last in announced.removed[:MAX_REMOVED]:

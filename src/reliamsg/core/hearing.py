@@ -40,7 +40,7 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
         if not core.vouch(announced.stream, announced.epoch):
             return "too-many-streams"
     core.horizon.learn(announced.epoch)
-    core.adopt_believed(announced.stream, now)
+    core.adopt_after_all(announced.stream, now)
     state = core.streams.get(announced.stream)
     if state is None:
         if not announced.chain and announced.since is None:

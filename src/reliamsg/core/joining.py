@@ -110,7 +110,7 @@ def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -
         assert lowest.held.first is not None  # it arrived
         arrived = lowest.epoch, lowest.held.first
         if arrived <= (epoch, first):
-            join(core, state, lowest, arrived[1])
+            join(core, state, lowest, arrived[1], late=not _tells_of(announced, lowest.epoch))
             return
     known = state.live.get(epoch)
     if known is None:
@@ -136,8 +136,8 @@ def join_behind(core: ConsumerCore, state: StreamState, announced: Announced) ->
 
 def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int, late: bool = False) -> None:
     """The stream begins with number `first` of its lowest epoch. What came before is no loss, unless its producer
-    counts the group for it, or saw another inbox of it there: where nothing is known of that (`late`), it may say so
-    yet."""
+    counts the group for it, or saw another inbox of it there: where nothing is known of that (`late`: it was not heard,
+    or its outbox does not know of the epoch), it may say so yet."""
     earliest = core.rules.begin == "earliest"
     lowest.place_at(first)
     prev = lowest.prev
@@ -189,10 +189,10 @@ def declare_missed(core: ConsumerCore, state: StreamState, announced: Announced)
         if announced.late and reached is None:
             return
         since = None if reached is None or reached[0][0] < 1 else reached[0]
-    if announced.chain[-1][0] >= joined[0]:
+    if _tells_of(announced, joined[0]):
         state.unheard, state.history_changed = False, True
         core.mark(state)
-    # Else it may not have told of what arrived yet, or it has gone back behind that.
+    # Else it may not have told of what arrived yet, or has lost it, or has gone back behind that.
     if since is None:
         return
     if state.handed_out is not None:
@@ -206,6 +206,11 @@ def declare_missed(core: ConsumerCore, state: StreamState, announced: Announced)
                 core.missed.append(Gap(state.stream, epoch, *span, JOINED_LATE))
                 state.history_changed = True
                 core.mark(state, urgent=True)
+
+
+def _tells_of(announced: Announced, epoch: int) -> bool:
+    """Whether a producer knows of an epoch: an outbox that was lost, or is an older copy, does not."""
+    return any(entry[0] == epoch for entry in announced.chain)
 
 
 def _with(announced: Announced, arrived: Reorder) -> Announced:

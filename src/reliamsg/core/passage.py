@@ -74,18 +74,15 @@ def _gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
 def _whole_gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
     head = known.cursor
     beyond = known.held.next_at(head)
+    settled = known.settled.next_at(head)  # acknowledged before an unclean stop: not missing
     if beyond is not None:
         last = beyond - 1
-        settled = known.settled.next_at(head)  # acknowledged before an unclean stop: not missing
-        if settled is not None:
-            last = min(last, settled - 1)
-        return known.epoch, head, last
-    if joint.kind is LinkKind.UNKNOWN and known.announced < head:
-        return known.epoch, head, None
-    last = joint.last if joint.kind in (LinkKind.ENDS, LinkKind.FORK) else known.highest
-    if last < head:
+    elif joint.kind is LinkKind.UNKNOWN and known.announced < head:
+        return known.epoch, head, None if settled is None else settled - 1
+    else:
+        last = joint.last if joint.kind in (LinkKind.ENDS, LinkKind.FORK) else known.highest
+    if beyond is None and last < head:
         return None
-    settled = known.settled.next_at(head)
     return known.epoch, head, last if settled is None else min(last, settled - 1)
 
 
@@ -161,7 +158,7 @@ def _enter(core: ConsumerCore, state: StreamState, later: Reorder, joint: Link) 
     state.draining.append(known)
     core.moves += 1
     state.current = later
-    state.accepted.discard_below(MAX_SEQ)
+    state.accepted.discard_below(MAX_SEQ + 1)
     state.reserved_at = later.cursor
     state.history_changed = True
     state.flag(later)
@@ -260,9 +257,9 @@ def declare(core: ConsumerCore, state: StreamState, gap: Gap, now: float) -> boo
     target = _gap_at_head(known, joint) if known.deliverable() is None else None
     how = ("accepted", state.clock.elapsed) if gap.reason == "open" else (gap.reason, state.expired_after)
     if gap.last is None:
-        if target is None or target[2] is not None or later is None or later.prev is None:
+        if target is None or target[2] is not None or later is None:
             return False
-        if not _is_idle(state):
+        if joint.kind is not LinkKind.UNKNOWN or not _is_idle(state):
             return False
         _pass_unknown(core, state, known, later, *how)
         follow(core, state, now)
@@ -331,16 +328,16 @@ def _pass_unknown(
     reason: str,
     elapsed: float | None,
 ) -> None:
-    """Pass the known epoch's open end, and all of what `later` says came directly before it."""
+    """Pass the known epoch's open end, and all of what `later` says came directly before it, if it does."""
     prev = later.prev
-    assert prev is not None  # a gap of unknown extent comes from one
     detail: dict[str, object] = {"until_epoch": later.epoch, "extent": "unknown"}
     if elapsed is not None:
         detail["elapsed"] = round(elapsed, 3)
     core.note(
         Note("declared", state.stream, known.epoch, known.incarnation, known.cursor, 0, "", reason, detail)
     )
-    core.note(Note("declared", state.stream, prev.epoch, prev.incarnation, 1, prev.last, "", reason))
-    state.closed.add(prev.epoch, 1, prev.last)
-    state.declaring.append((prev.epoch, 1, prev.last))
+    if prev is not None:
+        core.note(Note("declared", state.stream, prev.epoch, prev.incarnation, 1, prev.last, "", reason))
+        state.closed.add(prev.epoch, 1, prev.last)
+        state.declaring.append((prev.epoch, 1, prev.last))
     _enter(core, state, later, Link(LinkKind.UNKNOWN))

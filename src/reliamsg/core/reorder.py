@@ -28,7 +28,7 @@ class Reorder:
     __slots__ = (
         "announced", "asked", "cursor", "elsewhere", "epoch", "held", "high_water", "incarnation", "journalled", "last",
         "let_go", "persisted", "position", "prev", "redelivered_below", "removed", "retry", "safe", "safe_position",
-        "settled", "told", "undecodable",
+        "settled", "told", "undecodable", "unlinked",
     )  # fmt: skip
 
     def __init__(self, epoch: int, incarnation: int, prev: Prev | None, position: int = 1) -> None:
@@ -62,6 +62,8 @@ class Reorder:
         """The highest number that arrived and was left to its producer, to be asked for later."""
         self.told = False
         """The epoch is known only because the producer says so: nothing of it has arrived."""
+        self.unlinked = False
+        """Nor did it say which epoch came before: none of which anything is held did."""
         self.elsewhere = 0
         """The caller keeps this number, and gives it when the stream has come to it; 0 where it keeps nothing. A gap
         before it ends there."""

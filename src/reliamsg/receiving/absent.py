@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
+from reliamsg.core.waiting import QUARANTINE
 from reliamsg.message import Stream
 
 __all__ = ["Absent"]
 
 MAX_STATUSES = 10_000
 """Statuses and repairs that wait; any more are dropped, since they are said, or asked for, again."""
+
+MAX_REPLAYS = 10_000
+"""While so many deliveries from quarantine wait, no others had better be replayed."""
 
 Take = Callable[[bool], None]
 """Called when the stream is in memory, or (False) there was no room for it there."""
@@ -25,18 +29,20 @@ class Absent:
 
     def __init__(self) -> None:
         self._waiting: dict[Stream, list[tuple[str | None, Take]]] = {}
-        self._statuses = 0
+        self._statuses = self._replays = 0
         self.left: list[Stream] = []
         """Streams that left memory since the inbox was told."""
         self.taking = False
         """What waited is being taken in: streams that are not in memory by now are new."""
 
     def wait(self, stream: Stream, site: str | None, take: Take) -> None:
-        """Something came for a stream. `site`: of a delivery that its broker keeps meanwhile."""
+        """Something came for a stream. `site`: of a delivery that its broker keeps meanwhile, or
+        :data:`~reliamsg.core.waiting.QUARANTINE`."""
         if site is None:
             if self._statuses >= MAX_STATUSES:
                 return
             self._statuses += 1
+        self._replays += site == QUARANTINE
         self._waiting.setdefault(stream, []).append((site, take))
 
     def __contains__(self, stream: object) -> bool:
@@ -54,6 +60,11 @@ class Absent:
             else:
                 del self._waiting[stream]
 
+    @property
+    def is_full(self) -> bool:
+        """Whether as many deliveries from quarantine wait as may."""
+        return self._replays >= MAX_REPLAYS
+
     def pending(self, site: str) -> int:
         """How many deliveries of a site wait."""
         return sum(one[0] == site for some in self._waiting.values() for one in some) if self._waiting else 0
@@ -66,6 +77,7 @@ class Absent:
         """Have what waited for a stream taken in, in its order."""
         some = self._waiting.pop(stream, [])
         self._statuses -= sum(site is None for site, _ in some)
+        self._replays -= sum(site == QUARANTINE for site, _ in some)
         self.taking = True
         try:
             for _, take in some:

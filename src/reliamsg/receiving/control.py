@@ -62,6 +62,8 @@ REPORT_TRY = 3
 """A producer that did not answer before it is asked so often may be away: then people are told what waits for it."""
 MAX_PARTED = 20_000
 """Streams that left memory before their states were told."""
+MIN_POSITIONS = 10_000
+"""Streams of which a standby remembers where the other one is, however few there is room for in memory."""
 MAX_UNBELIEVED = 10_000
 """Words of other inboxes about far epochs that are remembered."""
 MAX_ROOMLESS = 1_000
@@ -339,6 +341,7 @@ class Control:
         """Another inbox says how far the group is."""
         if not self.shared.standing_by or state.inbox == self.shared.lease.inbox:
             return
+        most = max(self.shared.core.rules.max_streams, MIN_POSITIONS)
         for stream in state.streams:
             key = Stream(state.producer, stream.topic, stream.partition)
             if self.shared.core.is_far(key, max(stream.position[0], stream.entered[0])):
@@ -347,7 +350,7 @@ class Control:
                     self.unbelieved[far] = _latest(self.unbelieved.get(far), stream)
                 continue
             known = self.positions.get(key)
-            if known is None and len(self.positions) >= self.shared.core.rules.max_streams:
+            if known is None and len(self.positions) >= most:
                 continue
             kept = _latest(None if known is None else known[0], stream)
             if known is None or kept is not known[0]:

@@ -8,7 +8,7 @@ looked at, and for nothing else.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 
 from reliamsg.core.shares import Shares
@@ -51,9 +51,10 @@ class Quarantine:
         self._admitting: dict[tuple[Stream, str], int] = {}
         """By stream and reason, deliveries that are admitted and not committed."""
         self.replaying: dict[int, tuple[Stream, str]] = {}
-        """Deliveries that are being taken in: by id, stream and reason."""
-        self._taken = Counter[tuple[Stream, str]]()
-        """How many these are, by stream and reason."""
+        """Deliveries that are being taken in, or about to be: by id, stream and reason."""
+        self._taken: dict[tuple[Stream, str], set[int]] = {}
+        """By stream and reason, those of them that were taken in. What has yet to be may wait until its stream was
+        looked for in the inbox, behind what arrived before."""
         self.put_off: dict[Stream, float] = {}
         """Streams of which something is too far ahead to be taken in though there is room, and when it is tried
         again. What else there was of them came first."""
@@ -104,7 +105,7 @@ class Quarantine:
         key = stream, TOO_MANY_STREAMS
         if stream in self.put_off:
             return False
-        return key in self._admitting or self._rows.count(*key) > self._taken[key]
+        return key in self._admitting or self._rows.count(*key) > len(self._taken.get(key, ()))
 
     def keeps(self, stream: Stream, position: tuple[int, int]) -> bool:
         """Whether anything of a stream, up to this epoch and number, is there, and is not being taken in. On the thread
@@ -134,17 +135,22 @@ class Quarantine:
         """Have deliveries taken in again, in the order of their streams."""
         self.marks.append((which, True))
 
-    def takes_in(self, one: QuarantinedDelivery) -> None:
-        """This is being taken in from now on."""
-        key = one.stream, one.reason
-        self.replaying[one.id] = key
-        self._taken[key] += 1
+    def begin(self, one: QuarantinedDelivery) -> None:
+        """This is to be taken in, and not again meanwhile."""
+        self.replaying[one.id] = one.stream, one.reason
+
+    def took_in(self, one: QuarantinedDelivery) -> None:
+        """So it was."""
+        self._taken.setdefault((one.stream, one.reason), set()).add(one.id)
 
     def _not_replaying(self, number: int) -> None:
         key = self.replaying.pop(number, None)
-        if key is not None:
-            self._taken[key] -= 1
-            if not self._taken[key]:
+        if key is None:
+            return
+        taken = self._taken.get(key)
+        if taken is not None:
+            taken.discard(number)
+            if not taken:
                 del self._taken[key]
 
     def leave(self, which: Selection) -> None:

@@ -68,7 +68,8 @@ class Replayer:
         with shared.lock:
             room = MAX_BYTES - shared.core.waiting.replayed_bytes
             but = set(shared.quarantine.replaying)
-        if room <= 0:
+            full = shared.absent.is_full
+        if room <= 0 or full:
             return False
         rows = shared.inbox.quarantine.page(but, min(room, PAGE_BYTES))
         self._more = bool(rows)
@@ -81,7 +82,7 @@ class Replayer:
                     left.append(row.id)
                     continue
                 site = self._sites.get(row.site) or next(iter(self._sites.values()))
-                shared.quarantine.takes_in(row)
+                shared.quarantine.begin(row)
                 if not site.replayed(row, frame, now, wall):
                     left.append(row.id)
             if left:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from reliamsg.config import Site
 from reliamsg.core.ranges import Span
+from reliamsg.core.waiting import QUARANTINE
 from reliamsg.errors import TooManyStreams
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
@@ -426,7 +427,7 @@ class SiteReceiver:
         """Take in what was in quarantine, as if it arrived again; False if it has to stay as it is."""
         shared, envelope = self.shared, frame.envelope
         if shared.is_absent(row.stream):
-            shared.absent.wait(row.stream, None, lambda room: self._replay_loaded(row, frame, room))
+            shared.absent.wait(row.stream, QUARANTINE, lambda room: self._replay_loaded(row, frame, room))
             return True
         if row.reason == HELD and not shared.has_room_to_go_on(row.stream, frame):
             shared.quarantine.held[row.stream] = now + NO_ROOM_S
@@ -434,6 +435,7 @@ class SiteReceiver:
             return False
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
+        shared.quarantine.took_in(row)
         moves = shared.core.moves
         arrival = shared.core.receive(
             row.site, row.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,

@@ -41,6 +41,8 @@ MAX_REPAIR_BYTES = 32 * 1024 * 1024
 """Repairs in memory that are neither settled nor in the inbox; any more are not taken, and asked for again."""
 _WAY_OUT = "See `reliamsg inbox quarantine list`, then replay or discard"
 _WAYS_OUT = {HELD: "See `reliamsg inbox gaps`, then accept what holds the stream"}
+_LEAVE_THE_INBOX = (GroupBusy, DeadLetterHalt, QuarantineFull)
+"""What ends a consumer and says nothing about its inbox."""
 MAX_ERRORS_WAITING = 1_000
 """Errors between two looks at them; of any more the oldest are only logged."""
 
@@ -464,7 +466,7 @@ class Shared:
     @property
     def may_write(self) -> bool:
         """Whether the inbox can be relied on: what ended the consumer, if anything did, was not about it."""
-        return self.fatal is None or isinstance(self.fatal, (GroupBusy, DeadLetterHalt, QuarantineFull))
+        return self.fatal is None or isinstance(self.fatal, _LEAVE_THE_INBOX)
 
     def end(self) -> None:
         """Nobody may wait for a commit any more."""
@@ -473,8 +475,9 @@ class Shared:
             self.changed.notify_all()
 
     def fail(self, error: FatalError) -> None:
-        """The consumer is finished."""
-        if self.fatal is None:
+        """The consumer is finished. That its inbox can't be relied on outweighs whatever ended it before: there are
+        commits to come yet, and none may be made."""
+        if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):
             self.fatal = error
             self.errors.append(error)
             log.error("%s", error)

@@ -72,7 +72,9 @@ class Control:
         self.announcing = Announcing(engine, outbox, keys, status_interval)
         self.repairing = Repairing(engine, outbox, self.announcing, repair_bytes_per_second)
         named = {b.group for b in engine.membership.bindings()}
-        self.fence = Fence(outbox.epoch, outbox.incarnation, named, hello_timeout, keys is not None)
+        self.fence = Fence(
+            outbox.epoch, outbox.incarnation, named, hello_timeout, keys is not None, outbox.never_offered()
+        )
         self._engine = engine
         self._outbox = outbox
         self._keys = keys
@@ -96,7 +98,7 @@ class Control:
         """The first time, before anything is sent."""
         engine, now = self._engine, self._engine.clock()
         if self.fence.verdict(now) is Verdict.SEND:
-            self._outbox.offer()
+            self._offer()
         else:
             gated = self._outbox.gated()
             self.gate = engine.core.top + 1 if gated is None else gated
@@ -192,10 +194,11 @@ class Control:
         """When :meth:`step` will have something to do."""
         if self._heard or self._connected:
             return now
-        times = [self.announcing.timetable.deadline(), self.repairing.deadline(now), self.fence.deadline(now)]
+        times = [self.announcing.timetable.deadline(), self.repairing.deadline(now)]
+        times.append(self.fence.deadline(now, self._retry_at))
         if len(self._engine.membership.book.pages) != self._listened:
             times.append(self._listen_at)
-        if self.gate is not None and self._retry_at > now:
+        if self._retry_at > now:
             times.append(self._retry_at)
         return min((time for time in times if time is not None), default=None)
 
@@ -399,10 +402,15 @@ class Control:
             self._engine.next_epoch()
             with self._engine.lock:
                 self.gate = self._engine.core.top + 1
-            self.fence.epoch = self._outbox.epoch
+            self.fence.began(self._outbox.epoch)
+
+    def _offer(self) -> None:
+        """All that is stored may be sent from here on, and keeps its numbers."""
+        self._outbox.offer()
+        self.fence.began(self._outbox.epoch)
 
     def _open_gate(self, now: float) -> None:
-        self._outbox.offer()
+        self._offer()
         self._engine.probe("offered")
         with self._engine.lock:
             self.gate = None

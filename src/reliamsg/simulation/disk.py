@@ -175,16 +175,16 @@ class Drive:
         return cursor
 
     def _tear(self, before: Image, after: Image) -> Image:
-        """The WAL file while it was being written: new up to somewhere, old from there on."""
+        """The WAL file while it was being written: new up to somewhere, old from there on. A disk leaves alone what is
+        not being written (SQLite relies on that: https://www.sqlite.org/psow.html)."""
         old, new = before[1], after[1]
         size = len(new)
-        first = 0
-        while (
-            first < min(len(old), size)
-            and old[first : first + 512] == new[first : min(first + 512, len(old))]
-        ):
-            first += 512
-        first = min(first, len(old))
+        first, both = 0, min(len(old), size)
+        while first < both and old[first : first + SECTOR] == new[first : first + SECTOR]:
+            first += SECTOR
+        while first < both and old[first] == new[first]:
+            first += 1
+        first = min(first, both)
         # The last frame says that the transaction is complete: it never is.
         at = self._random.randrange(first, max(first + 1, size - 512))
         rest = old[at:] if self._random.random() < 0.5 else self._random.randbytes(min(64, size - at))

@@ -387,7 +387,8 @@ class ProducerProcess(Process):
             held = (*self._waiting, *self._unconfirmed)
             if sum(len(operation.body) for operation, _ in held) <= limit:
                 return  # however much of it is done
-            taken = sum(len(operation.body) for operation, receipt in held if not receipt.done)
+            left = (operation for operation, receipt in held if not (receipt.done or operation.removed))
+            taken = sum(len(operation.body) for operation in left)
             if taken > limit:
                 self.world.oracle.unbounded(self.name, taken, limit)
 

@@ -181,14 +181,7 @@ class World:
         liveness = Liveness(self)
         liveness.look()
         while not (self._is_done and self.is_quiet) and not liveness.stalled:
-            self.scheduler.run(self.scheduler.now + LOOK_S)
-            liveness.look()
-            # Perhaps nothing more will come.
-            if self.scheduler.now > end + self.scenario.longest_gap_timeout or any(
-                (*self.oracle.doubted.values(), self.oracle.looks_for_ends)
-            ):
-                for consumer in self.consumers:
-                    consumer.tell_journalled()
+            self._go_on(liveness, end)
         stands_still = not self._is_done
         if stands_still:
             judge_stalls(self)
@@ -199,7 +192,7 @@ class World:
         told_in = 2 * STATUS_S if self.oracle.gave_what_went() else 0.0
         self.scheduler.run(self.scheduler.now + LINGER_S + told_in)
         if not stands_still:
-            self._finish_late_streams(liveness)
+            self._finish_late(liveness, end)
         for process in (*self.consumers, *self.producers):
             process.close()
         for consumer in self.consumers:
@@ -212,13 +205,23 @@ class World:
             tell_kept(self)
         self.oracle.judge(waiting - self.unheard)
 
-    def _finish_late_streams(self, liveness: Liveness) -> None:
+    def _go_on(self, liveness: Liveness, faults_end: float) -> None:
+        """For a moment; perhaps nothing more will come but what journals tell."""
+        self.scheduler.run(self.scheduler.now + LOOK_S)
+        liveness.look()
+        if self.scheduler.now > faults_end + self.scenario.longest_gap_timeout or any(
+            (*self.oracle.doubted.values(), self.oracle.looks_for_ends)
+        ):
+            for consumer in self.consumers:
+                consumer.tell_journalled()
+
+    def _finish_late(self, liveness: Liveness, faults_end: float) -> None:
         """A group that begins with the latest may meet a stream at the very end, when its inbox has room for it (C8):
-        it is owed nothing of it before, and all that follows then."""
+        it is owed nothing of it before, and all that follows then. What an inbox settled that found only then that
+        another one reads, and ended, is in its journal."""
         liveness.look()
         while not self._is_done and not liveness.stalled:
-            self.scheduler.run(self.scheduler.now + LOOK_S)
-            liveness.look()
+            self._go_on(liveness, faults_end)
         if not self._is_done:
             judge_stalls(self)
 

@@ -98,6 +98,8 @@ class Database:
         self.owner = owner
         self._connect = connect
         self._name, self._wal_name = str(self.path), f"{self.path}-wal"
+        self._broken: FatalError | None = None
+        """Why nothing may be written any more."""
         check_safe(path)
         self._lock = self._acquire()
         try:
@@ -120,11 +122,13 @@ class Database:
         Raises ``…Indeterminate`` when its fsync fails, :class:`StoreCorrupt` when a page is damaged. A reader in the
         way, or a full disk, only puts it off.
         """
+        self._check_whole()
         try:
             self.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             meaning = self._meaning(error)
             if isinstance(meaning, FatalError):
+                self._broken = meaning
                 raise meaning from error
 
     @contextlib.contextmanager
@@ -133,8 +137,10 @@ class Database:
         frames that it stores, with :data:`PAGE_BYTES` for each; they must fit without using up the disk.
 
         SQLite's errors come out as this library's: ``…WriteError`` (nothing was stored, try again later),
-        ``…Indeterminate`` (stop) or :class:`StoreCorrupt`.
+        ``…Indeterminate`` (stop) or :class:`StoreCorrupt`. After one of these two, every later transaction raises it
+        again: what the one before should have held may be there, or not, so nothing can be built on it.
         """
+        self._check_whole()
         connection = self.connection
         try:
             if adding:
@@ -150,11 +156,19 @@ class Database:
                     self.checkpoint()  # then the next transaction may have the WAL file's room
                 raise
         except sqlite3.Error as error:
-            raise self._meaning(error) from error
+            meaning = self._meaning(error)
+            if isinstance(meaning, FatalError):
+                self._broken = meaning
+            raise meaning from error
         except UnicodeDecodeError as error:  # of SQLite's message, which names what is damaged
-            raise StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}") from error
+            self._broken = StoreCorrupt(f"{self.path}: not a usable {self.kind}: {error}")
+            raise self._broken from error
         if self._wal_is_long():
             self.checkpoint()
+
+    def _check_whole(self) -> None:
+        if self._broken is not None:
+            raise type(self._broken)(*self._broken.args)
 
     def _wal_is_long(self) -> bool:
         """Whether it is time for a checkpoint. SQLite cuts the WAL file down to its limit when it begins anew after

@@ -12,37 +12,37 @@ digits); `wall_us`/`wall_last_us` are the writer's clock in µs since 1970 at th
 is a JSON object of a hop's histogram, see :mod:`reliamsg.core.histogram`; `detail` is a JSON object.
 
 Kinds of a producer: ``opened`` (detail: groups, sites, confirm, release), ``epoch`` (a stream's epoch is entered;
-detail: prev), ``enqueued`` (digest; latency publish→durable), ``connected``, ``disconnected`` (site,
-reason), ``confirmed`` (site; latency durable→confirmed), ``nacked``, ``returned``, ``refused`` (site,
-reason), ``parked``, ``resumed`` (site), ``published`` (confirm policy met; detail: sites), ``repaired`` (site, group;
-sent again on its request), ``consumed`` (group; it told that it is done with the range), ``released``,
-``released_unsent`` (site), ``removed`` (reason), ``group_added``, ``group_removed`` (group; epoch and first: the
-position since when it counts or counted; detail of the latter: position, how far it was), ``renumbered`` (the range of
-the old epoch; detail: epoch, the new one; sequence numbers and incarnation stay), ``fenced`` (detail: epoch and
-incarnation of the owner that is alive), ``closed`` (detail: pending).
+detail: prev), ``enqueued`` (digest; latency publish→durable), ``connected``, ``disconnected`` (site, reason),
+``confirmed`` (site; latency durable→confirmed), ``nacked``, ``returned``, ``refused`` (site, reason), ``parked``,
+``resumed`` (site), ``published`` (confirm policy met), ``repaired`` (site, group; sent again on its request),
+``consumed`` (group; it told that it is done with the range), ``released``, ``released_unsent`` (site), ``removed``,
+``group_added``, ``group_removed`` (group; epoch and first: the position since when it counts or counted; detail of
+the latter: position, how far it was), ``renumbered`` (the range of the old epoch; detail: epoch, the new one, and
+first, its number there; incarnations stay), ``surpassed`` (group; it had come further than this outbox knows; detail:
+position, entered, known), ``site_forgotten`` (site; detail: unconfirmed), ``fenced`` (detail: epoch and incarnation
+of the owner that is alive), ``closed`` (detail: pending).
 
-Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap),
-``took_over`` (another inbox of the group had read; detail: from, its name, and streams, how many were adopted),
-``joined`` (first position of a stream; detail: unheard, where nothing of its producer was), ``connected`` (site;
-detail: session_present), ``disconnected``,
-``received`` (site; in its order, first there or not; reason ``repair`` where a producer sent it again on
-request), ``asked`` (a producer was asked for the range), ``heard`` (a producer's status; topic ""; detail: epoch, and
-lsn, how far its journal was committed; only the newest before a ``drained`` row), ``duplicate`` (site; known, and not
-next in its order),
-``buffered``, ``delivered`` (digest; latency received→delivered),
-``redelivered`` (the same, flagged; reason ``unjournalled`` where no row says that it had been handed out
-before: the process ended before a commit could), ``acknowledged``, ``gap_opened``, ``gap_held`` (its time is over,
-and it holds its stream; reason), ``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was passed; reason;
-detail: elapsed, what its clock said, in seconds), ``before_join``, ``late``, ``dead_lettered`` (reason), ``replayed``,
-``quarantined`` (site, reason; a delivery was put into quarantine whole, and its broker may forget it), ``let_go``
-(site; a delivery behind a held gap was left to its producer, which keeps it for the group, and its broker may forget
-it), ``quarantine_discarded`` (an operator discarded it there), ``forgotten`` (an operator had the stream forgotten; the
-position that is remembered; reason ``forged`` where higher epochs were made up, with detail: dropped_epoch, or
-``unremembered``), ``rejected`` (site, reason;
-detail: count, which rises in place), ``conflict`` (reason; detail: known, up to where more was known than the opening
-knew, as epoch, incarnation and number, and entered), ``drained`` (site: its queue was seen empty;
-detail: count, likewise; heard, for each producer that a ``heard`` row told of since the last its lsn and the
-incarnation of the boot that it is of), ``closed``. A ``connected`` row whose session was gone has ``heard`` likewise.
+Kinds of a consumer: ``opened`` (detail: topics, sites, inbox, begin, gap_timeout in seconds, on_gap), ``took_over``
+(another inbox of the group had read; detail: from, its name, streams, how many were adopted, and inbox, the own
+name), ``joined`` (first position of a stream; detail: unheard, where nothing of its producer was), ``behind`` (its
+group had settled everything before; detail: from, existed), ``connected`` (site; detail: session_present),
+``disconnected``, ``received`` (site; in its order, first there or not; reason ``repair`` where a producer sent it
+again on request), ``asked`` (a producer was asked for the range), ``heard`` (a producer's status; topic ""; detail:
+epoch, and lsn, how far its journal was committed; only the newest before a ``drained`` row), ``duplicate`` (site;
+known, and not next in its order), ``buffered``, ``delivered`` (digest; latency received→delivered), ``redelivered``
+(the same, flagged; reason ``unjournalled`` where no row says that it had been handed out before: the process ended
+before a commit could), ``acknowledged``, ``gap_opened``, ``gap_held`` (its time is over, and it holds its stream;
+reason), ``gap_closed`` (reason: filled, superseded…), ``declared`` (a gap was passed; reason; detail: elapsed, what
+its clock said, in seconds; until_epoch and extent, where its end is not known), ``before_join``, ``late``,
+``dead_lettered`` (reason), ``replayed``, ``quarantined`` (site, reason; a delivery was put into quarantine whole, and
+its broker may forget it), ``let_go`` (site; a delivery behind a held gap was left to its producer, which keeps it for
+the group, and its broker may forget it), ``quarantine_discarded`` (an operator discarded it there), ``forgotten`` (an
+operator had the stream forgotten; the position that is remembered; reason ``forged`` where higher epochs were made
+up, with detail: dropped_epoch, or ``unremembered``), ``rejected`` (site, reason; detail: count, which rises in
+place), ``conflict`` (reason; detail: known, up to where more was known than the opening knew, as epoch, incarnation
+and number, and entered), ``drained`` (site: its queue was seen empty; detail: count, likewise; heard, for each
+producer that a ``heard`` row told of since the last its lsn and the incarnation of the boot that it is of),
+``closed``. A ``connected`` row whose session was gone has ``heard`` likewise.
 
 Kinds of both: ``truncated``. With detail first_lsn and last_lsn: those rows were given up before they could be
 exported, since the journal's target was away for too long (``when_full="truncate"``); the same row tells of more

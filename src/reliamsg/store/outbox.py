@@ -476,6 +476,14 @@ class Outbox:
             ]
         return min((int(number) for number in found if number is not None), default=None)
 
+    def never_offered(self) -> int:
+        """The lowest epoch of which nothing was offered: this opening's own, or that of an earlier one."""
+        with self._db.translated():
+            (found,) = self._db.connection.execute(
+                "SELECT min(epoch) FROM chain WHERE epoch > ?", (self.offered,)
+            ).fetchone()
+        return self.epoch if found is None else int(found)
+
     def stream_ids(self, stream_id: int, first: int) -> list[int]:
         """The ids of a stream's rows from `first` on."""
         with self._db.translated():

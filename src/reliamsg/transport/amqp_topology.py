@@ -39,8 +39,9 @@ CONTROL_QUEUE: dict[str, Any] = {
 RENEWED = "reliamsg-renewed"
 """An argument of a binding, which brokers make nothing of but that it is another binding."""
 
-MAX_RENEWALS = 10
-"""So many bindings of a group's queue may be added to its first one: they stay as long as the queue."""
+MAX_RENEWALS = 1_000
+"""So many bindings of a group's queue may be added to its first one: they stay as long as the queue. One is added with
+each partition of a cluster, at most, that takes the queue's path; so there are a few."""
 
 STUCK = "site %s: the queue of %s for group %s can't be reached at the broker: it is left out for now"
 """A line for the log."""
@@ -136,10 +137,9 @@ def renew(link: Control, site: Site, bindings: Iterable[Binding]) -> Script[None
     for binding in bindings:
         queue = group_queue(binding.topic, binding.partition, binding.group)
         address = topic_address(binding.topic, binding.partition)
-        # One of a few, so that they stay few; if it is listed already, it may be as useless as the first.
-        number = random.randint(1, MAX_RENEWALS)
-        yield _unbind(link, queue, address, number)
-        yield _bind(link, queue, address, number)
+        # Hardly ever one that is listed already, and may be as useless as the first: then the next attempt helps. To
+        # unbind that would take the paths of others.
+        yield _bind(link, queue, address, random.randint(1, MAX_RENEWALS))
 
 
 def delete(link: Control, bindings: Iterable[Binding]) -> Script[None]:

@@ -49,7 +49,7 @@ class Expect:
     producers: Iterable[str] = ()
     """Producers that must have left a journal."""
     gap_timeout: float | None = None
-    """Seconds; where a group's journal does not say it."""
+    """Seconds; instead of what the journals of groups say."""
     tolerance: float = 1.0
     """Seconds by which an expired gap may differ from the gap timeout."""
     until_us: int | None = None

@@ -204,10 +204,13 @@ class _Ledger:
 
     def _settled_unseen(self, key: Key, producer: ProducerFacts) -> Spans:
         """What one of the group's inboxes, or its producer, was told to be settled. Where an inbox is gone with its
-        journal, all that producers were told may have been its word."""
+        journal, all that producers were told may have been its word; so it was, of a stream that no journal here ever
+        joined."""
         group = self.group
         told = group.settled_unseen(key) | producer.settled_unseen(group.group, key)
-        return told | producer.consumed.get(group.group, SpanMap())[key] if group.replaced else told
+        if group.replaced or key[0] not in group.joined:
+            told = told | producer.consumed.get(group.group, SpanMap())[key]
+        return told
 
     def _lost(self, key: Key, first: int, last: int, tail: bool) -> None:
         stream, epoch = key

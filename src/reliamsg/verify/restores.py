@@ -13,6 +13,8 @@ between it and the next. Where the copy's clock went back, both say that the gro
 entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
 Nor did anybody meet an opening that published nothing: if the last ones are such, the first of them may be of a copy
 whose clock was behind. Where an inbox went on (``behind``) before it had met an opening, the one that did is gone.
+Nothing need have reached a group of the openings that followed on a lost one: but an epoch that either row names, and
+that no journal has, was between those that come before it and after it.
 """
 
 from __future__ import annotations
@@ -94,6 +96,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
     for chain in chains:
         if chain.role == "producer":
             entered.setdefault(chain.client, []).extend(map(_entered, chain.boots))
+    told = set(_told(chains))
     cuts = {producer: {Cut(0, False, epoch)} for producer, epoch in _beginnings(chains).items()}
     for chain in chains:
         if chain.role != "producer":
@@ -102,6 +105,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
         own.update(_between(chain, met, has))
         own.update(_unmet(chain, entered[chain.client]))
         own.update(_passed_unmet(chain, passed, has))
+        own.update(_around_unknown(chain, told, entered[chain.client]))
         if chain.boots and chain.to_the_end and not chain.finished:
             # The file may be an older copy that nobody has opened yet.
             whole = map(_entered, chain.boots)
@@ -164,6 +168,31 @@ def _passed_unmet(
                 if epoch in entered[number]:
                     high = chain.boots[number + 1].rows[0].epoch
                     yield from _around(Cut(max(entered[number]), not boot.closed, high), entered)
+
+
+def _told(chains: Iterable[Chain]) -> Iterator[tuple[str, int, int]]:
+    """By producer, epochs of which a group says that it knew something, and the opening that did not."""
+    for chain in chains:
+        for row in chain.rows:
+            if row.kind == "conflict" and chain.role == "group" and (known := _known(row)) is not None:
+                yield row.producer, known.epoch, row.epoch
+            entered = (row.detail or {}).get("entered")
+            if row.kind == "surpassed" and chain.role == "producer" and isinstance(entered, int):
+                yield chain.client, entered, row.epoch
+
+
+def _around_unknown(
+    chain: Chain, told: Iterable[tuple[str, int, int]], everywhere: Iterable[Iterable[int]]
+) -> Iterator[Cut]:
+    """The cuts around epochs before an opening of the chain that groups told of, and that are not `everywhere` in the
+    producer's journals."""
+    has = {epoch for boot in everywhere for epoch in boot}
+    own = {epoch for boot in chain.boots for epoch in _entered(boot)}
+    ends = {_end(boot): boot.closed for boot in chain.boots}
+    for producer, epoch, opening in told:
+        if producer == chain.client and 0 < epoch < opening and opening in own and epoch not in has:
+            low = max(each for each in own if each < epoch)
+            yield Cut(low, not ends.get(low, True), min(each for each in own if each > epoch))
 
 
 def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key, int]) -> Iterator[Cut]:

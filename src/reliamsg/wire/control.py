@@ -6,7 +6,7 @@ Both are snapshots. Losing, repeating or reordering them does no harm, since eve
 
     offset  bytes
     0       4      b"RMC1": the form of the head
-    4       1      kind: 1 status, 2 state
+    4       1      kind: 1 status, 2 state, 3 mark
     5       2      length of the body, big-endian
     7       4      CRC-32 of kind and body
     11      ...    body: msgpack array, Status or State

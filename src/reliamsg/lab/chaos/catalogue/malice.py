@@ -84,11 +84,13 @@ def sequence_jump(context: Context) -> None:
 
 
 def jumped(t: Traffic) -> int:
-    """How many of the jumps have come to the consumer, by its journal: taken for messages, or refused."""
+    """How many of the jumps have come to the consumer, by its journal: taken for messages, declared on arrival since a
+    newer epoch supersedes them, or refused."""
     taken = [
         row
-        for row in t.rows(t.consumer, "received", "before_join")
-        if row.producer.startswith("jumper") and row.first != 1
+        for row in t.rows(t.consumer, "received", "before_join", "declared")
+        # What is declared without having arrived has no site.
+        if row.producer.startswith("jumper") and row.first != 1 and row.site
     ]
     return len(taken) + rejected(t)
 
