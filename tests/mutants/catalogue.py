@@ -2053,6 +2053,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "stream-entered-without-the-lock",
+        "sending/engine.py",
+        "        with self.lock:\n            self.membership.opened(row)\n",
+        "        self.membership.opened(row)\n",
+        "P7: asking for the status fails while the first message of a topic is stored",
+        ByTest(
+            "sending/test_lock_order.py::test_the_life_of_a_producer",
+            "assert not found, found[0]",
+        ),
+    ),
+    Mutant(
         "reservation-forgotten",
         "sending/admission.py",
         "        reserved = sum(self._claims.values())\n        return (",
