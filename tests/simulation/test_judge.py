@@ -86,6 +86,22 @@ def test_a_message_that_failed_is_not_overtaken(judged: Judged) -> None:
     assert judged.kinds == ["out_of_order"]
 
 
+@pytest.mark.parametrize("word", ["declared", "given", "none"])
+def test_what_was_passed_with_a_word_may_have_another_number_since(judged: Judged, word: str) -> None:
+    """An older copy of the outbox gives another number to what it does not know to be sent."""
+    first, second = judged.publish(1), judged.publish(2)
+    if word == "given":
+        judged.deliver(1)
+    judged.oracle.seen(first._replace(epoch=2), b"1")
+    judged.deliver(2)
+    if word == "declared":
+        judged.oracle.skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, "expired"), judged.scheduler.now)
+    judged.deliver(1, redelivered=True, epoch=2)
+    judged.acknowledge(second)
+    judged.oracle.judge()
+    assert ("skipped" in judged.kinds) == (word == "none")
+
+
 def test_a_message_that_failed_for_the_last_time_is_followed_by_others(judged: Judged) -> None:
     first, second = judged.publish(1), judged.publish(2)
     judged.oracle.consumer_ended("g1", "g1-1", True)  # an attempt was counted, and not made

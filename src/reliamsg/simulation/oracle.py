@@ -783,14 +783,11 @@ class Oracle:
     def judge(self, held_for: Collection[str] = ()) -> None:
         """Everything is over. `held_for`: groups that never give a gap up."""
         for group, operation, by, at in self._passed:
-            message = operation.message
-            if (
-                message is not None
-                and self.owes(group, operation)
-                and message not in self.passages[group]
-                and message not in self.dead[group]
-            ):
-                self.violations.append(Violation("skipped", f"{message} at {group}, passed by {by}", at))
+            passages, dead = self.passages[group], self.dead[group]
+            told = any(name in passages or name in dead for name in operation.names)
+            if self.owes(group, operation) and not told:
+                text = f"{operation.message} at {group}, passed by {by}"
+                self.violations.append(Violation("skipped", text, at))
         self.violations += [
             found
             for group, consumer, message, found in self._overtaken
