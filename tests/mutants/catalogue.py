@@ -2064,6 +2064,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "writer-dies-in-silence",
+        "sending/producer.py",
+        "                deadline = 0.0  # the next step tells whoever waits\n",
+        "                deadline = None\n",
+        "P7: whoever waits in publish() waits forever when the writer has failed",
+        ByTest(
+            "sending/test_faults.py::TestWriter::test_whatever_fails_in_it_nobody_is_left_waiting[intake-take-after]",
+            "assert not thread.is_alive()",
+        ),
+    ),
+    Mutant(
         "reservation-forgotten",
         "sending/admission.py",
         "        reserved = sum(self._claims.values())\n        return (",

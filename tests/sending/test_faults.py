@@ -6,12 +6,15 @@ import itertools
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from reliamsg import Producer, Site
+from reliamsg.errors import FatalError
 from reliamsg.sending import feed
 from reliamsg.store.outbox import Cursors, Outbox, Parked
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
@@ -20,6 +23,55 @@ from reliamsg.transport.base import Outcome
 from tests.sending.tools import Reader, journal, numbers, wait_for
 
 Make = Callable[..., Producer]
+
+
+class TestWriter:
+    @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize(
+        ("part", "step"),
+        [
+            ("intake", "take"),
+            ("membership", "stored"),
+            ("intake", "stored"),
+            ("control", "step"),
+            ("housekeeping", "run"),
+            ("core", "due"),
+            ("core", "overdue"),
+        ],
+    )
+    def test_whatever_fails_in_it_nobody_is_left_waiting(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, part: str, step: str, late: bool
+    ) -> None:
+        producer = make()
+        producer.publish("orders", b"1").wait(60)
+        owner = getattr(producer._engine, part)
+        real = getattr(owner, step)
+
+        def fails(*args: Any, **kwargs: Any) -> Any:
+            found = real(*args, **kwargs) if late else None
+            raise ZeroDivisionError(found)
+
+        told: list[BaseException] = []
+
+        def publish() -> None:
+            producer.publish("orders", b"2")
+
+        def application() -> None:
+            # What is confirmed before the writer comes to what fails is published; but nothing is stored after that.
+            for call in (publish, lambda: producer.flush(60), publish):
+                try:
+                    call()
+                except FatalError as error:
+                    told.append(error)
+
+        monkeypatch.setattr(owner, step, fails)
+        thread = threading.Thread(target=application, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive()
+        assert "ZeroDivisionError" in str(told[-1])
+        monkeypatch.undo()
+        producer.close(1.0)
 
 
 class TestSites:

@@ -53,7 +53,7 @@ def test_publishing_goes_on_as_soon_as_there_is_room(seed: int) -> None:
 
 def test_a_thread_that_is_not_told_of_room_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_silence(admission: Admission, size: int) -> None:
-        admission._stored -= size
+        admission._released += size
 
     monkeypatch.setattr(Admission, "release", in_silence)
     monkeypatch.setattr(Admission, "transfer", _transferred)
@@ -64,7 +64,7 @@ def test_a_thread_that_is_not_told_of_room_is_a_stall(monkeypatch: pytest.Monkey
 def _transferred(admission: Admission, owner: object, stored: int) -> None:
     for claim in [claim for claim in admission._claims if claim.owner is owner]:
         del admission._claims[claim]
-    admission._stored += stored
+    admission._taken += stored
 
 
 # -- dead letters -------------------------------------------------------------------------------------------

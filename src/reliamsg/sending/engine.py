@@ -341,22 +341,24 @@ class Engine:
         if rows:
             self.probe("committed")
         size = sum(row.size for row in rows)
-        self.admission.transfer(group, size)
-        with self.lock:
+        try:
+            self.admission.transfer(group, size)
+            with self.lock:
+                if rows:
+                    self._tail.extend(rows)
+                    self.core.top = rows[-1].id
+                    self.membership.stored(rows)
+                    self.pending_messages += messages
+                    self.retention.stored(size)
+                    if self.oldest_pending_us is None:
+                        self.oldest_pending_us = rows[0].wall_us
+                self.intake.stored()
             if rows:
-                self._tail.extend(rows)
-                self.core.top = rows[-1].id
-                self.membership.stored(rows)
-                self.pending_messages += messages
-                self.retention.stored(size)
-                if self.oldest_pending_us is None:
-                    self.oldest_pending_us = rows[0].wall_us
-            self.intake.stored()
-        if rows:
-            self.control.announcing.timetable.published(
-                dict.fromkeys(row.stream for row in rows), self.clock()
-            )
-        group.finish(error)
+                self.control.announcing.timetable.published(
+                    dict.fromkeys(row.stream for row in rows), self.clock()
+                )
+        finally:
+            group.finish(error)
         self._give_way()  # so that who waits in publish() goes on before sites are woken
         for link in self.links.values() if rows else ():
             link.transport.wake()

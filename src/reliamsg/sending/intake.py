@@ -422,6 +422,9 @@ class Intake:
             while self._groups[0] is not self._group:
                 self._groups.popleft()
             self._token.append(0)
+        if self._storing is not None:  # the writer failed in the middle of it
+            groups.insert(0, self._storing)
+            self._storing = None
         for group in groups:
             self._admission.give_back(group)
             group.finish(error)

@@ -445,11 +445,10 @@ class _Threads:
                 log.exception("producer %s: the writer failed", engine.producer_id)
                 engine.die(FatalError(f"internal error: {error!r}"))
                 deadline = None
-            if engine.fatal is not None:
-                if not reported:
-                    reported = True
-                    engine.callbacks.report(engine.fatal)
-                deadline = None
+            if engine.fatal is not None and not reported:
+                reported = True
+                engine.callbacks.report(engine.fatal)
+                deadline = 0.0  # the next step tells whoever waits
             if self._stop:
                 break
             timeout = None if deadline is None else deadline - time.monotonic()
