@@ -678,6 +678,20 @@ def test_what_waits_in_the_quarantine_of_one_of_several_inboxes_is_not_met_by_an
     assert judged.kinds == ([] if where == "quarantine" else ["skipped", "lost"])
 
 
+@pytest.mark.parametrize("orphaned", [True, False])
+@pytest.mark.parametrize("replaced", [True, False])
+def test_what_was_on_its_way_when_its_outbox_was_replaced_was_offered(
+    judged: Judged, replaced: bool, orphaned: bool
+) -> None:
+    operation = judged.oracle.invoked(STREAM, b"1")
+    first = MessageId("p1", 1, "orders", 0, 1)
+    judged.oracle.durable(operation, first)
+    if replaced:
+        judged.oracle.disk_replaced("p1", judged.scheduler.now, set())
+    judged.oracle.seen(first, b"1", orphaned=orphaned)
+    assert judged.oracle.was_offered(first) == (replaced and orphaned)
+
+
 def test_what_goes_with_a_disk_that_knows_it_by_an_earlier_name_is_gone(judged: Judged) -> None:
     first = judged.publish(1)
     judged.oracle.seen(first._replace(epoch=2), b"1")  # it moved before anybody was offered it

@@ -220,7 +220,7 @@ class Broker:
         if not self._leads:
             self._unled.append((session, message, confirm))
             return
-        self._history.sent(self.name, message)
+        self._history.sent(self.name, message, orphaned=not session.connection.client.alive)
         parts, said = session.partial.pop(message.token, ([], None))
         silent, refusal, delay = self._take(session, message)
         if silent:

@@ -19,8 +19,8 @@ CAPTURED = 40
 class Witness(Protocol):
     """Who is told of what passes brokers."""
 
-    def seen(self, message: MessageId, body: bytes) -> None:
-        """A producer sent this."""
+    def seen(self, message: MessageId, body: bytes, *, orphaned: bool = False) -> None:
+        """A producer sent this. `orphaned`: over a connection that it has not any more."""
 
     def confirmed_at(self, site: str, message: MessageId) -> None:
         """A broker says that it has this."""
@@ -51,8 +51,8 @@ class History:
 
     # -- what passes brokers --------------------------------------------------------------------------------
 
-    def sent(self, site: str, message: Outgoing) -> None:
-        """A producer's message arrived at a broker."""
+    def sent(self, site: str, message: Outgoing, *, orphaned: bool) -> None:
+        """A producer's message arrived at a broker. `orphaned`: over a connection that it has not any more."""
         if len(self.frames) < CAPTURED and message.content_type == CONTENT_TYPE:
             self.frames.append((message.topic, message.body))
         found = self._messages(message)
@@ -62,7 +62,7 @@ class History:
         if self.keeps:
             self.note("network", site, f"gets {message.message_id} ({frame.envelope.count})")
         for identity, body in zip(messages, frame.records().bodies, strict=False):
-            self._witness.seen(identity, body)
+            self._witness.seen(identity, body, orphaned=orphaned)
 
     def confirmed(self, site: str, message: Outgoing) -> None:
         """A broker confirms a message."""

@@ -295,13 +295,15 @@ class Oracle:
 
     # -- at brokers -----------------------------------------------------------------------------------------
 
-    def seen(self, message: MessageId, body: bytes) -> None:
+    def seen(self, message: MessageId, body: bytes, *, orphaned: bool = False) -> None:
         """See :class:`~reliamsg.simulation.history.Witness`."""
         operation = self.operations.get(body)
         if operation is None:
             self.violate("phantom", f"{message} was sent, and nobody published it")
             return
         self._identify(operation, message)
+        if orphaned and message.producer in self._replaced:
+            self._offered.add(message)  # it was on its way when its outbox was replaced
 
     def _identify(self, operation: Operation, message: MessageId) -> None:
         before = self._bodies.setdefault(message, operation.body)
