@@ -26,6 +26,9 @@ from tests.audit.test_equal import universe
 from tests.audit.together import of_scenario
 from tests.verify.controlled import SCENARIOS
 
+pytestmark = pytest.mark.integrations
+"""One audit of all that takes two minutes."""
+
 
 def truncated(journals: Path) -> None:
     path = of(journals, "producer")[1]
@@ -179,7 +182,6 @@ def test_clients_that_are_expected_and_absent(judged: dict[str, Any], out: Path)
     assert json.loads((out / "verdict.json").read_text()) == judged
 
 
-@pytest.mark.integrations
 @pytest.mark.timeout(900)
 def test_no_journals_at_all(spark: SparkSession, tmp_path: Path) -> None:
     found = audit(spark, tmp_path, expect=Expect(("nobody",)))

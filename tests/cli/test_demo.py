@@ -57,6 +57,7 @@ def demo(kind: str, place: Path, **variables: str) -> dict[str, Any]:
 
 
 @pytest.mark.long
+@pytest.mark.integrations
 @pytest.mark.timeout(900)
 def test_everything_arrives_once_and_in_order_and_plain_paho_loses(tmp_path: Path) -> None:
     found = demo("embedded", tmp_path / "demo", PATH=str(tmp_path), JAVA_HOME="")

@@ -57,7 +57,9 @@ def test_a_thread_that_is_not_told_of_room_is_a_stall(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(Admission, "release", in_silence)
     monkeypatch.setattr(Admission, "transfer", _transferred)
-    outcomes = [run(with_settings(seed, when_full="block", block_timeout=1.0, **NO_ROOM)) for seed in SEEDS]
+    outcomes = [
+        run(with_settings(seed, when_full="block", block_timeout=1.0, **NO_ROOM)) for seed in SEEDS[:2]
+    ]
     assert {kind for outcome in outcomes for kind in outcome.kinds} == {"stalled"}
 
 

@@ -13,7 +13,7 @@ from reliamsg.simulation.faults import FAULTS
 from reliamsg.simulation.runner import Outcome, run, run_many
 from reliamsg.simulation.scenario import draw
 
-PARTS = 6
+PARTS = 12
 INTEGRATIONS = range(1, PARTS)
 """Parts that ``make test`` has no time for."""
 
