@@ -102,6 +102,18 @@ def test_what_was_passed_with_a_word_may_have_another_number_since(judged: Judge
     assert ("skipped" in judged.kinds) == (word == "none")
 
 
+def test_what_was_acknowledged_may_have_another_number_since(judged: Judged) -> None:
+    """The outbox, an older copy, hears that the group was past it, and nobody sends it again."""
+    first = judged.publish(1)
+    judged.deliver(1)
+    judged.acknowledge(first)
+    moved = first._replace(epoch=2)
+    judged.oracle.seen(moved, b"1")
+    assert not judged.oracle.open_for("g1")
+    assert not judged.oracle.unresolved(lambda group: ["orders"])
+    assert judged.oracle.is_dealt_with("g1", moved)
+
+
 def test_a_message_that_failed_for_the_last_time_is_followed_by_others(judged: Judged) -> None:
     first, second = judged.publish(1), judged.publish(2)
     judged.oracle.consumer_ended("g1", "g1-1", True)  # an attempt was counted, and not made

@@ -706,8 +706,10 @@ class Oracle:
     def is_dealt_with(self, group: str, message: MessageId) -> bool:
         """Whether some inbox of a group gave a message, or passed it with a word, or nothing is owed of it."""
         body = self._bodies.get(message)
-        owed = body is None or self.owes(group, self.operations[body])
-        return self._done(group, message) or not owed
+        if body is None:
+            return self._done(group, message)
+        operation = self.operations[body]
+        return any(self._done(group, name) for name in operation.names) or not self.owes(group, operation)
 
     def _is_left(self, gap: Gap) -> bool:
         """Whether it was declared since its epoch was over: its producer's outbox was replaced. Wherever such messages
@@ -741,7 +743,7 @@ class Oracle:
             operation
             for operation in self.operations.values()
             if self.owes(group, operation)
-            and operation.message not in done
+            and done.isdisjoint(operation.names)
             and not (operation.message is not None and operation.message in self.passages[group])
         ]
 
@@ -764,7 +766,7 @@ class Oracle:
             operation.message is not None
             and not (operation.gone or operation.removed)
             and not (operation.outcome == "ok" and (operation.groups is None or group in operation.groups))
-            and operation.message not in self.acked[group]
+            and self.acked[group].isdisjoint(operation.names)
             and operation.message not in self.passages[group]
             and operation.stream.topic in topics_of(group)
             and (self._is_new(group, operation) or self._has_begun(group, operation.message))
