@@ -116,6 +116,15 @@ def lock_order() -> Iterator[None]:
         for presence in engine.proving._sites.values():
             _guard(presence, locks[0], found)
 
+        release = engine.admission.release
+
+        def released(size: int) -> None:
+            if not locks[0]._is_owned():
+                found.append(f"room is given back without {locks[0]}:\n{_stack()}")
+            release(size)
+
+        engine.admission.release = released
+
     share = Shared.__init__
 
     def shared(state: Any, *args: Any, **kwargs: Any) -> None:
