@@ -22,6 +22,7 @@ from benchmarks.options import Options
 from benchmarks.paced import Arrivals, publish_paced
 from benchmarks.pairs import alternate, verdict
 from benchmarks.plots import draw
+from benchmarks.repair import measure_repair
 from benchmarks.soak import slope
 from benchmarks.tables import markdown, row
 
@@ -201,3 +202,15 @@ def test_tables_and_pictures_take_every_kind_of_line() -> None:
     for picture in found.values():
         assert ET.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
         assert len(picture) < 60_000
+
+
+# -- with brokers ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.integrations
+@pytest.mark.timeout(300)
+def test_what_both_brokers_lost_is_repaired_while_it_is_timed() -> None:
+    found, _ = measure_repair(2_000, 4_000)
+    assert found["lost"] == 2_000
+    assert found["repaired_bytes"] > 2_000 * 100
+    assert found["ratio"] > 0
