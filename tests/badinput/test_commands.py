@@ -23,6 +23,9 @@ from tests.cli.commands import (
 from tests.patience import wait_for
 from tests.store.faults import FsyncFaults, fill, remount, small_disk
 
+pytestmark = pytest.mark.integrations
+"""Each of them starts processes by the dozen."""
+
 SECRET = "the-pass-word"
 
 

@@ -15,6 +15,9 @@ import pytest
 
 from reliamsg.store.inbox_view import read_dead_letters
 
+pytestmark = pytest.mark.integrations
+"""Each of them starts processes by the dozen."""
+
 LIFE = """
 import json, os, signal, sys, threading, time
 from reliamsg import Consumer
