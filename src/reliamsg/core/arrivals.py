@@ -124,7 +124,8 @@ def _place(
             state.asking.arrived(known.epoch, new[0][0])
         follow(core, state, now)
     release = not new and not late and known.is_safe(first, last)
-    if known.ends_before(last) and not (release and state.history_is_safe):
+    ended = known.last is not None and known.last < last  # the epoch was left, and ended before this
+    if ended and not (release and state.history_is_safe):
         core.mark(state)  # a crash before the next commit would make it unknown what became of it
         release = False
     return Arrival(new, late, release=release)

@@ -174,7 +174,8 @@ class ConsumerCore:
             self.doubt(stream, epoch, now)
             return Arrival(far=True)
         self.horizon.learn(epoch, ts_us)
-        self.adopt_after_all(stream, now)
+        if self._put_off:  # seldom: this is called for every batch
+            self.adopt_after_all(stream, now)
         state = self.streams.get(stream)
         if state is None:
             grave = self.graves.get(stream)
@@ -197,7 +198,8 @@ class ConsumerCore:
         if not (arrival.release or arrival.deferred):
             held = known if not arrival.quarantine else None
             at, token = (REPAIRS, None) if repair else (QUARANTINE if replayed else site, token)
-            after = bool(arrival.late or held is None or held.ends_before(last))
+            ended = held is None or (held.last is not None and held.last < last)
+            after = ended or bool(arrival.late)
             self._wait(state, held, at, token, first, last, now, after, size)
         return arrival
 

@@ -185,10 +185,6 @@ class Reorder:
             return False
         return top < cursor or held.run_from(cursor) == top
 
-    def ends_before(self, last: int) -> bool:
-        """Whether the epoch was left, and ended before this number."""
-        return self.last is not None and self.last < last
-
     @property
     def more_to_come(self) -> bool:
         """Whether anything of the epoch may still have to be handed out for the first time."""
