@@ -13,6 +13,9 @@ import pytest
 
 from tests.e2e.lives import LIVES, Life, in_a_process, log_of, points_of
 
+pytestmark = pytest.mark.integrations
+"""Each of them kills a process at every commit."""
+
 T = TypeVar("T")
 
 

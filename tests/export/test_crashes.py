@@ -16,6 +16,9 @@ import pytest
 from reliamsg.store.journal import JournalRow
 from tests.export.tools import meta, segments, whole
 
+pytestmark = pytest.mark.integrations
+"""Each of them kills a process at every step."""
+
 T = TypeVar("T")
 STEPS = {"journal_cut": "frozen, nothing written", "journal_written": "written, not noted",
          "journal_recorded": "noted, the rows deleted"}  # fmt: skip
