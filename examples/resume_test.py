@@ -19,7 +19,7 @@ from pathlib import Path
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Broker, Mosquitto, RabbitNode
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.lab.paho import PlainPublisher, PlainSubscriber
 
 TOPIC = GROUP = "resume-test"
 SECONDS = 60.0

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from reliamsg import Consumer, Message, Producer, Site
 from reliamsg.lab import Broker, Mosquitto, RabbitNode
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.lab.paho import PlainPublisher, PlainSubscriber
 
 TOPIC = "payments"
 ACCOUNTS = ("A", "B")

@@ -13,7 +13,7 @@ import pytest
 from reliamsg import Consumer, JournalExport, Producer, Site
 from reliamsg.cli import main
 from reliamsg.cli.status import Status
-from reliamsg.lab.chaos.blackbox import judge, lines, missing
+from reliamsg.lab.chaos.black_box import judge, lines, missing
 from reliamsg.lab.chaos.settings import NOT_DRAWN, ROLES, draw, tally
 
 Lines = list[dict[str, Any]]

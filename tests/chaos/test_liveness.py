@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from reliamsg.lab.chaos.campaign_run import OutsideRun, compare
 from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
-from reliamsg.lab.chaos.outside_run import OutsideRun, compare
 from reliamsg.lab.chaos.processes import App
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.scenario import Scenario

@@ -13,7 +13,7 @@ from reliamsg import Producer, Site
 from reliamsg.lab import Mosquitto
 from reliamsg.lab.chaos.campaign import Summary
 from reliamsg.lab.chaos.certificates import Authority
-from reliamsg.lab.chaos.liar import Lie, LyingProxy
+from reliamsg.lab.chaos.false_confirms import Lie, LyingProxy
 from reliamsg.lab.chaos.result import Control, Result
 from reliamsg.lab.chaos.scenario import Scenario
 from reliamsg.lab.chaos.timeline import timeline

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.lab.process import LabError, wait_until
-from reliamsg.lab.proxy import TcpProxy
 
 
 class Echo:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from reliamsg.lab import RabbitCluster
 from reliamsg.lab.chaos import result
-from reliamsg.lab.chaos.pika_control import PikaPair
+from reliamsg.lab.chaos.pika_baseline import PikaPair
 
 __all__ = ["Control", "control"]
 

@@ -11,7 +11,7 @@ import pytest
 
 from reliamsg.lab import RabbitNode
 from reliamsg.lab.chaos.files import copy_database, restore_database
-from reliamsg.lab.chaos.shifted import wrong_clock
+from reliamsg.lab.chaos.wrong_clock import wrong_clock
 from reliamsg.store.outbox import EPOCH_STEP
 from reliamsg.store.outbox_view import inspect_outbox
 from tests.runs.harness import App, Run, SiteSpec, run_in, wait_for

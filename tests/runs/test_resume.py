@@ -12,7 +12,7 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto, RabbitNode
-from reliamsg.lab.chaos.letters import PlainLetters
+from reliamsg.lab.chaos.fixtures import PlainLetters
 from reliamsg.verify import check_directory
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for, wait_until_reading

@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from reliamsg.lab import RabbitNode
-from reliamsg.lab.chaos.pika_control import PikaConsumer, PikaPublisher
+from reliamsg.lab.chaos.pika_baseline import PikaConsumer, PikaPublisher
 from reliamsg.wire.address import group_queue
 from tests.runs.harness import Run, SiteSpec, assert_complete, run_in, wait_for
 

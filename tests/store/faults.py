@@ -1,4 +1,4 @@
-"""Code that runs on a disk that fails: :mod:`reliamsg.lab.disk` for the tests."""
+"""Code that runs on a disk that fails: :mod:`reliamsg.lab.faults.disk` for the tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reliamsg.lab.disk import FsyncFaults, fill, remount, small_disk
+from reliamsg.lab.faults.disk import FsyncFaults, fill, remount, small_disk
 
 __all__ = ["FailingDisk", "FsyncFaults", "fill", "remount", "small_disk"]
 

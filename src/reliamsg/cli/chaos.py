@@ -164,7 +164,7 @@ def campaign(
     """
     from reliamsg.lab.chaos.campaign import campaign as perform
     from reliamsg.lab.chaos.campaign import run_line
-    from reliamsg.lab.chaos.mishaps import struck
+    from reliamsg.lab.chaos.environment_faults import struck
 
     def tell(result: Result) -> None:
         if as_json:

@@ -13,7 +13,7 @@ import time
 from typing import cast
 
 from reliamsg.cli.demo.plan import PRODUCERS, SUBSCRIBED, TOPIC, Plan
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.lab.paho import PlainPublisher, PlainSubscriber
 from reliamsg.verify.applog import AppLog, AppRecord, sha256
 
 _MOST_UNCONFIRMED = 5000

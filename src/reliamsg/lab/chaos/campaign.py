@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reliamsg.lab.chaos.mishaps import struck
-from reliamsg.lab.chaos.outside_run import OutsideRun
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
+from reliamsg.lab.chaos.campaign_run import OutsideRun
+from reliamsg.lab.chaos.environment_faults import struck
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.runner import run_scenario
 from reliamsg.lab.chaos.scenario import Scenario, missing
 from reliamsg.lab.chaos.settings import Drawn, tally
-from reliamsg.lab.rabbitmq import RabbitNode
 
 __all__ = ["Summary", "campaign", "run_line"]
 

@@ -7,7 +7,7 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from reliamsg.lab.broker import TlsFiles
+from reliamsg.lab.brokers.base import TlsFiles
 from reliamsg.lab.process import LabError, program
 
 __all__ = ["Authority"]

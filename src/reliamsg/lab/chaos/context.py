@@ -12,16 +12,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from reliamsg.lab.chaos.pika_control import PikaPair
-from reliamsg.lab.chaos.plain import PlainPair, plain_pair
+from reliamsg.lab.brokers.cluster import PartitionMode, RabbitCluster
+from reliamsg.lab.brokers.mosquitto import Mosquitto
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
+from reliamsg.lab.chaos.paho_baseline import PlainPair, plain_pair
+from reliamsg.lab.chaos.pika_baseline import PikaPair
 from reliamsg.lab.chaos.processes import App, Run, SiteSpec
 from reliamsg.lab.chaos.result import Control, Result
 from reliamsg.lab.chaos.scenario import Lacking, Scenario
 from reliamsg.lab.chaos.traffic import IMPATIENT, Paths, Traffic, begin, paths_to
-from reliamsg.lab.cluster import PartitionMode, RabbitCluster
-from reliamsg.lab.disk import small_disk
-from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.faults.disk import small_disk
 
 __all__ = ["Context"]
 
@@ -203,7 +203,7 @@ class Context:
 
     def plain(self, url: str, reading: str = "", **options: Any) -> PlainPair:
         """A plain paho publisher and subscriber at one site, not started. `reading`: the subscriber's URL, if it is
-        another one. `options`: of :func:`~reliamsg.lab.chaos.plain.plain_pair`."""
+        another one. `options`: of :func:`~reliamsg.lab.chaos.paho_baseline.plain_pair`."""
         pair = plain_pair(self.directory / "control", url, reading or url, self.plain_topic, **options)
         self.stack.callback(pair.end)
         self.watch("plain published", pair.counter("confirmed"))

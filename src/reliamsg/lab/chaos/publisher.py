@@ -18,7 +18,7 @@ from reliamsg.config import JournalExport, Site
 from reliamsg.errors import OutboxFull, OutboxIndeterminate, OutboxWriteError
 from reliamsg.keys import KeyRing
 from reliamsg.lab.chaos.failpoint import Failpoint
-from reliamsg.lab.chaos.limits import limit_memory
+from reliamsg.lab.chaos.memory_limit import limit_memory
 from reliamsg.sending.producer import Producer
 from reliamsg.verify.applog import AppLog, read_applog
 

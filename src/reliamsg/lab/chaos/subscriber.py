@@ -19,7 +19,7 @@ from typing import Any
 
 from reliamsg.config import JournalExport, Site
 from reliamsg.lab.chaos.failpoint import Failpoint
-from reliamsg.lab.chaos.limits import limit_memory
+from reliamsg.lab.chaos.memory_limit import limit_memory
 from reliamsg.lab.chaos.publisher import key_ring
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer

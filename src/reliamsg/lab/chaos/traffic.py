@@ -14,8 +14,8 @@ from reliamsg.errors import ReliamsgError
 from reliamsg.lab.chaos.liveness import Work, bound
 from reliamsg.lab.chaos.processes import App, Run, SiteSpec
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
+from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.lab.process import LabError
-from reliamsg.lab.proxy import TcpProxy
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify import read_applog
 

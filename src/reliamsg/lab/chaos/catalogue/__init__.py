@@ -1,12 +1,12 @@
 """All scenarios, in modules by the kind of fault. Importing them puts them into the table."""
 
 from reliamsg.lab.chaos.catalogue import (
+    attacks,
     broker,
     cluster,
+    combined,
+    confirmed_loss,
     disk,
-    earlier,
-    forgetting,
-    malice,
     network,
     process,
     protocol,
@@ -16,7 +16,7 @@ from reliamsg.lab.process import LabError
 
 __all__ = ["find", "scenarios"]
 
-_MODULES = (process, disk, network, broker, forgetting, earlier, cluster, malice, protocol)
+_MODULES = (process, disk, network, broker, confirmed_loss, combined, cluster, attacks, protocol)
 
 
 def scenarios() -> list[Scenario]:

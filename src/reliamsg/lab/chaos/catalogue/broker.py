@@ -6,11 +6,11 @@ import json
 import time
 from typing import Any
 
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.scenario import Need, scenario
 from reliamsg.lab.chaos.traffic import IMPATIENT, Traffic, sum_of
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.wire.address import EXCHANGE, group_queue
 
 _BOTH: tuple[Need, ...] = ("mosquitto", "rabbitmq")

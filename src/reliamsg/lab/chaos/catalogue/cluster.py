@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reliamsg.lab.brokers.cluster import PartitionMode, RabbitCluster
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.pika_control import PikaPair
+from reliamsg.lab.chaos.pika_baseline import PikaPair
 from reliamsg.lab.chaos.processes import App, SiteSpec
 from reliamsg.lab.chaos.scenario import Need, scenario
 from reliamsg.lab.chaos.traffic import UNTIL_ENOUGH, sum_of
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
-from reliamsg.lab.cluster import PartitionMode, RabbitCluster
 from reliamsg.lab.process import LabError
 from reliamsg.wire.address import group_queue
 

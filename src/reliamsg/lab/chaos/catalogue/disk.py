@@ -15,7 +15,7 @@ from reliamsg.lab.chaos.processes import App, Lines
 from reliamsg.lab.chaos.scenario import scenario
 from reliamsg.lab.chaos.traffic import Paths, Traffic, sum_of
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.lab.disk import FsyncFaults, fill
+from reliamsg.lab.faults.disk import FsyncFaults, fill
 
 _LOCKED_S = 7.0
 """Longer than SQLite is told to wait for another's lock."""

@@ -8,7 +8,7 @@ from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.scenario import Need, scenario
 from reliamsg.lab.chaos.traffic import IMPATIENT, sum_of
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.lab.proxy import TcpProxy
+from reliamsg.lab.faults.proxy import TcpProxy
 
 _BOTH: tuple[Need, ...] = ("mosquitto", "rabbitmq")
 _PATIENT: dict[str, Any] = {"heartbeat": 10.0, "connect_timeout": 10.0}

@@ -6,18 +6,18 @@ from __future__ import annotations
 import random
 from typing import Literal
 
+from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.lab.chaos.bridges import MqttBridge, bridges
 from reliamsg.lab.chaos.certificates import Authority
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.liar import Lie, LyingProxy
-from reliamsg.lab.chaos.pika_control import PikaPair
-from reliamsg.lab.chaos.plain import PlainPair
+from reliamsg.lab.chaos.false_confirms import Lie, LyingProxy
+from reliamsg.lab.chaos.paho_baseline import PlainPair
+from reliamsg.lab.chaos.pika_baseline import PikaPair
 from reliamsg.lab.chaos.scenario import scenario
-from reliamsg.lab.chaos.shifted import wrong_clock
 from reliamsg.lab.chaos.traffic import IMPATIENT, begin, sum_of
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.proxy import TcpProxy
+from reliamsg.lab.chaos.wrong_clock import wrong_clock
+from reliamsg.lab.faults.proxy import TcpProxy
 
 _DAY_S = 86_400.0
 

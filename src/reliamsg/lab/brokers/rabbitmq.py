@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from reliamsg.lab.broker import Broker, TlsFiles
+from reliamsg.lab.brokers.base import Broker, TlsFiles
 from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
 
 if TYPE_CHECKING:

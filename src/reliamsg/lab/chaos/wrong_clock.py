@@ -1,4 +1,4 @@
-"""An application of the runs whose wall clock is wrong: ``python -m reliamsg.lab.chaos.shifted CONFIG``.
+"""An application of the runs whose wall clock is wrong: ``python -m reliamsg.lab.chaos.wrong_clock CONFIG``.
 
 `application` is the module to run, `shift` how many seconds the clock is off; with `jumps` it jumps every 50 ms, to
 one of so many seconds.
@@ -19,7 +19,7 @@ from reliamsg.lab.chaos.processes import App
 
 def wrong_clock(app: App) -> None:
     """Have `app` start with a clock of its own."""
-    app.config["application"], app.module = app.module, "reliamsg.lab.chaos.shifted"
+    app.config["application"], app.module = app.module, "reliamsg.lab.chaos.wrong_clock"
 
 
 def shift_clock(shift: float, jumps: list[float]) -> None:

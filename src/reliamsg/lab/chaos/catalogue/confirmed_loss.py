@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 from reliamsg.config import Site
 from reliamsg.errors import ConfirmTimeout
+from reliamsg.lab.brokers.cluster import ClusterNode
+from reliamsg.lab.brokers.haproxy import HaProxy
+from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.letters import PlainLetters
+from reliamsg.lab.chaos.fixtures import PlainLetters
 from reliamsg.lab.chaos.scenario import Need, scenario
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
-from reliamsg.lab.cluster import ClusterNode
-from reliamsg.lab.haproxy import HaProxy
-from reliamsg.lab.mosquitto import Mosquitto
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.sending.producer import Producer
 from reliamsg.sending.receipt import Receipt

@@ -1,7 +1,7 @@
-"""RabbitMQ clusters on this machine: each node in a network namespace of its own, to be cut off, killed and brought
-back.
+"""RabbitMQ clusters on this machine. Each node runs in its own network namespace and can be isolated or killed.
 
-Needs root, as :mod:`reliamsg.lab.network` does. Clients reach every node, also one that is cut off from the others.
+Requires root, as :mod:`reliamsg.lab.faults.network` does. Clients can reach every node, even one that is isolated from
+the other nodes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Literal, Self, get_args
 
-from reliamsg.lab.network import Network
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
+from reliamsg.lab.faults.network import Network
 from reliamsg.lab.process import LabError, wait_until
-from reliamsg.lab.rabbitmq import RabbitNode
 
 __all__ = ["ClusterNode", "PartitionMode", "RabbitCluster"]
 

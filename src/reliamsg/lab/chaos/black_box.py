@@ -1,5 +1,5 @@
 """A judge that knows nothing of the product: it reads what the applications of a run logged in their own words (see
-:mod:`reliamsg.lab.chaos.outside`), and imports nothing of this project.
+:mod:`reliamsg.lab.chaos.black_box_app`), and imports nothing of this project.
 
 Loss, order, duplicates without the flag, changed contents and identities that were used twice. One function, short
 enough to be checked by reading.

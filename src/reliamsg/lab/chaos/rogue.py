@@ -15,7 +15,7 @@ import pika.exceptions
 from paho.mqtt.enums import CallbackAPIVersion
 from pika import spec
 
-from reliamsg.lab.plain import start_client
+from reliamsg.lab.paho import start_client
 from reliamsg.lab.process import LabError
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import EXCHANGE

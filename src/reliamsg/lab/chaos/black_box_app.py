@@ -1,4 +1,4 @@
-"""The two applications of a black-box run: ``python -m reliamsg.lab.chaos.outside CONFIG``.
+"""The two applications of a black-box run: ``python -m reliamsg.lab.chaos.black_box_app CONFIG``.
 
 They use nothing but the public interface, and log in their own words what they asked for and what they were given, one
 JSON object a line, fsynced before they go on:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from reliamsg.lab.brokers.mosquitto import Mosquitto
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.processes import App
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.traffic import Paths
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.proxy import TcpProxy
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.faults.proxy import TcpProxy
 
 __all__ = [
     "FAULT",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.files import copy_database, restore_database
-from reliamsg.lab.chaos.pika_control import PikaPair
+from reliamsg.lab.chaos.pika_baseline import PikaPair
 from reliamsg.lab.chaos.processes import App
 from reliamsg.lab.chaos.scenario import scenario
 from reliamsg.lab.chaos.traffic import UNTIL_ENOUGH
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
-from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.wire.address import group_queue
 
 _GROUPS = ("primary", "secondary")

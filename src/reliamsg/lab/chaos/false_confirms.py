@@ -1,7 +1,7 @@
 """A proxy that understands what a broker confirms, and lies about it: for MQTT and for AMQP.
 
-Unlike :class:`~reliamsg.lab.proxy.TcpProxy` it knows frames: what passes from broker to client goes through a function
-that may change, repeat, hold back or make up answers.
+Unlike :class:`~reliamsg.lab.faults.proxy.TcpProxy` it parses frames, and can change, repeat, hold back or invent the
+broker's answers.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reliamsg.lab.chaos.result import Control
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.lab.paho import PlainPublisher, PlainSubscriber
 
 __all__ = ["PlainLetters"]
 

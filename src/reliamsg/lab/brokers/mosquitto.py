@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 from urllib.parse import quote
 
-from reliamsg.lab.broker import Broker, TlsFiles
+from reliamsg.lab.brokers.base import Broker, TlsFiles
 from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
 
 __all__ = ["Mosquitto"]

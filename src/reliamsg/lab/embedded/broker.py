@@ -1,7 +1,7 @@
 """An MQTT 3.1.1 broker that needs nothing installed but a Python package: amqtt, in a process of its own.
 
 For trying things out. It keeps sessions and messages in memory only, so every end of it loses them; while it runs,
-a QoS 1 message stays until the client has acknowledged it (see :mod:`reliamsg.lab.embedded_sessions`). QoS 2 is as
+a QoS 1 message stays until the client has acknowledged it (see :mod:`reliamsg.lab.embedded.sessions`). QoS 2 is as
 amqtt 0.12 has it: what is not acknowledged within 5 seconds, or when the client disconnects, is forgotten.
 """
 
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-from reliamsg.lab.broker import Broker
+from reliamsg.lab.brokers.base import Broker
 from reliamsg.lab.process import Child, LabError
 
 __all__ = ["EmbeddedBroker"]
@@ -48,7 +48,7 @@ class EmbeddedBroker(Broker):
     def _launch(self) -> Child:
         self.directory.mkdir(parents=True, exist_ok=True)
         self._status.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "reliamsg.lab.embedded_server"]
+        command = [sys.executable, "-m", "reliamsg.lab.embedded.server"]
         command += ["--port", str(self._port), "--status", str(self._status)]
         return Child(self._name, command, output=self.directory / "out")
 

@@ -1,6 +1,6 @@
 """The control: plain paho as its documentation recommends it, in processes of its own that can be killed like ours.
 
-``python -m reliamsg.lab.chaos.plain CONFIG``. QoS 1 and persistent sessions at one broker. Each writes
+``python -m reliamsg.lab.chaos.paho_baseline CONFIG``. QoS 1 and persistent sessions at one broker. Each writes
 numbers to a log: ``handed`` when paho's `publish` returned, ``confirmed`` when the broker said so, ``received``.
 """
 
@@ -18,7 +18,7 @@ from typing import Any, Literal, cast
 from reliamsg.lab.chaos.processes import App, Lines
 from reliamsg.lab.chaos.result import Control
 from reliamsg.lab.chaos.waiting import MachineClock, wait_for
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.lab.paho import PlainPublisher, PlainSubscriber
 
 __all__ = ["PlainPair", "numbers_of", "plain_pair"]
 
@@ -106,7 +106,7 @@ def plain_pair(
     def app(role: str, url: str) -> App:
         config = {"role": role, "url": url, "topic": topic, "rate": rate, "delay": delay, "poison": poison,
                   "log": str(directory / f"{role}.log")}  # fmt: skip
-        return App("reliamsg.lab.chaos.plain", config)
+        return App("reliamsg.lab.chaos.paho_baseline", config)
 
     return PlainPair(app("publish", url), app("subscribe", reading))
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.hostile import BOMBS, Stranger, forged_frame, throw_bomb
-from reliamsg.lab.chaos.plain import numbers_of
+from reliamsg.lab.chaos.paho_baseline import numbers_of
 from reliamsg.lab.chaos.processes import App
+from reliamsg.lab.chaos.rogue import BOMBS, Stranger, forged_frame, throw_bomb
 from reliamsg.lab.chaos.scenario import scenario
-from reliamsg.lab.chaos.shifted import wrong_clock
 from reliamsg.lab.chaos.traffic import Traffic, sum_of
 from reliamsg.lab.chaos.waiting import wait_for
+from reliamsg.lab.chaos.wrong_clock import wrong_clock
 from reliamsg.message import Prev
 from reliamsg.wire.address import EXCHANGE, producer_address
 from reliamsg.wire.control import VERSION, State, StreamState, encode_state

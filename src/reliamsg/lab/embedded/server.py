@@ -1,4 +1,4 @@
-"""The process behind :class:`reliamsg.lab.EmbeddedBroker`: ``python -m reliamsg.lab.embedded_server``.
+"""The process behind :class:`reliamsg.lab.EmbeddedBroker`: ``python -m reliamsg.lab.embedded.server``.
 
 Needs the package amqtt (``pip install reliamsg[demo]``).
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from amqtt.plugins.base import BaseAuthPlugin  # type: ignore[import-untyped]
 
-from reliamsg.lab.embedded_sessions import KeepingBroker, in_flight, waiting
+from reliamsg.lab.embedded.sessions import KeepingBroker, in_flight, waiting
 
 _STATUS_SECONDS = 0.2
 

@@ -18,9 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reliamsg.lab.chaos import blackbox, liveness
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
+from reliamsg.lab.chaos import black_box, liveness
+from reliamsg.lab.chaos.black_box_app import BUSY, CROWDED
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.mishaps import (
+from reliamsg.lab.chaos.environment_faults import (
     FAULT,
     Brokers,
     Strike,
@@ -30,15 +32,13 @@ from reliamsg.lab.chaos.mishaps import (
     of_paths,
     stop_for,
 )
-from reliamsg.lab.chaos.outside import BUSY, CROWDED
 from reliamsg.lab.chaos.processes import App, SiteSpec
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.settings import Drawn, draw, fit_small_disks
 from reliamsg.lab.chaos.traffic import Paths
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
-from reliamsg.lab.disk import fill
+from reliamsg.lab.faults.disk import fill
 from reliamsg.lab.process import LabError
-from reliamsg.lab.rabbitmq import RabbitNode
 from reliamsg.verify import Report, check_directory
 from reliamsg.wire.address import group_queue
 
@@ -169,10 +169,10 @@ class OutsideRun:
         if drawn is None or not self._ended:
             return  # the run has failed, and says why
         result.messages = sum(at["op"] == "returned" for log in published.values() for at in log)
-        wrong = blackbox.judge(published, handled)
+        wrong = black_box.judge(published, handled)
         for number, (group, log) in enumerate(handled.items()):
             latest = drawn.consumers[number]["begin"] == "latest"
-            lost, declared = blackbox.missing(published, log, latest)
+            lost, declared = black_box.missing(published, log, latest)
             held = liveness.held_back(lost, published, log, self._gone(result))
             lost -= held
             result.lost += len(lost)
@@ -232,7 +232,7 @@ class OutsideRun:
         def add(role: str, name: str, number: int, config: dict[str, Any]) -> App:
             kind, disk = ("outbox", "producer") if role == "publish" else ("inbox", "consumer")
             place = disks[kind] if disks and number == 0 else directory
-            app = App("reliamsg.lab.chaos.outside", {
+            app = App("reliamsg.lab.chaos.black_box_app", {
                 **common, **config, "role": role, "seed": context.rng.randrange(2**32),
                 kind: str(place / f"{name}.{kind}.db"),
                 "log": str(directory / f"{config.get('shared', name)}.{role}.jsonl"),
@@ -270,9 +270,11 @@ class OutsideRun:
 
     # -- what the applications said -------------------------------------------------------------------------
 
-    def _logs(self, directory: Path) -> tuple[dict[str, list[blackbox.Line]], dict[str, list[blackbox.Line]]]:
-        published = {app.config["producer"]: blackbox.lines(app.log) for app in self._publishers}
-        handled = {group: blackbox.lines(apps[0].log) for group, apps in self._handlers.items()}
+    def _logs(
+        self, directory: Path
+    ) -> tuple[dict[str, list[black_box.Line]], dict[str, list[black_box.Line]]]:
+        published = {app.config["producer"]: black_box.lines(app.log) for app in self._publishers}
+        handled = {group: black_box.lines(apps[0].log) for group, apps in self._handlers.items()}
         return published, handled
 
     def _lacking(self, context: Context, gone: set[str] | None = None) -> list[liveness.Owed]:
@@ -284,7 +286,7 @@ class OutsideRun:
         found: list[liveness.Owed] = []
         for number, log in enumerate(handled.values()):
             latest = self.drawn.consumers[number]["begin"] == "latest"
-            lost, _ = blackbox.missing(published, log, latest)
+            lost, _ = black_box.missing(published, log, latest)
             found += lost - liveness.held_back(lost, published, log, gone) if gone else lost
         return found
 
