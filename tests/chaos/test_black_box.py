@@ -157,5 +157,5 @@ def test_a_black_box_campaign(
         "--dir",
         str(tmp_path),
     ]
-    assert main(["chaos", "campaign", *arguments]) in (Status.OK, Status.INCOMPLETE)
+    assert main(["lab", "chaos", "campaign", *arguments]) in (Status.OK, Status.INCOMPLETE)
     assert "NOT OK" not in capsys.readouterr().out

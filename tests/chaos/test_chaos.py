@@ -34,7 +34,7 @@ FORM = [
 
 
 def command(*arguments: str) -> int:
-    return main(["chaos", *arguments])
+    return main(["lab", "chaos", *arguments])
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

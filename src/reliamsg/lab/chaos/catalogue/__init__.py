@@ -29,4 +29,4 @@ def find(name: str) -> Scenario:
     for found in scenarios():
         if found.name == name:
             return found
-    raise LabError(f"there is no scenario {name!r}; reliamsg chaos list shows all")
+    raise LabError(f"there is no scenario {name!r}; 'reliamsg lab chaos list' shows all")

@@ -1,4 +1,4 @@
-"""``reliamsg simulate``: the product in a simulated world, seed by seed."""
+"""``reliamsg lab simulate``: the product in a simulated world, seed by seed."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _tell(outcome: Outcome) -> None:
     for line in scenario.details():
         say(f"  {line}")
     say(
-        f"  again: reliamsg simulate --seed {scenario.seed} --messages {scenario.messages}"
+        f"  again: reliamsg lab simulate --seed {scenario.seed} --messages {scenario.messages}"
         f" --faults {','.join(scenario.faults) or 'none'} --trace"
     )
 

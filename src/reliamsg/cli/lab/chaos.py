@@ -1,4 +1,4 @@
-"""``reliamsg chaos``: named faults at real brokers, each judged."""
+"""``reliamsg lab chaos``: named faults at real brokers, each judged."""
 
 from __future__ import annotations
 
