@@ -13,7 +13,7 @@ import pytest
 from reliamsg import Consumer, JournalExport, Producer, Site
 from reliamsg.cli import main
 from reliamsg.cli.status import Status
-from reliamsg.lab.chaos.black_box import judge, lines, missing
+from reliamsg.lab.chaos.black_box import judge, losses, read_log
 from reliamsg.lab.chaos.settings import NOT_DRAWN, ROLES, draw, tally
 
 Lines = list[dict[str, Any]]
@@ -43,7 +43,7 @@ def verdict(log: Lines, calls: Lines | None = None) -> dict[str, int]:
 
 
 def lost(log: Lines, latest: bool = False) -> list[int]:
-    return sorted(n for _, _, n in missing({"p": published()}, log, latest)[0])
+    return sorted(n for _, _, n in losses({"p": published()}, log, latest)[0])
 
 
 def test_what_is_well_is_not_convicted() -> None:
@@ -89,17 +89,17 @@ def test_a_loss_is_found(gone: int, where: str) -> None:
 def test_a_declared_gap_a_dead_letter_and_a_removed_message_are_no_silent_loss() -> None:
     told = {"producer": "p", "topic": "t", "epoch": 9, "first": 2, "last": 3, "life": 1}
     log = [*handled(1, 4, 5, 6), {"op": "gap", **told}]
-    assert missing({"p": published()}, log) == (set(), 2)
+    assert losses({"p": published()}, log) == (set(), 2)
     log[-1]["op"] = "dead"
-    assert missing({"p": published()}, log) == (set(), 0)
+    assert losses({"p": published()}, log) == (set(), 0)
     log[-1]["epoch"] = 8
     assert lost(log) == [2, 3], "a gap of another epoch says nothing of these"
     held = {"op": "held", "gaps": [{"op": "gap", **told}], "life": 1}
-    assert missing({"p": published()}, [*handled(1, 4, 5, 6), held])[0] == {("p", "t", 2), ("p", "t", 3)}, (
+    assert losses({"p": published()}, [*handled(1, 4, 5, 6), held])[0] == {("p", "t", 2), ("p", "t", 3)}, (
         "that a gap holds its stream is for another judge"
     )
     removed = [*published(), {"op": "removed", "topic": "t", "n": 2, "life": 1}]
-    assert {n for _, _, n in missing({"p": removed}, log)[0]} == {3}
+    assert {n for _, _, n in losses({"p": removed}, log)[0]} == {3}
 
 
 def test_a_group_that_wants_the_latest_may_miss_a_prefix_only() -> None:
@@ -111,8 +111,8 @@ def test_a_group_that_wants_the_latest_may_miss_a_prefix_only() -> None:
 def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"op": "call"}\n{"op": "ca\n{"op": "returned"}\n')
-    assert [line["op"] for line in lines(path)] == ["call", "returned"]
-    assert lines(tmp_path / "none") == []
+    assert [line["op"] for line in read_log(path)] == ["call", "returned"]
+    assert read_log(tmp_path / "none") == []
 
 
 PUBLIC: dict[str, Callable[..., Any]] = {

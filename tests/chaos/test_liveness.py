@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
-from reliamsg.lab.chaos.campaign_run import OutsideRun, compare
+from reliamsg.lab.chaos.campaign_apps import enlarge_quarantine
+from reliamsg.lab.chaos.campaign_run import compare
 from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
 from reliamsg.lab.chaos.processes import App
-from reliamsg.lab.chaos.result import Result
+from reliamsg.lab.chaos.result import Judgement, Observations, Result
 from reliamsg.lab.chaos.scenario import Scenario
-from reliamsg.lab.chaos.settings import draw
 from reliamsg.verify import Report
 from reliamsg.verify.report import Finding
 
@@ -138,12 +137,9 @@ def test_only_the_stream_that_is_held_is_excused() -> None:
 
 
 def compared(report: Report, **found: int) -> Result:
-    scenario = Scenario("made-up", "For a test", lambda context: None, (), "P1", 100, frozenset(), True)
-    result = Result(scenario, 1, verdict="complete", stakes=[(1, "message")])
-    for name, value in found.items():
-        setattr(result, name, value)
-    compare(result, report)
-    return result
+    scenario = Scenario("made-up", "For a test", "P1", 100, needs=frozenset(), own_brokers=True)
+    judged = compare(Judgement("complete", **found), report)  # type: ignore[arg-type]
+    return Result(scenario, 1, Observations(stakes=((1, "message"),)), judged)
 
 
 def reported(*kinds: str, **counts: int) -> Report:
@@ -174,16 +170,14 @@ def test_what_only_the_judge_counts_is_a_violation() -> None:
     assert any("judge 1" in problem for problem in compared(reported(), duplicates=1).problems)
 
 
-def test_a_full_quarantine_gets_more_room_once_and_only_where_there_are_too_many_streams(seed: int) -> None:
-    run = OutsideRun(None, black_box=True)
-    run.drawn = draw(random.Random(seed), ("mqtt", "mqtt"))
-    streams = len(run.drawn.producers) * len(run.drawn.topics)
+def test_a_full_quarantine_is_enlarged_once_and_only_if_there_are_too_many_streams() -> None:
+    streams = 4
 
     def group(max_streams: int) -> App:
         return App("none", {"options": {"max_streams": max_streams, "max_quarantine_bytes": 1024 * 1024}})
 
-    assert not run._gives_room(group(streams)), "there is a place for each"
+    assert not enlarge_quarantine(group(streams), streams), "there is a place for each"
     crowded = group(streams - 1)
-    assert run._gives_room(crowded)
+    assert enlarge_quarantine(crowded, streams)
     assert crowded.config["options"]["max_quarantine_bytes"] > 64 * 1024 * 1024
-    assert not run._gives_room(crowded), "that much is not published"
+    assert not enlarge_quarantine(crowded, streams), "that much is not published"

@@ -34,7 +34,7 @@ def test_producer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec]) -> 
         producer = run.producer("till", mixed, topic, ["auditors"], 4_000, rate=2_000, chunk=20)
         for nth in (2, 7, 15):  # each time at another point of its life
             strike(run, producer, window, nth)
-        producer.start().ended(60)
+        producer.start().wait_ended(60)
         judge(run, producer, consumer)
 
 
@@ -76,7 +76,7 @@ def test_kills_at_random_instants(
                 break  # it has published everything already
             victim.kill()
             victim.start()
-        producer.ended(120)
+        producer.wait_ended(120)
         judge(run, producer, consumer)
 
 

@@ -59,7 +59,7 @@ def test_two_accounts(
             stakes.append(kill_with_messages_queued(run, nodes["dc2"], "dc2", queued, wiped))
         hurry.touch()
         for app in producers:
-            app.ended(size(120, 600))
+            app.wait_ended(size(120, 600))
         for app in consumers:
             delivered = run.delivered(app)
             wait_for(

@@ -1,7 +1,7 @@
-"""paho-mqtt as its documentation recommends it, for comparison: QoS 1, a persistent session, its own reconnecting.
+"""Plain paho-mqtt for comparison, used as its documentation recommends: QoS 1, a persistent session, its reconnects.
 
-Nothing is added to the client and nothing is taken away: it sends again what the broker has not confirmed, and
-a subscriber subscribes on every connect.
+Nothing is added to the client: it resends messages that the broker has not confirmed, and a subscriber subscribes on
+every connect.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from reliamsg.lab.process import LabError
 
-__all__ = ["PlainPublisher", "PlainSubscriber", "start_client"]
+__all__ = ["PahoPublisher", "PahoSubscriber", "start_client"]
 
 _SUBSCRIBER_SECONDS = 1
-"""paho's own shortest pause before it connects again; its longest would make a run last minutes."""
+"""paho's default minimum delay before a reconnect; its default maximum would make a run last minutes."""
 _PUBLISHER_SECONDS = 3
-"""Longer, so that a subscriber has a good chance to be there first when a broker returns without its sessions."""
+"""Longer, so that the subscriber usually reconnects first when a broker comes back without its sessions."""
 
 
 def _client(client_id: str, reconnect_seconds: int) -> mqtt.Client:
@@ -32,7 +32,7 @@ def _client(client_id: str, reconnect_seconds: int) -> mqtt.Client:
 
 
 def start_client(client: mqtt.Client, url: str) -> None:
-    """Connect to a site, with its user if it names one, and have a thread of paho's own go on."""
+    """Connect to a site, with the user in its URL if any, and start paho's network thread."""
     parts = urlsplit(url)
     if parts.username:
         client.username_pw_set(unquote(parts.username), unquote(parts.password or ""))
@@ -40,18 +40,18 @@ def start_client(client: mqtt.Client, url: str) -> None:
     client.loop_start()
 
 
-def _end(client: mqtt.Client) -> None:
+def _close(client: mqtt.Client) -> None:
     with contextlib.suppress(OSError):
         client.disconnect()
     client.loop_stop()
 
 
-class PlainPublisher:
-    """Publishes with QoS 1 and says what was confirmed. For one thread."""
+class PahoPublisher:
+    """Publishes with QoS 1 and reports what was confirmed. Not thread-safe."""
 
     def __init__(self, url: str, client_id: str) -> None:
         self._numbers: dict[int, object] = {}
-        # paho calls back with its own locks held, so its thread only leaves a note.
+        # paho calls back with its locks held, so the callback only appends to a queue.
         self._confirmed: deque[int] = deque()
         self._changed = threading.Event()
         self._client = _client(client_id, _PUBLISHER_SECONDS)
@@ -65,18 +65,18 @@ class PlainPublisher:
         self._changed.set()
 
     def publish(self, topic: str, body: bytes, number: object) -> None:
-        """Hand a message to paho, which sends it now or when it is connected again."""
+        """Pass a message to paho, which sends it now or once it is connected again."""
         info = self._client.publish(topic, body, qos=1)
         self._numbers[info.mid] = number
 
     @property
     def unconfirmed(self) -> int:
-        """How many messages have no confirm that was taken with :meth:`confirmed`."""
+        """The number of messages whose confirm :meth:`confirmed` has not returned yet."""
         return len(self._numbers)
 
     def confirmed(self, timeout: float) -> list[object]:
-        """The numbers of messages that the broker has confirmed since the last call; waits up to `timeout`
-        seconds where there are none."""
+        """The numbers of the messages that the broker has confirmed since the last call; waits up to `timeout` seconds
+        if there are none."""
         self._changed.wait(timeout)
         self._changed.clear()
         found = []
@@ -88,12 +88,12 @@ class PlainPublisher:
 
     def close(self) -> None:
         """Disconnect."""
-        _end(self._client)
+        _close(self._client)
 
 
-class PlainSubscriber:
-    """Subscribes with QoS 1 in a persistent session; `on_body` gets each body on paho's thread, which confirms the
-    message when it returns."""
+class PahoSubscriber:
+    """Subscribes with QoS 1 in a persistent session. `on_body` is called with each body on paho's thread, which
+    acknowledges the message when it returns."""
 
     def __init__(self, url: str, client_id: str, topic: str, on_body: Callable[[bytes], None]) -> None:
         self._subscribed = threading.Event()
@@ -108,10 +108,10 @@ class PlainSubscriber:
         return self._subscribed.is_set()
 
     def wait_subscribed(self, timeout: float) -> None:
-        """Wait until the broker has the subscription; LabError after `timeout` seconds."""
+        """Wait until the broker has the subscription; raise LabError after `timeout` seconds."""
         if not self._subscribed.wait(timeout):
             raise LabError(f"the plain subscriber could not subscribe within {timeout:g} s")
 
     def close(self) -> None:
         """Disconnect; the session stays at the broker."""
-        _end(self._client)
+        _close(self._client)

@@ -1,8 +1,8 @@
-"""A judge that knows nothing of the product: it reads what the applications of a run logged in their own words (see
-:mod:`reliamsg.lab.chaos.black_box_app`), and imports nothing of this project.
+"""A judge that knows nothing about the product. It reads the applications' own logs (their format is described in
+:mod:`reliamsg.lab.chaos.black_box_app`), and imports nothing from this project.
 
-Loss, order, duplicates without the flag, changed contents and identities that were used twice. One function, short
-enough to be checked by reading.
+It detects losses, wrong order, duplicates without the flag, changed contents, and identities that were used twice. It
+is short enough to be verified by reading.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["judge", "lines", "missing"]
+__all__ = ["Line", "judge", "losses", "read_log"]
 
 Line = dict[str, Any]
 
 
-def lines(path: Path) -> list[Line]:
-    """A log; a line that a killed process left half written is followed by an empty one, and passed over."""
+def read_log(path: Path) -> list[Line]:
+    """The lines of a log. Incomplete lines, left by killed processes, are skipped."""
     found = []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
@@ -30,12 +30,12 @@ def lines(path: Path) -> list[Line]:
 
 
 def judge(published: dict[str, list[Line]], handled: dict[str, list[Line]]) -> Counter[str]:
-    """What went wrong, by kind, except losses (see :func:`missing`). `published`: log lines by producer; `handled`: by
-    group, in the order in which they were written."""
+    """How many messages each kind of error affected; :func:`losses` detects losses. `published`: log lines by producer;
+    `handled`: by group, in the order in which they were written."""
     wrong: Counter[str] = Counter()
     sums = {(name, at["topic"], at["n"]): at["sum"]
             for name, log in published.items() for at in log if at["op"] == "call"}  # fmt: skip
-    owner: dict[tuple[Any, ...], tuple[str, str, int]] = {}  # identity -> the one message that may have it
+    owner: dict[tuple[Any, ...], tuple[str, str, int]] = {}  # identity -> the only message that may have it
     for name, log in published.items():
         for at in log:
             if at["op"] == "returned":
@@ -63,12 +63,12 @@ def judge(published: dict[str, list[Line]], handled: dict[str, list[Line]]) -> C
     return +wrong
 
 
-def missing(
+def losses(
     published: dict[str, list[Line]], log: Iterable[Line], latest: bool = False
 ) -> tuple[set[tuple[str, str, int]], int]:
-    """Messages for which publish() returned and that a group's handlers were not given, that were in no gap of which
-    the application was told, and that are no dead letters; and how many were in such a gap. `latest`: the group wanted
-    nothing from before the first message that it was given of a stream."""
+    """The messages for which publish() returned and that a group's handlers did not receive, except those in a gap that
+    was declared to the application, and dead letters; and the number of messages in declared gaps. `latest`: the group
+    wanted nothing before the first message that it received from each stream."""
     got, gaps, first = set(), [], dict[tuple[str, str], int]()
     for at in log:
         if at["op"] == "got":

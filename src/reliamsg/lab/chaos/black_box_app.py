@@ -1,22 +1,23 @@
-"""The two applications of a black-box run: ``python -m reliamsg.lab.chaos.black_box_app CONFIG``.
+"""The publisher and the handler of a campaign's run: ``python -m reliamsg.lab.chaos.black_box_app CONFIG``.
 
-They use nothing but the public interface, and log in their own words what they asked for and what they were given, one
-JSON object a line, fsynced before they go on:
+They use only the public interface. They log in a format of their own what they requested and what they received, one
+JSON object per line, with an fsync before they continue:
 
 ======== ============== ==========================================================================================
 log      op             fields
 ======== ============== ==========================================================================================
 publish  ``call``       ``topic n sum``: about to publish message number `n`
-publish  ``returned``   ``topic n id``: publish() returned, or the receipt said durable; `id` is the message's identity
-publish  ``refused``    ``topic n``: an error said that nothing was stored
-publish  ``removed``    ``topic n``: remove() took it out of the outbox before any site had confirmed it
+publish  ``returned``   ``topic n id``: publish() returned, or its receipt is durable; `id` is the message's identity
+publish  ``refused``    ``topic n``: an error stated that nothing was stored
+publish  ``removed``    ``topic n``: remove() was called for it
 handle   ``got``        ``producer topic n sum id redelivered replayed``: the handler was entered
-handle   ``gap``        ``producer topic epoch first last``: the application was told of a gap, and went on without it
-handle   ``dead``       ``producer topic epoch first last``: it found this message among its dead letters
-handle   ``held``       ``gaps``: those that hold streams now, by status(), each like a ``gap``; when that has changed
+handle   ``gap``        ``producer topic epoch first last``: a gap was declared to the application, which skipped it
+handle   ``dead``       ``producer topic epoch first last``: this message is among the dead letters
+handle   ``held``       ``gaps``: the gaps that hold streams now, by status(), each like a ``gap``; logged on changes
 ======== ============== ==========================================================================================
 
-Every line has ``life``, a number of this process. Numbers rise within a producer and topic, and are in the body.
+Every line has ``life``, a number that identifies the process. Message numbers increase within a producer and topic, and
+are part of the body.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from reliamsg.message import Gap, Message
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.sending.producer import Producer
 
-BUSY = 75
-"""How a consumer ends that found another one reading: whoever supervises it starts it again (sysexits: temporary)."""
-CROWDED = 78
-"""How a consumer ends whose quarantine is full: an operator has to give it more room (sysexits: configuration)."""
+EXIT_BUSY = 75
+"""Exit code of a consumer whose group is in use; its supervisor starts it again (sysexits: temporary failure)."""
+EXIT_QUARANTINE_FULL = 78
+"""Exit code of a consumer whose quarantine is full; an operator has to enlarge it (sysexits: configuration)."""
 SPARE_GROUP = "spare"
-"""Named for a while and then no more: it never reads."""
+"""A group that is added and removed again, and never reads."""
 
 
 class Log:
@@ -64,10 +65,10 @@ class Log:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._life = time.time_ns()
-        os.write(self._file, b"\n")  # ends the line that a killed process left half written
+        os.write(self._file, b"\n")  # ends an incomplete line that a killed process left
 
     def write(self, *lines: dict[str, Any]) -> None:
-        """Append `lines` and fsync."""
+        """Append `lines`, and fsync."""
         data = b"".join(json.dumps({"life": self._life, **line}).encode() + b"\n" for line in lines)
         if os.write(self._file, data) != len(data):
             raise OSError("the application's log was not written in full")
@@ -75,17 +76,17 @@ class Log:
 
 
 def digest(body: bytes) -> str:
-    """What the logs hold of a body."""
+    """The representation of a body in the logs."""
     return hashlib.sha256(body).hexdigest()[:16]
 
 
 def site_list(config: dict[str, Any]) -> list[Site]:
-    """The sites that `config` names."""
+    """The sites in `config`."""
     return [Site(name, url, **options) for name, url, options in config["sites"]]
 
 
 def shared_options(config: dict[str, Any]) -> dict[str, Any]:
-    """Keys, journal and the error callback, which both kinds of clients take."""
+    """Keys, journal and the error callback: arguments of both kinds of clients."""
     found: dict[str, Any] = {"on_error": lambda error: print(repr(error), file=sys.stderr, flush=True)}
     if config["key"]:
         found["keys"] = KeyRing({"run": bytes.fromhex(config["key"])}, sign_with="run")
@@ -99,8 +100,8 @@ def shared_options(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def publish(config: dict[str, Any], stop: threading.Event) -> None:
-    """Publish rising numbers to each topic in turn until the file `enough` exists, make the file `ended`, and `settled`
-    when all is confirmed, then wait for SIGTERM."""
+    """Publish increasing numbers to random topics until the file `enough` exists, and create the file `ended`; create
+    `settled` once everything is confirmed, and wait for SIGTERM."""
     options, how = dict(config["options"]), config["publishing"]
     if isinstance(options["confirm"], dict):
         options["confirm"] = Quorum(options["confirm"]["quorum"])
@@ -131,7 +132,7 @@ def publish(config: dict[str, Any], stop: threading.Event) -> None:
 
 
 def settle(producer: Producer, stop: threading.Event) -> bool:
-    """Wait until everything is confirmed as the policy asks; False where SIGTERM comes before that."""
+    """Wait until everything is confirmed as the policy requires; False if SIGTERM is received first."""
     reason = ""
     while not stop.is_set():
         try:
@@ -145,12 +146,12 @@ def settle(producer: Producer, stop: threading.Event) -> bool:
 
 
 def highest(path: str) -> int:
-    """The highest number that was ever tried."""
+    """The highest number in the log."""
     return max((line["n"] for line in read(path) if line["op"] == "call"), default=0)
 
 
 def read(path: str) -> Iterator[dict[str, Any]]:
-    """The lines of a log; those that a killed process left half written are passed over."""
+    """The lines of a log. Incomplete lines, left by killed processes, are skipped."""
     for line in Path(path).read_bytes().splitlines():
         with contextlib.suppress(ValueError):
             yield json.loads(line)
@@ -159,7 +160,7 @@ def read(path: str) -> Iterator[dict[str, Any]]:
 def publish_some(
     producer: Producer, log: Log, topic: str, numbers: range, name: str, how: dict[str, Any]
 ) -> Iterator[tuple[int, Any]]:
-    """Publish `numbers` in the way that was drawn; yields number and identity of what is durable."""
+    """Publish `numbers` with the method that was drawn; yields number and identity of each durable message."""
     bodies = [f"{name}:{topic}:{n}:".encode().ljust(how["size"], b".") for n in numbers]
     log.write(
         *(
@@ -194,7 +195,7 @@ def publish_some(
 
 
 def remove(producer: Producer, log: Log, topic: str, returned: list[tuple[int, Any]]) -> None:
-    """Take a message back. It may have been delivered already, or be on its way: it is neither owed nor wrong."""
+    """Remove a message. It may already be sent or delivered: it is neither owed nor an error."""
     n, id = returned[len(returned) // 2]
     log.write({"op": "removed", "topic": topic, "n": n})
     producer.remove(id)
@@ -204,11 +205,11 @@ def remove(producer: Producer, log: Log, topic: str, returned: list[tuple[int, A
 
 
 class Refused(Exception):
-    """What the handler raises now and then."""
+    """Raised by the handler at random."""
 
 
 class Handler:
-    """Logs every message before anything else is done with it."""
+    """Logs every message before handling it."""
 
     def __init__(self, config: dict[str, Any], log: Log) -> None:
         self._log, self._hurry = log, Path(config["hurry"])
@@ -230,7 +231,7 @@ class Handler:
 
 
 def entry(message: Message) -> dict[str, Any]:
-    """The line of a message that was delivered."""
+    """The log line of a message that was delivered."""
     name, topic, n, _ = message.body.split(b":", 3)
     return {
         "op": "got", "producer": name.decode(), "topic": topic.decode(), "n": int(n), "sum": digest(message.body),
@@ -239,15 +240,14 @@ def entry(message: Message) -> dict[str, Any]:
 
 
 def gap_entry(gap: Gap) -> dict[str, Any]:
-    """The line of a gap that the application goes on without."""
+    """The log line of a gap that the application skips."""
     stream = gap.stream
     return {"op": "gap", "producer": stream.producer, "topic": stream.topic, "epoch": gap.epoch,
             "first": gap.first, "last": gap.last}  # fmt: skip
 
 
 def held_gaps(consumer: Consumer, patience: float) -> list[dict[str, Any]]:
-    """The gaps whose time is over, after `patience` seconds, and that hold their streams all the same, as status() has
-    them."""
+    """The gaps that, by status(), still hold their streams after their timeout of `patience` seconds."""
     streams = consumer.status().streams.values()
     return [
         gap_entry(each.gap)
@@ -256,21 +256,21 @@ def held_gaps(consumer: Consumer, patience: float) -> list[dict[str, Any]]:
     ]
 
 
-def dead_entry(letter: Any) -> dict[str, Any]:
-    """The line of a message whose deliveries were used up, here or by crashes."""
+def dead_letter_entry(letter: Any) -> dict[str, Any]:
+    """The log line of a dead letter."""
     return {"op": "dead", "producer": letter.stream.producer, "topic": letter.stream.topic, "epoch": letter.epoch,
             "first": letter.seq, "last": letter.seq}  # fmt: skip
 
 
 def handle(config: dict[str, Any], stop: threading.Event) -> None:
-    """Handle messages until SIGTERM, and go on behind every gap that the drawn policy leaves to the application."""
+    """Handle messages until SIGTERM, and skip every gap that the drawn policy leaves to the application."""
     options, how = dict(config["options"]), config["handling"]
     log = Log(config["log"])
     policy = options["on_gap"]
     if policy.startswith("call:"):
 
         def decide(gap: Gap) -> str:
-            if policy == "call:wait" and gap.reason != "removed":  # nobody has what was removed
+            if policy == "call:wait" and gap.reason != "removed":  # removed messages can't be repaired
                 return "wait"
             log.write(gap_entry(gap))
             return "skip"
@@ -294,24 +294,24 @@ def handle(config: dict[str, Any], stop: threading.Event) -> None:
                     log.write(gap_entry(error.gap))
     except GroupBusy as error:
         print(repr(error), file=sys.stderr, flush=True)
-        sys.exit(BUSY)
+        sys.exit(EXIT_BUSY)
     except QuarantineFull as error:
         print(repr(error), file=sys.stderr, flush=True)
-        sys.exit(CROWDED)
+        sys.exit(EXIT_QUARANTINE_FULL)
     consumer.close(5.0)
 
 
 def stop_later(stop: threading.Event, consumer: Consumer, log: Log, patience: float) -> None:
-    """End the consumer's loops when `stop` is set, and log its dead letters, and what is held, until then."""
+    """Stop the consumer when `stop` is set, and log dead letters and gaps that hold streams until then."""
     known, held = 0, list[dict[str, Any]]()
     while not stop.wait(1.0):
         try:
             letters = consumer.dead_letters()
         except InboxWriteError:
-            continue  # those that are not durable yet are when the disk has room again
+            continue  # they become durable when the disk has space again
         # At most 1,000 are listed, oldest first: more than any run makes.
         new = [letter for letter in letters if letter.id > known]
-        log.write(*map(dead_entry, new))
+        log.write(*map(dead_letter_entry, new))
         known = max((letter.id for letter in new), default=known)
         if (now := held_gaps(consumer, patience)) != held:
             held = now
@@ -320,7 +320,7 @@ def stop_later(stop: threading.Event, consumer: Consumer, log: Log, patience: fl
 
 
 def read_once(consumer: Consumer, handler: Handler, how: dict[str, Any]) -> None:
-    """Take messages in the way that was drawn, until stop()."""
+    """Consume messages with the method that was drawn, until stop()."""
     if how["way"] == "single":
         consumer.run(handler.one, workers=how["workers"])
     elif how["way"] == "batch":
@@ -340,23 +340,23 @@ def read_once(consumer: Consumer, handler: Handler, how: dict[str, Any]) -> None
         while (message := consumer.get(timeout=None)) is not None:  # type: ignore[assignment]
             with contextlib.suppress(Refused):
                 handler.one(message)
-            with contextlib.suppress(InboxWriteError):  # acknowledged, and durable when there is room again
+            with contextlib.suppress(InboxWriteError):  # acknowledged, and durable once there is space again
                 message.ack(durable=True)
 
 
 def main(config: dict[str, Any]) -> None:
-    """Publish or handle, as `config` says, until SIGTERM."""
-    came = False
+    """Publish or handle messages until SIGTERM."""
+    requested = False
 
     def notice(*_: object) -> None:
-        nonlocal came
-        came = True
+        nonlocal requested
+        requested = True
 
     signal.signal(signal.SIGTERM, notice)
     stop = threading.Event()
 
-    def look() -> None:  # an Event that a handler sets may wait for the lock that the handler interrupted
-        while not came:
+    def look() -> None:  # setting an Event in a signal handler can deadlock
+        while not requested:
             time.sleep(0.02)
         stop.set()
 

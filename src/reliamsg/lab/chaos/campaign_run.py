@@ -1,396 +1,293 @@
-"""A run of a campaign: applications with settings drawn at random, faults at random, one after the other or side by
-side, and a judge that reads what the applications logged.
+"""One run of a campaign: applications with settings drawn at random, random faults one after the other or at the same
+time, and a judge that reads the applications' logs.
 
-When the faults are over, everything for which publish() returned must be delivered within a bound that follows from the
-settings, or declared to the application where these allow that, or be held back for a cause that status() names and the
-fault log confirms (:mod:`reliamsg.lab.chaos.liveness`). In a black-box run nothing else is looked at. In any other the
-checker reads the clients' journals and files, too, and both must find the same.
+When the faults are over, every message for which publish() returned must be delivered within a bound that follows from
+the settings. It may instead be declared to the application if the settings allow that, or be held back for a cause that
+status() names and the fault log confirms (:mod:`reliamsg.lab.chaos.liveness`). A black-box run considers nothing else.
+In any other run the checker also reads the clients' journals and files, and both must find the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos import black_box, liveness
-from reliamsg.lab.chaos.black_box_app import BUSY, CROWDED
+from reliamsg.lab.chaos.black_box_app import EXIT_BUSY
+from reliamsg.lab.chaos.campaign_apps import Applications, Logs, Plan
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.environment_faults import (
-    FAULT,
-    Brokers,
-    Strike,
-    forgot,
-    make_room,
-    of_brokers,
-    of_paths,
-    stop_for,
+    broker_faults,
+    disk_faults,
+    fault_event,
+    free_space,
+    path_faults,
+    process_faults,
+    sites_that_lost_state,
 )
 from reliamsg.lab.chaos.processes import App, SiteSpec
-from reliamsg.lab.chaos.result import Result
+from reliamsg.lab.chaos.record import Record
+from reliamsg.lab.chaos.result import Judgement
 from reliamsg.lab.chaos.settings import Drawn, draw, fit_small_disks
 from reliamsg.lab.chaos.traffic import Paths
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
-from reliamsg.lab.faults.disk import fill
-from reliamsg.lab.process import LabError
+from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.verify import Report, check_directory
-from reliamsg.wire.address import group_queue
 
-__all__ = ["OutsideRun"]
+__all__ = ["CampaignRun", "compare"]
 
-RATE = 200
-"""Messages a second from each producer."""
 LAYOUTS: tuple[tuple[str, ...], ...] = (
     ("amqp", "mqtt"), ("mqtt", "mqtt"), ("amqp", "mqtt", "mqtt"), ("mqtt", "mqtt"), ("mqtt",),
 )  # fmt: skip
-ROOMY_QUARANTINE = 256 * 1024 * 1024
 SMALL_DISKS = 0.2
-"""The part of the runs whose first producer and first consumer have a disk of 2 MB each, where we are root."""
-
-
-def compare(result: Result, report: Report) -> None:
-    """The checker, which reads the clients' journals and files, must find what the judge of the applications' logs
-    found, and nothing else wrong."""
-    counts = report.messages
-    for kind, found, judged in (
-        ("duplicates", counts.duplicates, result.duplicates),
-        ("out of order", counts.out_of_order, result.out_of_order),
-        ("phantom", counts.phantom, 0),
-    ):
-        if found != judged:
-            result.problems.append(f"the checker counts {found} messages {kind}, the judge {judged}")
-    silent = [f for f in report.findings if f.severity == "lost" and f.kind not in _DECLARED]
-    # What else may be unknown, such as what two inboxes of one group were given, is said, and no violation.
-    unproven = [f for f in report.findings if f.severity == "violated" or f.kind == "pending"]
-    result.findings = [f"{f.severity}: {f}" for f in report.findings if f.severity == "unknown"][
-        :_MOST_FINDINGS
-    ]
-    if report.messages.lost > result.lost + result.held:
-        result.problems.append(
-            f"the checker counts {report.messages.lost} messages lost, the judge {result.lost} and"
-            f" {result.held} held back"
-        )
-        unproven += silent
-    result.problems += [f"the checker: {found.severity}: {found}" for found in unproven[:_MOST_FINDINGS]]
-
-
-def stop(app: App) -> None:
-    """End an application. One that lost its group to a standby may just have ended by itself."""
-    try:
-        app.stop(60.0)
-    except Unmet:
-        if app.child is None or app.child.exit_code != BUSY:
-            raise
-
-
+"""The fraction of runs whose first producer and first consumer have a disk of 2 MB each, if we are root."""
 _DECLARED = ("declared_gap", "removed", "discarded")
-"""Losses of which the application was told, by the checker's names."""
-_MOST_FINDINGS = 10
+"""Kinds of findings about losses that were declared to the application."""
+_MAX_FINDINGS = 10
 
 
-class OutsideRun:
-    """One run. `rabbit` gives a running RabbitMQ that outlives it; None where there is none."""
+@dataclass(frozen=True)
+class _Finished:
+    """A run whose faults are over, and in which outstanding messages had their time to arrive."""
 
-    def __init__(self, rabbit: Brokers | None, *, black_box: bool) -> None:
+    applications: Applications
+    bound: float
+    """That time, in seconds."""
+
+
+class CampaignRun:
+    """One run: :meth:`perform` is a scenario's code, :meth:`judge` its judge."""
+
+    def __init__(self, rabbit: Callable[[], RabbitNode] | None, *, black_box: bool) -> None:
+        """`rabbit`: returns a running RabbitMQ that outlives the run; None if there is none. `black_box`: judge by the
+        applications' logs alone."""
         self._rabbit, self._black_box = rabbit, black_box
-        self.drawn: Drawn | None = None
-        self._publishers: list[App] = []
-        self._handlers: dict[str, list[App]] = {}
-        """By group; a standby comes last."""
-        self._ended = False
-        """All faults are over, and what was missing then had its time to come."""
-        self._bound = 0.0
-        """That time, in seconds."""
+        self._finished: _Finished | None = None
 
     def perform(self, context: Context) -> None:
-        """Do it, up to the end of both applications; :meth:`judge` does the rest."""
+        """Run until all applications have exited."""
+        drawn, small = self._set_up(context)
+        paths = context.proxied()
+        plan = _make_plan(context, drawn, paths, small=small)
+        applications = Applications(context.run, plan, context.rng, _intervention(context))
+        applications.start()
+        wait_for(applications.messages_flow, lambda: f"messages flow: {applications.errors()}", 60.0, 0.2)
+        since = time.monotonic()
+        at_stake = _inject(context, applications, paths)
+        _heal(context, applications, paths)
+        context.stake(at_stake, "messages under way when faults struck")
+        bound = applications.bound(time.monotonic() - since)
+        context.event(f"everything must arrive within {bound:.0f} s")
+        _drain(context, applications, bound)
+        self._finished = _Finished(applications, bound)
+        for app in applications.all():
+            _stop(app)
+        _delete_queues(context, plan)
+
+    def _set_up(self, context: Context) -> tuple[Drawn, bool]:
+        """Start the brokers, and draw the settings, and whether there are small disks."""
         rng = context.rng
         layout: tuple[str, ...] = rng.choice(LAYOUTS)
         if self._rabbit is None:
             layout = tuple("mqtt" for _ in layout)
         for number, protocol in enumerate(layout, 1):
             if protocol == "amqp" and self._rabbit is not None:
-                context.brokers[f"dc{number}"] = self._rabbit()
+                context.share_rabbit(f"dc{number}", self._rabbit())
             else:
                 context.mosquitto(f"dc{number}")
-        self.drawn = draw(rng, layout)
+        drawn = draw(rng, layout)
         small = rng.random() < SMALL_DISKS and os.geteuid() == 0
         if small:
-            fit_small_disks(self.drawn)
-        context.result.drawn = self.drawn
-        context.event(f"settings: {self.drawn.text()}")
-        paths = context.proxied()
-        disks = self._disks(context) if small else {}
-        self._make_applications(context, paths, disks)
-        for app in self._apps:
-            app.start()
-        wait_for(
-            partial(self._some_delivered, context), lambda: f"messages flow: {self._errors()}", 60.0, 0.2
-        )
-        since = time.monotonic()
-        at_stake = self._strike(context, paths, disks)
-        self._mend(context, paths, disks)
-        context.stake(at_stake, "messages under way when faults struck")
-        self._bound = self._within(context, time.monotonic() - since)
-        context.event(f"everything must come within {self._bound:.0f} s")
-        since = time.monotonic()
-        with contextlib.suppress(Unmet):  # what is missing then is counted by the judge
-            wait_for(partial(self._complete, context), "everything comes", self._bound, 0.5)
-        context.result.drain_seconds = time.monotonic() - since
-        # A broker that did not mend confirms nothing, whatever a client does: it still says so itself.
-        lately = datetime.now(UTC) - timedelta(seconds=self._bound / 2)
-        broken = {
-            queue
-            for broker in context.brokers.values()
-            if isinstance(broker, RabbitNode)
-            for queue in broker.without_leader(lately)
-        }
-        for queue in sorted(broken):
-            context.event(f"RabbitMQ knows no leader of {queue}: what goes there is not confirmed")
-        for app in () if broken else self._unsettled:
-            context.result.problems.append(
-                f"{app.name} lacks confirms {self._bound:.0f} s after the end of all faults; {self._errors()}"
-            )
-        self._ended = True
-        for app in self._apps:
-            stop(app)
-        self._tidy_brokers(context)
+            fit_small_disks(drawn)
+        context.record.set_drawn(drawn)
+        context.event(f"settings: {drawn.text()}")
+        return drawn, small
 
-    def judge(self, result: Result, directory: Path) -> None:
-        """Set the result from the applications' logs in `directory`."""
-        published, handled = self._logs(directory)
-        drawn = self.drawn
-        if drawn is None or not self._ended:
-            return  # the run has failed, and says why
-        result.messages = sum(at["op"] == "returned" for log in published.values() for at in log)
-        wrong = black_box.judge(published, handled)
-        for number, (group, log) in enumerate(handled.items()):
-            latest = drawn.consumers[number]["begin"] == "latest"
-            lost, declared = black_box.missing(published, log, latest)
-            held = liveness.held_back(lost, published, log, self._gone(result))
-            lost -= held
-            result.lost += len(lost)
-            result.declared += declared
-            result.held += len(held)
-            if lost:
-                some = ", ".join(f"{name}/{topic} {n}" for name, topic, n in sorted(lost)[:5])
-                result.problems.append(
-                    f"{group} was not given {len(lost)} messages within {self._bound:.0f} s of the end of all faults,"
-                    f" for no cause that it names and the faults explain: {some}; {self._errors()}"
-                )
-            if declared and all(one["release"] == "consumed" for one in drawn.producers):
-                result.problems.append(f"{group} was told to go on without {declared} messages that are kept")
-        result.duplicates = wrong["duplicate without the flag"]
-        result.out_of_order = wrong["out of order"]
-        result.problems += [f"{count} messages: {kind}" for kind, count in sorted(wrong.items())]
-        result.verdict = "violated" if wrong else "lost" if result.lost else "complete"
-        if not self._black_box:
-            compare(result, check_directory(directory))
+    def judge(self, record: Record, directory: Path) -> Judgement:
+        """Judge by the applications' logs, and unless this is a black-box run compare with the checker's report."""
+        if self._finished is None:
+            return Judgement()  # the run has failed, and the record states why
+        judgement = _judge_logs(self._finished, record.events())
+        return judgement if self._black_box else compare(judgement, check_directory(directory))
 
-    def _gone(self, result: Result) -> set[str]:
-        """Producers whose messages can be gone, by the settings and the fault log."""
-        assert self.drawn is not None
-        sites = forgot(result)
-        return {
-            app.config["producer"]
-            for app, options in zip(self._publishers, self.drawn.producers, strict=True)
-            if liveness.may_be_gone(options, len(self.drawn.sites) // 2, sites)
-        }
 
-    def _within(self, context: Context, faults_s: float) -> float:
-        drawn = self.drawn
-        assert drawn is not None
-        size = max(one["size"] for one in drawn.publishing)
-        work = liveness.Work(len(self._lacking(context)), size, faults_s)
-        return liveness.bound(drawn.sites, drawn.producers, drawn.consumers, work)
+# -- the course of a run ----------------------------------------------------------------------------------------
 
-    @property
-    def _apps(self) -> list[App]:
-        return [*(app for apps in self._handlers.values() for app in apps), *self._publishers]
 
-    def _errors(self) -> str:
-        return " ".join(f"[{app.name}] {app.errors()[-400:]}" for app in self._apps)
-
-    def _disks(self, context: Context) -> dict[str, Path]:
-        return {name: context.disk(f"{name}-disk", "2m") for name in ("outbox", "inbox")}
-
-    def _make_applications(self, context: Context, paths: Paths, disks: Mapping[str, Path]) -> None:
-        drawn, directory = self.drawn, context.run.directory
-        assert drawn is not None
-        topics = [f"{context.topic}-{topic}" for topic in drawn.topics]
-        groups = [f"{context.group}-g{number}" for number, _ in enumerate(drawn.consumers, 1)]
-        journal = None if drawn.journal is None else {"target": str(directory / "journals"), **drawn.journal}
-        common = {"topics": topics, "key": drawn.key, "journal": journal, "hurry": str(directory / "hurry"),
-                  "enough": str(directory / "enough"), "rate": RATE}  # fmt: skip
-
-        def add(role: str, name: str, number: int, config: dict[str, Any]) -> App:
-            kind, disk = ("outbox", "producer") if role == "publish" else ("inbox", "consumer")
-            place = disks[kind] if disks and number == 0 else directory
-            app = App("reliamsg.lab.chaos.black_box_app", {
-                **common, **config, "role": role, "seed": context.rng.randrange(2**32),
-                kind: str(place / f"{name}.{kind}.db"),
-                "log": str(directory / f"{config.get('shared', name)}.{role}.jsonl"),
-                "ready": str(directory / f"{name}.ready"), "ended": str(directory / f"{name}.ended"),
-                "settled": str(directory / f"{name}.settled"),
-                "sites": self._site_specs(paths, 0 if disk == "producer" else 1),
-            })  # fmt: skip
-            context.run.apps.append(app)
-            return app
-
-        for number, options in enumerate(drawn.consumers):
-            group = groups[number]
-            config = {
-                "group": group,
-                "handling": drawn.handling[number],
-                "options": {**options, "standby": False},
-            }
-            self._handlers[group] = [add("handle", group, number, config)]
-            if options["standby"]:
-                spare = {**config, "options": options, "shared": group}
-                self._handlers[group].append(add("handle", f"{group}-standby", number + 1, spare))
-        for number, options in enumerate(drawn.producers):
-            config = {"producer": f"p{number + 1}", "groups": groups, "options": options,
-                      "publishing": drawn.publishing[number]}  # fmt: skip
-            self._publishers.append(add("publish", f"p{number + 1}", number, config))
-
-    def _site_specs(self, paths: Paths, side: int) -> list[SiteSpec]:
-        """The sites as producers (0) or consumers (1) are told of them."""
-        assert self.drawn is not None
-        proxies = (paths.producer, paths.consumer)[side]
-        return [
-            (name, proxies[name].url(url), self.drawn.sites[2 * number + side])
+def _make_plan(context: Context, drawn: Drawn, paths: Paths, *, small: bool) -> Plan:
+    def sites(proxies: dict[str, TcpProxy], side: int) -> tuple[SiteSpec, ...]:
+        return tuple(
+            (name, proxies[name].url(url), drawn.sites[2 * number + side])
             for number, (name, url) in enumerate(paths.urls.items())
-        ]
+        )
 
-    # -- what the applications said -------------------------------------------------------------------------
+    disks = {name: context.disk(f"{name}-disk", "2m") for name in ("outbox", "inbox")} if small else {}
+    return Plan(
+        drawn,
+        tuple(f"{context.topic}-{topic}" for topic in drawn.topics),
+        tuple(f"{context.group}-g{number}" for number, _ in enumerate(drawn.consumers, 1)),
+        sites(paths.producer, 0),
+        sites(paths.consumer, 1),
+        disks,
+    )
 
-    def _logs(
-        self, directory: Path
-    ) -> tuple[dict[str, list[black_box.Line]], dict[str, list[black_box.Line]]]:
-        published = {app.config["producer"]: black_box.lines(app.log) for app in self._publishers}
-        handled = {group: black_box.lines(apps[0].log) for group, apps in self._handlers.items()}
-        return published, handled
 
-    def _lacking(self, context: Context, gone: set[str] | None = None) -> list[liveness.Owed]:
-        """Deliveries that are still owed, over all groups; without those that are held back for good, if messages of
-        the producers `gone` can be gone."""
-        assert self.drawn is not None
-        self._supervise(context)
-        published, handled = self._logs(context.run.directory)
-        found: list[liveness.Owed] = []
-        for number, log in enumerate(handled.values()):
-            latest = self.drawn.consumers[number]["begin"] == "latest"
-            lost, _ = black_box.missing(published, log, latest)
-            found += lost - liveness.held_back(lost, published, log, gone) if gone else lost
-        return found
+def _intervention(context: Context) -> Callable[[str], None]:
+    def intervene(name: str) -> None:
+        context.event(f"an operator enlarges the quarantine of {name}")
+        context.record.add_intervention()
 
-    def _complete(self, context: Context) -> bool:
-        return not self._unsettled and not self._lacking(context, self._gone(context.result))
+    return intervene
 
-    @property
-    def _unsettled(self) -> list[App]:
-        """Publishers that have not ended, or that lack confirms."""
-        return [app for app in self._publishers if not Path(app.config["settled"]).exists()]
 
-    def _some_delivered(self, context: Context) -> bool:
-        self._supervise(context)
-        _, handled = self._logs(context.run.directory)
-        return all(len(log) >= 20 for log in handled.values())
+def _inject(context: Context, applications: Applications, paths: Paths) -> int:
+    """Inject a few faults; returns how many deliveries were outstanding when they struck."""
+    rng, plan, at_stake = context.rng, applications.plan, 0
+    faults = {
+        **process_faults(rng, applications.publishers, applications.all_handlers(), plan.disks),
+        **broker_faults(context, plan.quorum_queues()),
+        **path_faults(rng, paths),
+        **disk_faults(plan.disks),
+    }
+    for _ in range(rng.randrange(2, 6)):
+        name = rng.choice(sorted(faults))
+        context.event(fault_event(name))
+        faults[name]()
+        time.sleep(rng.uniform(0.1, 1.5))  # the instant of the next fault is random
+        at_stake += len(applications.outstanding())
+        if rng.random() < 0.4:
+            paths.heal(reset=True)
+    return at_stake
 
-    def _supervise(self, context: Context) -> None:
-        """Start again what ended because another one still held the group's lock, and do for a full quarantine what its
-        error says; anything else that ends by itself is a failure of the run."""
-        for app in self._apps:
-            child = app.child
-            if child is None or child.alive or app.killed():
-                continue
-            if child.exit_code == CROWDED and self._gives_room(app):
-                context.event(f"an operator gives the quarantine of {app.name} more room")
-                context.result.operated += 1
-            elif child.exit_code != BUSY:
-                raise LabError(f"{app.name} ended by itself with {child.exit_code}: {app.errors()}")
-            app.start()
 
-    def _gives_room(self, app: App) -> bool:
-        """As an operator, have a group's quarantine hold all that a run publishes, where its settings explain that it
-        was full: there are more streams than the group may have in use at once. Once: then it may not be full again."""
-        drawn, options = self.drawn, app.config["options"]
-        assert drawn is not None
-        crowded = options["max_streams"] < len(drawn.producers) * len(drawn.topics)
-        if not crowded or options["max_quarantine_bytes"] >= ROOMY_QUARANTINE:
-            return False
-        app.config["options"] = {**options, "max_quarantine_bytes": ROOMY_QUARANTINE}
-        return True
+def _heal(context: Context, applications: Applications, paths: Paths) -> None:
+    """End all faults, and publishing."""
+    free_space(applications.plan.disks)
+    for broker in context.brokers.values():
+        if isinstance(broker, RabbitNode):
+            broker.memory_alarm(False)
+    paths.heal(reset=True)
+    applications.supervise()
+    applications.stop_publishing()
+    context.event("all faults are over")
 
-    # -- faults -----------------------------------------------------------------------------------------------
 
-    def _strike(self, context: Context, paths: Paths, disks: Mapping[str, Path]) -> int:
-        """A few faults; returns how many deliveries were owed when they struck."""
-        rng, at_stake = context.rng, 0
-        strikes = {**self._of_processes(context, disks), **of_brokers(context, self._quorum_queues(context)),
-                   **of_paths(context, paths)}  # fmt: skip
-        for name, disk in disks.items():
-            strikes[f"disk of the {name} full"] = partial(fill, disk)
-        for _ in range(rng.randrange(2, 6)):
-            name = rng.choice(sorted(strikes))
-            context.event(f"{FAULT}{name}")
-            strikes[name]()
-            time.sleep(rng.uniform(0.1, 1.5))  # what is random here is the instant
-            at_stake += len(self._lacking(context))
-            if rng.random() < 0.4:
-                paths.heal(reset=True)
-        return at_stake
+def _drain(context: Context, applications: Applications, bound: float) -> None:
+    """Wait until everything has arrived; what is outstanding after `bound` seconds is counted by the judge."""
+    can_be_lost = applications.plan.can_be_lost(sites_that_lost_state(context.record.events()))
+    since = time.monotonic()
+    with contextlib.suppress(Unmet):
+        wait_for(
+            lambda: not applications.unsettled() and not applications.outstanding(can_be_lost),
+            "everything arrives", bound, 0.5,
+        )  # fmt: skip
+    context.record.set_drain_seconds(time.monotonic() - since)
+    leaderless = _leaderless_queues(context, datetime.now(UTC) - timedelta(seconds=bound / 2))
+    for queue in leaderless:
+        context.event(f"RabbitMQ knows no leader of {queue}: messages for it are not confirmed")
+    if leaderless:
+        return
+    for app in applications.unsettled():
+        context.record.add_problem(
+            f"{app.name} lacks confirms {bound:.0f} s after the end of all faults; {applications.errors()}"
+        )
 
-    def _of_processes(self, context: Context, disks: Mapping[str, Path]) -> dict[str, Strike]:
-        rng = context.rng
 
-        def restart(apps: list[App]) -> None:
-            make_room(disks)  # it would not start on a full disk, and says so
-            app = rng.choice(apps)
-            app.kill()
-            app.start()
+def _leaderless_queues(context: Context, since: datetime) -> list[str]:
+    """Queues that a RabbitMQ node has lost for good, by its own log: no client can have messages for them confirmed."""
+    found = set[str]()
+    for broker in context.brokers.values():
+        if isinstance(broker, RabbitNode):
+            found |= broker.without_leader(since)
+    return sorted(found)
 
-        handlers = [app for apps in self._handlers.values() for app in apps]
-        return {
-            "producer killed": lambda: restart(self._publishers),
-            "consumer killed": lambda: restart(handlers),
-            "process stopped": lambda: stop_for(rng.choice(self._apps), rng.uniform(0.2, 2.5)),
-        }
 
-    def _mend(self, context: Context, paths: Paths, disks: Mapping[str, Path]) -> None:
-        """End all faults, and publishing."""
-        make_room(disks)
-        for broker in context.brokers.values():
-            if isinstance(broker, RabbitNode):
-                broker.memory_alarm(False)
-        paths.heal(reset=True)
-        self._supervise(context)
-        (context.run.directory / "enough").touch()
-        (context.run.directory / "hurry").touch()
-        context.event("all faults are over")
+def _stop(app: App) -> None:
+    """Stop an application. One that lost its group to a standby may just have exited by itself."""
+    try:
+        app.stop(60.0)
+    except Unmet:
+        if app.child is None or app.child.exit_code != EXIT_BUSY:
+            raise
 
-    def _queues(self, context: Context) -> list[str]:
-        assert self.drawn is not None
-        return [
-            group_queue(f"{context.topic}-{topic}", 0, group)
-            for topic in self.drawn.topics
-            for group in self._handlers
-        ]
 
-    def _quorum_queues(self, context: Context) -> list[str]:
-        assert self.drawn is not None
-        return self._queues(context) if any(s.get("queue_type") == "quorum" for s in self.drawn.sites) else []
+def _delete_queues(context: Context, plan: Plan) -> None:
+    """Other runs use the same RabbitMQ after this one."""
+    for broker in context.brokers.values():
+        if isinstance(broker, RabbitNode):
+            with broker.channel() as channel:
+                for queue in plan.queues():
+                    channel.queue_delete(queue)
 
-    def _tidy_brokers(self, context: Context) -> None:
-        """Others run at the same RabbitMQ after this one."""
-        for broker in context.brokers.values():
-            if isinstance(broker, RabbitNode):
-                with broker.channel() as channel:
-                    for queue in self._queues(context):
-                        channel.queue_delete(queue)
+
+# -- the judgement ----------------------------------------------------------------------------------------------
+
+
+def _judge_logs(finished: _Finished, events: list[str]) -> Judgement:
+    """The judgement that follows from the applications' logs."""
+    applications, plan = finished.applications, finished.applications.plan
+    published, handled = applications.logs()
+    can_be_lost = plan.can_be_lost(sites_that_lost_state(events))
+    total_lost = total_declared = total_held = 0
+    problems: list[str] = []
+    for group, log in handled.items():
+        lost, declared = black_box.losses(published, log, applications.wants_latest(group))
+        held = liveness.held_back(lost, published, log, can_be_lost)
+        lost -= held
+        total_lost, total_declared, total_held = (
+            total_lost + len(lost), total_declared + declared, total_held + len(held),
+        )  # fmt: skip
+        if lost:
+            examples = ", ".join(f"{name}/{topic} {n}" for name, topic, n in sorted(lost)[:5])
+            problems.append(
+                f"{group} did not receive {len(lost)} messages within {finished.bound:.0f} s of the end of all faults,"
+                f" and no cause that it names is confirmed by the faults: {examples}; {applications.errors()}"
+            )
+        if declared and all(one["release"] == "consumed" for one in plan.drawn.producers):
+            problems.append(f"{group} was told to skip {declared} messages that are kept")
+    wrong = black_box.judge(published, handled)
+    problems += [f"{count} messages: {kind}" for kind, count in sorted(wrong.items())]
+    return Judgement(
+        verdict="violated" if wrong else "lost" if total_lost else "complete",
+        messages=_count_published(published),
+        lost=total_lost,
+        declared=total_declared,
+        held=total_held,
+        duplicates=wrong["duplicate without the flag"],
+        out_of_order=wrong["out of order"],
+        problems=tuple(problems),
+    )
+
+
+def _count_published(published: Logs) -> int:
+    return sum(at["op"] == "returned" for log in published.values() for at in log)
+
+
+def compare(judged: Judgement, report: Report) -> Judgement:
+    """The same judgement, with a problem for each thing that only the checker found, or only the judge."""
+    counts = report.messages
+    problems = list(judged.problems)
+    for kind, found, expected in (
+        ("duplicates", counts.duplicates, judged.duplicates),
+        ("out of order", counts.out_of_order, judged.out_of_order),
+        ("phantom", counts.phantom, 0),
+    ):
+        if found != expected:
+            problems.append(f"the checker counts {found} messages {kind}, the judge {expected}")
+    # Anything else may be unknown, such as deliveries by two inboxes of one group; that is reported, and no violation.
+    violations = [f for f in report.findings if f.severity == "violated" or f.kind == "pending"]
+    if counts.lost > judged.lost + judged.held:
+        problems.append(
+            f"the checker counts {counts.lost} messages lost, the judge {judged.lost} and {judged.held} held back"
+        )
+        violations += [f for f in report.findings if f.severity == "lost" and f.kind not in _DECLARED]
+    problems += [f"the checker: {f.severity}: {f}" for f in violations[:_MAX_FINDINGS]]
+    unknown = [f"{f.severity}: {f}" for f in report.findings if f.severity == "unknown"]
+    return dataclasses.replace(judged, problems=tuple(problems), findings=tuple(unknown[:_MAX_FINDINGS]))

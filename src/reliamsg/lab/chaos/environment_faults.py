@@ -1,10 +1,11 @@
-"""The faults of a campaign's runs."""
+"""The environment faults of a campaign: functions that inject them, by name."""
 
 from __future__ import annotations
 
+import random
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,105 +13,134 @@ from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.processes import App
-from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.traffic import Paths
 from reliamsg.lab.chaos.waiting import wait_for
+from reliamsg.lab.faults.disk import fill
 from reliamsg.lab.faults.proxy import TcpProxy
 
 __all__ = [
-    "FAULT",
-    "Brokers",
-    "Strike",
-    "forgot",
-    "make_room",
-    "of_brokers",
-    "of_paths",
-    "stop_for",
-    "struck",
+    "Faults",
+    "broker_faults",
+    "disk_faults",
+    "fault_event",
+    "free_space",
+    "injected",
+    "path_faults",
+    "process_faults",
+    "sites_that_lost_state",
 ]
 
-FAULT = "fault: "
-"""How the event of a fault begins."""
-_FORGETS = "forgets what it held: "
-"""How the event of a broker begins that was killed and keeps nothing on disk."""
+_FAULT = "fault: "
+"""Prefix of the event of a fault."""
+_LOST_STATE = "loses its state: "
+"""Prefix of the event of a killed broker that keeps nothing on disk."""
 
-Strike = Callable[[], object]
-Brokers = Callable[[], RabbitNode]
-
-
-def struck(result: Result) -> list[str]:
-    """The faults of a run, by name, in order."""
-    return [what.removeprefix(FAULT) for _, what in result.events if what.startswith(FAULT)]
+Faults = dict[str, Callable[[], object]]
 
 
-def forgot(result: Result) -> set[str]:
-    """The sites of a run that forgot what they held."""
-    return {what.removeprefix(_FORGETS) for _, what in result.events if what.startswith(_FORGETS)}
+def fault_event(name: str) -> str:
+    """The text of the event of this fault."""
+    return f"{_FAULT}{name}"
 
 
-def of_brokers(context: Context, queues: list[str]) -> dict[str, Strike]:
-    """What is done to the run's brokers, by name. `queues`: the groups', at RabbitMQ."""
+def injected(events: Iterable[str]) -> list[str]:
+    """The names of the faults among `events`, in order."""
+    return [what.removeprefix(_FAULT) for what in events if what.startswith(_FAULT)]
+
+
+def sites_that_lost_state(events: Iterable[str]) -> set[str]:
+    """The sites whose brokers lost their state, according to `events`."""
+    return {what.removeprefix(_LOST_STATE) for what in events if what.startswith(_LOST_STATE)}
+
+
+def process_faults(
+    rng: random.Random, publishers: Sequence[App], handlers: Sequence[App], disks: Mapping[str, Path]
+) -> Faults:
+    """Faults of the applications' processes."""
+
+    def restart(apps: Sequence[App]) -> None:
+        free_space(disks)  # it would not start on a full disk, and say so
+        app = rng.choice(apps)
+        app.kill()
+        app.start()
+
+    return {
+        "producer killed": lambda: restart(publishers),
+        "consumer killed": lambda: restart(handlers),
+        "process stopped": lambda: _suspend(rng.choice([*handlers, *publishers]), rng.uniform(0.2, 2.5)),
+    }
+
+
+def _suspend(app: App, seconds: float) -> None:
+    """Suspend a process with SIGSTOP for `seconds`."""
+    app.signal(signal.SIGSTOP)
+    time.sleep(seconds)
+    app.signal(signal.SIGCONT)
+
+
+def broker_faults(context: Context, queues: Sequence[str]) -> Faults:
+    """Faults of the run's brokers. `queues`: the groups' quorum queues at RabbitMQ."""
     rng = context.rng
     names = list(context.brokers)
-    forgetful = [name for name in names if isinstance(context.brokers[name], Mosquitto)]
+    volatile = [name for name in names if isinstance(context.brokers[name], Mosquitto)]
 
-    def killed(*struck: str) -> None:
-        for name in struck:
+    def kill(*victims: str) -> None:
+        for name in victims:
             broker = context.brokers[name]
             if isinstance(broker, RabbitNode):
-                # Else it is not the kill that is tried, but a queue that RabbitMQ forgot, being a second old.
+                # Otherwise the fault would not be the kill but a new queue that RabbitMQ has not recorded yet.
                 for queue in queues:
-                    wait_for(partial(broker.has_recorded, queue), "its queue is recorded")
-        for name in struck:
+                    wait_for(partial(broker.has_recorded, queue), f"{name} has recorded {queue}")
+        for name in victims:
             context.brokers[name].kill()
-            if name in forgetful:
-                context.event(f"{_FORGETS}{name}")
-        for name in struck:
+            if name in volatile:
+                context.event(f"{_LOST_STATE}{name}")
+        for name in victims:
             context.brokers[name].start()
 
-    def paused() -> None:
+    def pause() -> None:
         broker = context.brokers[rng.choice(names)]
         broker.pause()
         time.sleep(rng.uniform(0.2, 2.5))  # the fault itself
         broker.resume()
 
-    found: dict[str, Strike] = {
-        "Mosquitto killed": lambda: killed(rng.choice(forgetful)),
-        "both sites killed": lambda: killed(*names),
-        "broker stopped": paused,
+    found: Faults = {
+        "Mosquitto killed": lambda: kill(rng.choice(volatile)),
+        "both sites killed": lambda: kill(*names),
+        "broker stopped": pause,
     }
-    for node in _rabbits(context):
-        found["RabbitMQ killed"] = lambda: killed("dc1")
-        found["RabbitMQ memory alarm"] = partial(node.memory_alarm, True)
+    for broker in context.brokers.values():
+        if isinstance(broker, RabbitNode):
+            found["RabbitMQ killed"] = lambda: kill("dc1")
+            found["RabbitMQ memory alarm"] = partial(broker.memory_alarm, True)
     return found
 
 
-def of_paths(context: Context, paths: Paths) -> dict[str, Strike]:
-    """What is done to the network, by name."""
-    rng = context.rng
+def path_faults(rng: random.Random, paths: Paths) -> Faults:
+    """Faults of the network between applications and sites."""
     names = list(paths.urls)
 
     def path() -> TcpProxy:
         return rng.choice(paths.of())
 
-    def everything() -> None:
+    def stall_all() -> None:
         for proxy in paths.of():
             proxy.stall()
 
-    def parted() -> None:
+    def split() -> None:
         one, other = rng.sample(names, 2)
         paths.producer[one].stall()
         paths.consumer[other].stall()
 
-    def site() -> None:
+    def cut_site() -> None:
         for proxy in paths.of(rng.choice(names)):
             proxy.cut()
 
-    found: dict[str, Strike] = {"producer and consumer see one site each": parted} if len(names) > 1 else {}
+    found: Faults = {"producer and consumer see one site each": split} if len(names) > 1 else {}
     return {
         **found,
-        "partition from all sites": everything,
-        "site cut off": site,
+        "partition from all sites": stall_all,
+        "site cut off": cut_site,
         "path hangs": lambda: path().stall(),
         "path hangs one way": lambda: path().stall(rng.choice(("to_broker", "from_broker"))),
         "confirms lost": lambda: path().drop_from_broker(),
@@ -121,18 +151,12 @@ def of_paths(context: Context, paths: Paths) -> dict[str, Strike]:
     }
 
 
-def _rabbits(context: Context) -> list[RabbitNode]:
-    return [broker for broker in context.brokers.values() if isinstance(broker, RabbitNode)]
+def disk_faults(disks: Mapping[str, Path]) -> Faults:
+    """Faults of the small disks, if the run has any."""
+    return {f"disk of the {name} full": partial(fill, disk) for name, disk in disks.items()}
 
 
-def make_room(disks: Mapping[str, Path]) -> None:
-    """Empty the disks that were filled."""
+def free_space(disks: Mapping[str, Path]) -> None:
+    """Delete what fills the disks."""
     for disk in disks.values():
         (disk / "filler").unlink(missing_ok=True)
-
-
-def stop_for(app: App, seconds: float) -> None:
-    """Stop a process with SIGSTOP for `seconds`."""
-    app.signal(signal.SIGSTOP)
-    time.sleep(seconds)
-    app.signal(signal.SIGCONT)

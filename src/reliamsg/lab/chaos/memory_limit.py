@@ -1,4 +1,4 @@
-"""A limit of memory that a process sets itself."""
+"""A memory limit that a process imposes on itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["limit_memory"]
 
 
 def limit_memory(headroom_mb: int | None) -> None:
-    """From now on this process gets at most so many megabytes more than it has; None changes nothing."""
+    """Limit this process to `headroom_mb` megabytes more than it has now; None changes nothing."""
     if headroom_mb is None:
         return
     for line in Path("/proc/self/status").read_text().splitlines():

@@ -1,7 +1,7 @@
-"""The control at AMQP sites: plain pika as its documentation recommends it.
+"""The baseline at AMQP sites: plain pika, used as its documentation recommends.
 
-Persistent messages, durable queues, publisher confirms where a run says so, manual acknowledgements, and reconnecting
-until it is done. In threads: what is done to brokers is done to them, too.
+Persistent messages, durable queues, publisher confirms if requested, manual acknowledgements, and reconnects until it
+is told to finish. It runs in threads; faults of brokers affect it like any other client.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import pika
 import pika.exceptions
 
-from reliamsg.lab.chaos.result import Control
+from reliamsg.lab.chaos.result import Baseline
 from reliamsg.lab.chaos.waiting import wait_for
 
 __all__ = ["PikaConsumer", "PikaPair", "PikaPublisher"]
@@ -29,7 +29,7 @@ def _connect(url: str) -> pika.BlockingConnection:
 
 
 class PikaPublisher(threading.Thread):
-    """Publishes 1, 2, … to a durable queue until it is told to finish; with `confirms`, each until confirmed."""
+    """Publishes 1, 2, … to a durable queue until it is told to finish; with `confirms`, waits for each confirm."""
 
     def __init__(self, url: str, queue: str, *, confirms: bool, rate: float) -> None:
         super().__init__(daemon=True)
@@ -76,9 +76,7 @@ class PikaConsumer(threading.Thread):
     def run(self) -> None:
         """Consume."""
         while not self.finish.is_set():
-            with contextlib.suppress(
-                Exception
-            ):  # made-up headers make pika's decoder raise whatever they like
+            with contextlib.suppress(Exception):  # hostile headers make pika's decoder raise anything
                 connection = _connect(self.url)
                 channel = connection.channel()
                 channel.queue_declare(self.queue, durable=True)
@@ -87,7 +85,7 @@ class PikaConsumer(threading.Thread):
                     if self.finish.is_set():
                         break
                     if method is None or body is None or method.delivery_tag is None:
-                        continue  # nothing came in time
+                        continue  # nothing arrived in time
                     self.received.append(int(body))
                     self.latest = time.monotonic()
                     time.sleep(self.delay)
@@ -96,8 +94,9 @@ class PikaConsumer(threading.Thread):
             self.finish.wait(0.2)
 
     def drain(self, quiet: float, deadline: float) -> None:
-        """Work without delay until nothing came for `quiet` seconds, then end."""
+        """Consume without delay until nothing has arrived for `quiet` seconds, then stop."""
         self.delay = 0.0
+        self.latest = time.monotonic()
         end = time.monotonic() + deadline
         while time.monotonic() < end and time.monotonic() - self.latest < quiet:
             self.finish.wait(0.1)
@@ -106,7 +105,7 @@ class PikaConsumer(threading.Thread):
 
 
 class PikaPair:
-    """A publisher and a consumer of one queue, with publisher confirms unless told otherwise."""
+    """A publisher and a consumer of one queue, by default with publisher confirms."""
 
     def __init__(
         self,
@@ -118,31 +117,30 @@ class PikaPair:
         confirms: bool = True,
         reading: str = "",
     ) -> None:
-        """`rate`: messages a second. `delay`: what each costs the consumer. `reading`: the URL that is read from, if
-        it is another one."""
+        """`rate`: messages per second. `delay`: seconds that the consumer spends on each message. `reading`: the
+        consumer's URL, if it is a different one."""
         self.publisher = PikaPublisher(url, queue, confirms=confirms, rate=rate)
         self.consumer = PikaConsumer(reading or url, queue, delay=delay)
         self._name = f"plain pika{', publisher confirms' if confirms else ''}"
 
     def start(self, *, consume: bool = True) -> PikaPair:
-        """Begin to publish, and to consume unless that is to come later; returns when something is published."""
+        """Start publishing, and with `consume` consuming too; returns when something is published."""
         self.publisher.start()
         if consume:
             self.consumer.start()
         wait_for(lambda: self.publisher.accepted, "plain pika publishes")
         return self
 
-    def finish(self, quiet: float = 3.0) -> Control:
-        """End publishing, wait until nothing more comes: what came of what was accepted."""
+    def finish(self, quiet: float = 3.0) -> Baseline:
+        """Stop publishing, and wait until nothing more arrives: the fate of the accepted messages."""
         self.publisher.finish.set()
         self.publisher.join(60)
         if not self.consumer.is_alive():
             self.consumer.start()
-        self.consumer.latest = time.monotonic()
         self.consumer.drain(quiet, deadline=300.0)
         accepted = set(self.publisher.accepted)
-        received = [number for number in self.consumer.received if number]  # strangers publish zeros
-        return Control(
+        received = [number for number in self.consumer.received if number]  # rogue clients publish zeros
+        return Baseline(
             self._name,
             len(accepted),
             len(accepted - set(received)),
@@ -151,6 +149,6 @@ class PikaPair:
         )
 
     def end(self) -> None:
-        """Stop both, without waiting."""
+        """Tell both to stop, without waiting."""
         self.publisher.finish.set()
         self.consumer.finish.set()

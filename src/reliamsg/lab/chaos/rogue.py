@@ -1,4 +1,4 @@
-"""Strangers at a broker: ordinary clients that publish whatever they like, and listen to whatever passes."""
+"""Rogue clients of a broker: they publish arbitrary frames, and record everything that passes."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import EXCHANGE
 from reliamsg.wire.data import Records, encode
 
-__all__ = ["BOMBS", "RawProperties", "Stranger", "forged_frame", "throw_bomb"]
+__all__ = ["BOMBS", "RawProperties", "RogueClient", "forged_frame", "publish_bomb"]
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _NOW = (1_700_000_000_000_000, 1_700_000_000_000_000)
 
 
-class Stranger(ABC):
-    """A plain client at one site, of whichever protocol that speaks: see :meth:`at`. A context manager."""
+class RogueClient(ABC):
+    """A plain client at one site; :meth:`at` returns one for the site's protocol. A context manager."""
 
     @staticmethod
-    def at(url: str) -> Stranger:
-        """One that is connected."""
-        return _AmqpStranger(url) if url.startswith("amqp://") else _MqttStranger(url)
+    def at(url: str) -> RogueClient:
+        """A connected client."""
+        return _AmqpRogueClient(url) if url.startswith("amqp://") else _MqttRogueClient(url)
 
     @abstractmethod
     def publish(self, address: str, body: bytes, *, retain: bool = False) -> None:
-        """Publish, and wait for the broker's word; only MQTT can `retain`."""
+        """Publish, and wait for the broker's confirm; only MQTT can `retain`."""
 
     @abstractmethod
     def flood(self, address: str, body: bytes) -> None:
-        """Publish without waiting for more than room in the socket."""
+        """Publish without waiting for a confirm."""
 
     @abstractmethod
     def listen(self, address: str) -> None:
-        """From now on note all that is published there."""
+        """From now on, record everything that is published there."""
 
     @abstractmethod
-    def heard(self) -> list[bytes]:
-        """Bodies that came so far."""
+    def recorded(self) -> list[bytes]:
+        """The bodies that were recorded so far."""
 
     @abstractmethod
     def close(self) -> None:
-        """Go."""
+        """Disconnect."""
 
     def __enter__(self) -> Self:
         return self
@@ -64,71 +64,71 @@ class Stranger(ABC):
         self.close()
 
 
-class _MqttStranger(Stranger):
-    """At an MQTT site."""
+class _MqttRogueClient(RogueClient):
+    """A client of an MQTT site."""
 
     def __init__(self, url: str) -> None:
         self._client = mqtt.Client(CallbackAPIVersion.VERSION2)
-        self._heard: list[bytes] = []
+        self._recorded: list[bytes] = []
         self._lock = threading.Lock()
         self._subscribed = threading.Event()
-        self._client.on_message = self._note
+        self._client.on_message = self._record
         self._client.on_subscribe = lambda *_: self._subscribed.set()
         start_client(self._client, url)
 
     def publish(self, address: str, body: bytes, *, retain: bool = False) -> None:
-        self._client.publish(address, body, qos=1, retain=retain).wait_for_publish(_PATIENCE_S)
+        self._client.publish(address, body, qos=1, retain=retain).wait_for_publish(_TIMEOUT_S)
 
     def flood(self, address: str, body: bytes) -> None:
-        self._client.publish(address, body, qos=0).wait_for_publish(_PATIENCE_S)
+        self._client.publish(address, body, qos=0).wait_for_publish(_TIMEOUT_S)
 
     def listen(self, address: str) -> None:
         self._client.subscribe(address, qos=1)
-        if not self._subscribed.wait(_PATIENCE_S):
-            raise LabError(f"a stranger could not listen at {address}")
+        if not self._subscribed.wait(_TIMEOUT_S):
+            raise LabError(f"a rogue client could not subscribe to {address}")
 
-    def heard(self) -> list[bytes]:
+    def recorded(self) -> list[bytes]:
         with self._lock:
-            return list(self._heard)
+            return list(self._recorded)
 
-    def _note(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
+    def _record(self, client: mqtt.Client, userdata: Any, message: mqtt.MQTTMessage) -> None:
         with self._lock:
-            self._heard.append(bytes(message.payload))
+            self._recorded.append(bytes(message.payload))
 
     def close(self) -> None:
         self._client.disconnect()
         self._client.loop_stop()
 
 
-class _AmqpStranger(Stranger):
-    """At an AMQP site."""
+class _AmqpRogueClient(RogueClient):
+    """A client of an AMQP site."""
 
     def __init__(self, url: str) -> None:
         parameters = pika.URLParameters(url)
-        parameters.heartbeat = 0  # it has no thread that would answer while nothing is asked of it
+        parameters.heartbeat = 0  # no thread answers heartbeats between calls
         self._connection = pika.BlockingConnection(parameters)
-        self._careful, self._careless = self._connection.channel(), self._connection.channel()
-        self._careful.confirm_delivery()
-        self._heard: list[bytes] = []
+        self._confirmed, self._unconfirmed = self._connection.channel(), self._connection.channel()
+        self._confirmed.confirm_delivery()
+        self._recorded: list[bytes] = []
 
     def publish(self, address: str, body: bytes, *, retain: bool = False) -> None:
         if retain:
-            raise LabError("AMQP retains nothing")
-        self._careful.basic_publish(EXCHANGE, address, body)
+            raise LabError("AMQP does not support retained messages")
+        self._confirmed.basic_publish(EXCHANGE, address, body)
 
     def flood(self, address: str, body: bytes) -> None:
-        self._careless.basic_publish(EXCHANGE, address, body)
+        self._unconfirmed.basic_publish(EXCHANGE, address, body)
 
     def listen(self, address: str) -> None:
-        queue = self._careful.queue_declare("", exclusive=True).method.queue
-        self._careful.queue_bind(queue, EXCHANGE, address)
-        self._careful.basic_consume(
-            queue, lambda channel, method, properties, body: self._heard.append(body), auto_ack=True
+        queue = self._confirmed.queue_declare("", exclusive=True).method.queue
+        self._confirmed.queue_bind(queue, EXCHANGE, address)
+        self._confirmed.basic_consume(
+            queue, lambda channel, method, properties, body: self._recorded.append(body), auto_ack=True
         )
 
-    def heard(self) -> list[bytes]:
+    def recorded(self) -> list[bytes]:
         self._connection.process_data_events(0)
-        return list(self._heard)
+        return list(self._recorded)
 
     def close(self) -> None:
         self._connection.close()
@@ -143,14 +143,14 @@ def forged_frame(
     incarnation: int = 7,
     prev: Prev | None = None,
 ) -> bytes:
-    """A well-formed batch of one message, unsigned, that says what it likes about where it comes from."""
+    """A well-formed, unsigned batch of one message with forged coordinates."""
     return encode(
-        Stream(producer, topic), epoch, incarnation, seq, prev, _NOW, Records([b"of a stranger:0:"])
+        Stream(producer, topic), epoch, incarnation, seq, prev, _NOW, Records([b"of a rogue client:0:"])
     )
 
 
 class RawProperties(spec.BasicProperties):
-    """Properties whose header table is given as bytes."""
+    """Properties with a header table given as bytes."""
 
     def __init__(self, table: bytes) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ def _nested(kind: bytes, name: bytes, depth: int = 3_000) -> bytes:
 
 
 BOMBS = {
-    # Each of the first three makes plain pika's decoder raise, and its connection end.
+    # Each of the first three makes plain pika's decoder raise, which closes its connection.
     "timestamp": b"\x01tT" + struct.pack(">Q", 2**63),
     "arrays": b"\x01a" + _nested(b"A", b""),
     "tables": b"\x01f" + _nested(b"F", b"\x01k"),
@@ -179,11 +179,11 @@ BOMBS = {
     "many": b"".join(b"\x06%06dS\x00\x00\x00\x01v" % n for n in range(5_000)),
     "ours": b"\x04rm-vS\x00\x00\x00\x011" + b"\x06rm-seqS\x00\x00\x00\x03\xff\xfe1",
 }
-"""Header tables that decoders choke on, by what is wrong with them."""
+"""Header tables that break decoders, by what is wrong with them."""
 
 
-def throw_bomb(url: str, exchange: str, key: str, table: bytes) -> bool:
-    """Publish a message with this header table; False where the broker itself refuses it."""
+def publish_bomb(url: str, exchange: str, key: str, table: bytes) -> bool:
+    """Publish a message with this header table; False if the broker itself refuses it."""
     connection = pika.BlockingConnection(pika.URLParameters(url))
     with contextlib.suppress(pika.exceptions.AMQPError):
         channel = connection.channel()

@@ -1,7 +1,7 @@
-"""An application of the runs whose wall clock is wrong: ``python -m reliamsg.lab.chaos.wrong_clock CONFIG``.
+"""Runs an application with a wrong wall clock: ``python -m reliamsg.lab.chaos.wrong_clock CONFIG``.
 
-`application` is the module to run, `shift` how many seconds the clock is off; with `jumps` it jumps every 50 ms, to
-one of so many seconds.
+In the configuration, `application` is the module to run and `shift` is the clock's error in seconds. With `jumps`, the
+error changes every 50 ms to one of these values.
 """
 
 from __future__ import annotations
@@ -16,30 +16,32 @@ from typing import Any
 
 from reliamsg.lab.chaos.processes import App
 
+__all__ = ["wrong_clock"]
+
 
 def wrong_clock(app: App) -> None:
-    """Have `app` start with a clock of its own."""
-    app.config["application"], app.module = app.module, "reliamsg.lab.chaos.wrong_clock"
+    """Have `app` run with a wrong clock from its next start on."""
+    app.run_under("reliamsg.lab.chaos.wrong_clock")
 
 
 def shift_clock(shift: float, jumps: list[float]) -> None:
-    """Put this process's clock wrong."""
+    """Make this process's wall clock wrong."""
     true_time, true_time_ns = time.time, time.time_ns
-    off = [shift]
-    time.time = lambda: true_time() + off[0]
-    time.time_ns = lambda: true_time_ns() + int(off[0] * 1e9)
+    error = [shift]
+    time.time = lambda: true_time() + error[0]
+    time.time_ns = lambda: true_time_ns() + int(error[0] * 1e9)
 
     def jump() -> None:
         while True:
             time.sleep(0.05)
-            off[0] = random.choice(jumps)
+            error[0] = random.choice(jumps)
 
     if jumps:
         threading.Thread(target=jump, daemon=True).start()
 
 
 def main(config: dict[str, Any]) -> None:
-    """Run the application with its wrong clock."""
+    """Run the application that `config` names."""
     shift_clock(config.get("shift", 0.0), config.get("jumps", []))
     importlib.import_module(config["application"]).main(config)
 
