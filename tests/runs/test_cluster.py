@@ -151,7 +151,7 @@ def cut(cluster: RabbitCluster, seconds: float, plain: PikaBaseline | None = Non
     if cluster.mode.startswith("pause"):
         cluster.wait_paused(3)
     else:
-        cluster.wait_cut(3)
+        cluster.wait_partitioned(3)
     print(f"{cluster.mode}: the cut is noticed after {time.monotonic() - since:.1f} s")
     if plain is not None and cluster.mode == "autoheal":
         for number in plain.pairs:

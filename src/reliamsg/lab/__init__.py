@@ -1,8 +1,8 @@
-"""Real brokers on this machine, and the faults that they are put through.
+"""Real brokers on this machine, and environment faults to inject.
 
-All brokers are used in the same way (:class:`Broker`): each has a directory and a port of its own, which it
-keeps when it is started again; leaving its ``with`` block ends it, and so does the end of this process.
-:class:`RabbitCluster` has several in network namespaces (as root), :class:`HaProxy` balances connections.
+All brokers share one interface (:class:`Broker`). Each has its own directory and port, which it keeps when it is
+restarted; leaving its ``with`` block stops it, and so does the exit of this process. :class:`RabbitCluster` runs
+several nodes in network namespaces (as root), :class:`HaProxy` balances connections, :class:`TcpProxy` injects faults.
 """
 
 from reliamsg.lab.brokers.base import Broker, TlsFiles

@@ -1,4 +1,4 @@
-"""What all brokers of the lab have in common."""
+"""The base class of all brokers."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["Broker", "TlsFiles"]
 
 
 class Broker(ABC):
-    """A broker on this machine that can be started, and ended in all the ways that brokers end.
+    """A broker on this machine that can be started, stopped, killed, paused and wiped.
 
-    It keeps everything in a directory of its own and its port over restarts. All are context managers:
-    entering starts it, leaving ends it at once. Not safe for use by several threads at a time.
+    It keeps its data in a directory of its own, and its port across restarts. A context manager: entering starts it,
+    leaving kills it. Not safe for use by several threads at the same time.
 
-    A subclass says how its process is started, when that answers, and what :meth:`wipe` deletes.
+    Subclasses define how the process is launched, when it is ready, and what :meth:`wipe` deletes.
     """
 
     _KIND: ClassVar[str]
-    """What it is called in errors."""
+    """The name of this kind of broker in errors."""
     _STOP_SECONDS: ClassVar[float] = 30.0
-    """How long :meth:`stop` waits before it kills."""
+    """How long :meth:`stop` waits before it kills the broker."""
     _POLL_SECONDS: ClassVar[float] = 0.02
-    """Between two looks at whether a starting broker answers."""
+    """Between two checks whether a starting broker is ready."""
 
     def __init__(self, directory: Path | str, name: str, port: int | None, start_timeout: float) -> None:
-        """`port`: None for a free one. `start_timeout`: seconds that :meth:`start` may take."""
+        """`port`: None to pick a free one. `start_timeout`: seconds that :meth:`start` may take."""
         self.directory = Path(directory).resolve()
         self._name = name
         self._port = port or free_port()
@@ -45,7 +45,7 @@ class Broker(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """For ``Site(name, url)``, with user and password where the broker wants them."""
+        """For ``Site(name, url)``, with user and password if the broker requires them."""
 
     @property
     def port(self) -> int:
@@ -53,14 +53,14 @@ class Broker(ABC):
 
     @property
     def alive(self) -> bool:
-        """Whether its process exists (also while paused)."""
+        """Whether its process exists, even while paused."""
         return self._child is not None and self._child.alive
 
     def start(self) -> None:
-        """Start it, with the data that it has; returns when clients can connect. LabError if it does not
-        come up in time."""
+        """Start it with its existing data, and return when clients can connect. Raises LabError if that takes too
+        long."""
         if self.alive:
-            raise LabError(f"{self._name} runs already")
+            raise LabError(f"{self._name} is already running")
         try:
             self._child = self._launch()
             wait_until(self._answers, self._start_timeout, self._ready(), self._child, self._POLL_SECONDS)
@@ -81,21 +81,21 @@ class Broker(ABC):
         return f"{self._KIND} answers at port {self._port}"
 
     def stop(self) -> None:
-        """End it cleanly, within half a minute, so that it saves what it wants to save; then it is killed."""
+        """Stop it cleanly, so that it can save its data; kill it if that takes longer than half a minute."""
         if self._child is not None:
             self._child.terminate(self._STOP_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL: what is on the disk now is all that will be there after a start."""
+        """Send SIGKILL: after a restart, it has only what is on disk now."""
         if self._child is not None:
             self._child.kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay, nothing is answered."""
+        """Send SIGSTOP: connections stay open, but nothing is answered."""
         self._running().signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT after :meth:`pause`."""
+        """Send SIGCONT after :meth:`pause`."""
         self._running().signal(signal.SIGCONT)
 
     def _running(self) -> Child:
@@ -104,14 +104,14 @@ class Broker(ABC):
         return self._child
 
     def wipe(self) -> None:
-        """Delete its data, as if the machine had been replaced. Only while it is down."""
+        """Delete its data, as if the machine had been replaced. Allowed only while it is down."""
         if self.alive:
-            raise LabError(f"{self._name} runs; stop or kill it before wiping its data")
+            raise LabError(f"{self._name} is running; stop or kill it before wiping its data")
         self._delete_data()
 
     @abstractmethod
     def _delete_data(self) -> None:
-        """Delete what a start would find; the broker is down."""
+        """Delete the data; the broker is down."""
 
     def __enter__(self) -> Self:
         if not self.alive:
@@ -131,4 +131,4 @@ class TlsFiles:
     certificate: Path
     key: Path
     authority: Path
-    """The certificate authority's certificate, for clients and for checking theirs."""
+    """The certificate of the authority that signs server and client certificates."""

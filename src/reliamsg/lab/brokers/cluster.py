@@ -21,30 +21,30 @@ from reliamsg.lab.process import LabError, wait_until
 __all__ = ["ClusterNode", "PartitionMode", "RabbitCluster"]
 
 PartitionMode = Literal["ignore", "autoheal", "pause_minority", "pause_if_all_down"]
-"""What a node does when it can't reach others: RabbitMQ's ``cluster_partition_handling``."""
+"""What nodes do in a partition: RabbitMQ's ``cluster_partition_handling``."""
 
 _TICK_SECONDS = 8
-"""Within so long, a quarter more or less, nodes notice that they can't reach each other; RabbitMQ's own is 60."""
+"""How long nodes take to detect that they can't reach each other, plus or minus a quarter; the default is 60."""
 
 _COOKIE = "reliamsg-lab"
-"""Nodes that share it talk to each other; they are alone in their network."""
+"""Nodes that share it can communicate; they are alone in their network."""
 
 _POLL_S = 0.5
-"""How often a node is asked while something is waited for: each answer takes two processes."""
-_PATIENCE_S = 240.0
-"""How long a cluster may take to form, to notice or to mend: it is the point at which waiting is given up."""
+"""Between two queries of a node while waiting: each query starts two processes."""
+_TIMEOUT_S = 240.0
+"""How long a cluster may take to form, to detect a partition, or to recover."""
 
 
 class ClusterNode(RabbitNode):
-    """A node of a :class:`RabbitCluster`: like any other, at an address of its own and its usual ports."""
+    """A node of a :class:`RabbitCluster`, at its own address, with the default ports."""
 
     _NAMES: ClassVar[str] = "-name"
 
     def __init__(
         self, directory: Path, network: Network, number: int, *, config: Sequence[str], plugins: Sequence[str],
-        start_timeout: float = _PATIENCE_S,
+        start_timeout: float = _TIMEOUT_S,
     ) -> None:  # fmt: skip
-        """Host `number` of `network`."""
+        """Prepare a node that runs on host `number` of `network`."""
         self.number = number
         self._network = network
         home = Path(directory).resolve() / "home"
@@ -81,24 +81,24 @@ class ClusterNode(RabbitNode):
         return self.host, self._mqtt_port
 
     def serving(self) -> bool:
-        """Whether clients can connect: not while it is down, starts, or has paused itself; takes milliseconds."""
+        """Whether clients can connect: not while it is down, starting, or paused by itself; takes milliseconds."""
         return self._answers()
 
     def members(self) -> set[int]:
-        """The nodes that this one runs together with, itself included, by number; none while it is paused.
+        """The numbers of the nodes that this one is clustered with now, itself included; none while it is paused.
 
-        Takes milliseconds, as the next does. LabError while it is down.
+        Takes milliseconds. Raises LabError while the node is down.
         """
         if not self.serving():
             return set()
         return self._ask("rabbit_mnesia cluster_nodes [running]")
 
-    def parted_from(self) -> set[int]:
-        """The nodes that it knows to have gone on without it, or it without them, and has not healed from."""
+    def partitioned_from(self) -> set[int]:
+        """The numbers of the nodes from which it is partitioned, by its own knowledge. Takes milliseconds."""
         return self._ask("rabbit_node_monitor partitions []")
 
     def leaderless(self) -> set[str]:
-        """Its classic queues that nobody can use: what led them is gone, and nothing took over. LabError while down."""
+        """Its classic queues whose leader is gone without a successor. Raises LabError while the node is down."""
         pid = "amqqueue:get_pid(Q)"
         dead = f"is_pid({pid}), node({pid}) =:= node(), not is_process_alive({pid})"
         found = self.evaluate(
@@ -107,7 +107,7 @@ class ClusterNode(RabbitNode):
         return set(re.findall(r'"(.*?)"', found))
 
     def _ask(self, call: str) -> set[int]:
-        """The node numbers in the answer to a call in the node itself. rabbitmqctl would take a second for each."""
+        """The node numbers in the result of a call in the node itself, which is much faster than rabbitmqctl."""
         answer = self._erl(["-a", call], "")
         if not answer.startswith("["):
             raise LabError(f"{self._nodename}: {call} failed: {answer}")
@@ -115,11 +115,11 @@ class ClusterNode(RabbitNode):
 
 
 class RabbitCluster:
-    """RabbitMQ nodes, numbered from 1, each in a network namespace of its own; user and password ``guest``.
+    """RabbitMQ nodes, numbered from 1, each in its own network namespace; user and password ``guest``.
 
     >>> with RabbitCluster(directory, mode="autoheal", mirrored=True) as cluster:     # doctest: +SKIP
     ...     cluster.isolate(3)
-    ...     cluster.wait_cut(3)
+    ...     cluster.wait_partitioned(3)
     ...     cluster.heal()
     ...     cluster.wait_whole()
 
@@ -132,10 +132,9 @@ class RabbitCluster:
     ) -> None:  # fmt: skip
         """Prepare a cluster in `directory`.
 
-        `mode`: what nodes do in a partition; with ``pause_if_all_down`` those pause that can't reach node 1.
+        `mode`: what nodes do in a partition; with ``pause_if_all_down``, nodes pause if they can't reach node 1.
         `mirrored`: classic queues named ``reliamsg:…`` or ``plain…`` get a mirror on each node (policy
-        ``ha-mode: all``). `config`: further lines of
-        rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt``.
+        ``ha-mode: all``). `config`: additional lines of rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt``.
         """
         if mode not in get_args(PartitionMode):
             raise LabError(f"partition mode {mode!r}: {', '.join(get_args(PartitionMode))} are possible")
@@ -159,7 +158,7 @@ class RabbitCluster:
         lines = [
             f"cluster_partition_handling = {self.mode}",
             "cluster_formation.peer_discovery_backend = classic_config",
-            # All join the first, which looks for nobody: a node that finds no other waits for a minute.
+            # All nodes join the first, which searches for none: a node that finds no other waits for a minute.
             f"cluster_formation.classic_config.nodes.1 = {first}",
         ]
         if number > 1:
@@ -177,24 +176,24 @@ class RabbitCluster:
         return self.nodes[number - 1]
 
     def url(self, *numbers: int) -> str:
-        """AMQP, for ``Site(name, url)``: these nodes in this order, or all."""
+        """An AMQP URL for ``Site(name, url)``: these nodes in this order, or all."""
         hosts = ",".join(self.node(number).host for number in numbers or self.network.hosts)
         return f"amqp://guest:guest@{hosts}/%2F"
 
     def mqtt_url(self, *numbers: int) -> str:
-        """For the plugin ``rabbitmq_mqtt``: these nodes in this order, or all."""
+        """An MQTT URL for the plugin ``rabbitmq_mqtt``: these nodes in this order, or all."""
         hosts = ",".join(self.node(number).mqtt_address[0] for number in numbers or self.network.hosts)
         return f"mqtt://guest:guest@{hosts}"
 
     def start(self, *numbers: int) -> None:
-        """Start these nodes, or all, at the same time; returns when clients can connect to each."""
+        """Start these nodes, or all, at the same time, and wait until clients can connect to each."""
         chosen = [self.node(number) for number in numbers or self.network.hosts]
         with ThreadPoolExecutor(len(chosen)) as pool:
             for started in [pool.submit(node.start) for node in chosen]:
                 started.result()
 
     def form(self) -> None:
-        """Start all nodes of a new cluster, and wait until it is one and has its policies."""
+        """Start all nodes of a new cluster, and wait until it has formed and has its policies."""
         self.node(1).start()
         if len(self.nodes) > 1:
             self.start(*[node.number for node in self.nodes[1:]])
@@ -205,15 +204,15 @@ class RabbitCluster:
                              "--apply-to", "queues")  # fmt: skip
 
     def isolate(self, *numbers: int) -> None:
-        """Cut these nodes off from the others, not from clients: :meth:`Network.isolate`."""
+        """Isolate these nodes from the others, but not from clients: :meth:`Network.isolate`."""
         self.network.isolate(*numbers)
 
     def heal(self, *numbers: int) -> None:
         """End the isolation of these nodes, or of all: :meth:`Network.heal`."""
         self.network.heal(*numbers)
 
-    def wait_cut(self, *numbers: int, timeout: float = _PATIENCE_S) -> None:
-        """Wait until every node that is up has noticed that these are cut off (and they, that the others are)."""
+    def wait_partitioned(self, *numbers: int, timeout: float = _TIMEOUT_S) -> None:
+        """Wait until every running node has detected that these nodes are isolated from the others."""
         apart = set(numbers)
         for node in self.nodes:
             if node.alive:
@@ -221,34 +220,34 @@ class RabbitCluster:
                     other.number for other in self.nodes if (other.number in apart) != (node.number in apart)
                 }
                 self._wait(lambda node=node, far=far: not node.members() & far,  # type: ignore[misc]
-                           timeout, f"node {node.number} notices that it can't reach {sorted(far)}")  # fmt: skip
+                           timeout, f"node {node.number} detects that it can't reach {sorted(far)}")  # fmt: skip
 
-    def wait_paused(self, number: int, timeout: float = _PATIENCE_S) -> None:
-        """Wait until a node that can't reach the others has paused itself (in the modes that do)."""
+    def wait_paused(self, number: int, timeout: float = _TIMEOUT_S) -> None:
+        """Wait until a node that can't reach the others has paused itself, in a mode in which it does."""
         self._wait(lambda: not self.node(number).serving(), timeout, f"node {number} pauses")
 
-    def wait_whole(self, timeout: float = _PATIENCE_S) -> None:
-        """Wait until all nodes that are up run together, none of them parted from another, and serve clients."""
+    def wait_whole(self, timeout: float = _TIMEOUT_S) -> None:
+        """Wait until all running nodes form one cluster, without any partition, and serve clients."""
 
         def whole() -> bool:
             up = [node for node in self.nodes if node.alive]
-            everybody = {node.number for node in up}
+            everyone = {node.number for node in up}
             for node in up:
-                members, parted = node.members(), node.parted_from()
-                if members != everybody or parted:
+                members, others = node.members(), node.partitioned_from()
+                if members != everyone or others:
                     raise LabError(
-                        f"node {node.number} runs with {members or 'nobody'}, parted from {parted or 'none'}"
+                        f"node {node.number} runs with {members or 'none'}, partitioned from {others or 'none'}"
                     )
             return True
 
-        self._wait(whole, timeout, "all nodes that are up run together")
+        self._wait(whole, timeout, "all running nodes form one cluster")
 
     def revive_queues(self, timeout: float = 15.0) -> list[int]:
-        """Restart the nodes whose queues nobody can use, if that lasts for `timeout` seconds; returns which.
+        """Restart nodes with unusable queues, if they stay unusable for `timeout` seconds; returns their numbers.
 
-        RabbitMQ 3.10 heals a partition in two rounds when one pair of nodes finds each other before another does. In
-        the second, mirrored queues may stop at their leader's node and nowhere be taken over. No client can do
-        anything about that; an operator restarts the node.
+        RabbitMQ 3.10 heals a partition in two rounds if some nodes find each other before others do. In the second
+        round, mirrored queues may stop on their leader's node without any mirror taking over. Clients can't fix that;
+        an operator has to restart the node.
         """
         restarted = []
         for node in self.nodes:
@@ -268,7 +267,7 @@ class RabbitCluster:
         latest = [""]
 
         def holds() -> bool:
-            # A node that pauses or restarts its inner application answers with errors meanwhile.
+            # A node that pauses, or restarts its inner application, answers with errors meanwhile.
             try:
                 return condition()
             except LabError as error:
@@ -281,10 +280,10 @@ class RabbitCluster:
             raise LabError(f"{error}{latest[0]}") from None
 
     def mirrors(self, queue: str, vhost: str = "/") -> int:
-        """How many mirrors of a classic queue have all that it has, the leader not counted; takes a second or two."""
+        """The number of synchronized mirrors of a classic queue, without the leader; takes a second or two."""
         serving = next((node for node in self.nodes if node.serving()), None)
         if serving is None:
-            raise LabError("no node of the cluster serves")
+            raise LabError("no node of the cluster serves clients")
         columns = ("name", "synchronised_slave_pids")
         rows = json.loads(serving.ctl("list_queues", "-p", vhost, "--formatter", "json", *columns))
         for row in rows:

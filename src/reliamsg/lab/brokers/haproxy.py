@@ -1,4 +1,4 @@
-"""HAProxy in front of several servers: one address that clients are told, as load balancers give it."""
+"""HAProxy: one address in front of several servers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from reliamsg.lab.process import Child, LabError, free_port, program, wait_until
 
 __all__ = ["HaProxy"]
 
-_PATIENCE_S = 60.0
-"""How long it may take to start or to notice that a server comes or goes."""
+_TIMEOUT_S = 60.0
+"""How long it may take to start, or to detect that a server goes up or down."""
 
 
 class HaProxy:
-    """Listens at ``127.0.0.1:port`` and gives each connection to the first of its servers that is up.
+    """Listens at ``127.0.0.1:port``, and forwards each connection to the first of its servers that is up.
 
     >>> with HaProxy(directory, {"c": ("10.78.1.13", 1883), "a": ("10.78.1.11", 1883)}) as balancer:   # doctest: +SKIP
     ...     Site("dc1", f"mqtt://127.0.0.1:{balancer.port}")
 
-    With ``balance="roundrobin"`` connections go to all that are up, in turn. A server that goes down takes its
-    connections with it; those to others stay. A context manager: entering starts it, leaving ends it.
+    With ``balance="roundrobin"``, connections are distributed over all servers that are up. When a server goes down,
+    its connections are closed. A context manager: entering starts it, leaving kills it.
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class HaProxy:
         balance: str = "first",
         port: int | None = None,
     ) -> None:
-        """`servers`: name to host and port. `balance`: one of HAProxy's algorithms. `port`: None for a free one."""
+        """`servers`: host and port by name. `balance`: one of HAProxy's algorithms. `port`: None to pick a free one."""
         if not servers:
-            raise LabError("a balancer without servers")
+            raise LabError("a balancer needs at least one server")
         self._program = program("haproxy", "haproxy")
         self.directory = Path(directory).resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
         self.port = port or free_port()
         self._child: Child | None = None
         self._servers = servers
-        # Not a socket in the directory: its path has room for 107 bytes, which a test's directory may exceed.
+        # Not a socket in the directory: its path may have at most 107 bytes, which a test's directory may exceed.
         self._stats_port = free_port()
         self._config = self.directory / "haproxy.cfg"
         self._config.write_text(self._lines(balance))
@@ -58,7 +58,7 @@ class HaProxy:
             "defaults",
             "  mode tcp",
             "  timeout connect 2s",
-            # Beyond every keepalive: it is not the balancer that ends an idle connection.
+            # Longer than every keepalive, so that the balancer does not close idle connections.
             "  timeout client 10m",
             "  timeout server 10m",
             "  retries 3",
@@ -66,18 +66,18 @@ class HaProxy:
             "listen brokers",
             f"  bind 127.0.0.1:{self.port}",
             f"  balance {balance}",
-            # A connection is checked as often as a failover should take, and ended when its server is gone.
+            # Servers are checked often, for a quick failover, and their connections are closed when they are down.
             "  default-server check inter 500ms fall 2 rise 2 on-marked-down shutdown-sessions",
         ]
         lines += [f"  server {name} {host}:{port}" for name, (host, port) in self._servers.items()]
         return "\n".join(lines) + "\n"
 
     def start(self) -> None:
-        """Start it; returns when it listens and has looked at every server. LabError with what it wrote."""
+        """Start it, and wait until it listens and has checked every server. LabError contains its output."""
         command = [self._program, "-db", "-f", str(self._config)]
         self._child = Child("haproxy", command, output=self.directory / "out")
         try:
-            wait_until(self._listening, _PATIENCE_S, f"HAProxy listens at port {self.port}", self._child)
+            wait_until(self._listening, _TIMEOUT_S, f"HAProxy listens at port {self.port}", self._child)
         except BaseException:
             self.kill()
             raise
@@ -88,13 +88,13 @@ class HaProxy:
         return False
 
     def servers(self) -> dict[str, str]:
-        """Each server's state as HAProxy sees it: ``UP`` or ``DOWN``. OSError while it does not run."""
+        """Each server's state according to HAProxy: ``UP`` or ``DOWN``. Raises OSError while HAProxy is not running."""
         address = ("127.0.0.1", self._stats_port)
-        with socket.create_connection(address, timeout=_PATIENCE_S) as client:
+        with socket.create_connection(address, timeout=_TIMEOUT_S) as client:
             client.sendall(b"show stat\n")
             answer = b"".join(iter(lambda: client.recv(65536), b""))
         rows = csv.DictReader(answer.decode().lstrip("# ").splitlines())
-        # While a server's state changes, it is "UP 1/2" and the like.
+        # While a state is changing, it is, for example, "UP 1/2".
         return {row["svname"]: row["status"].split()[0] for row in rows if row["svname"] in self._servers}
 
     def wait_up(self, *names: str) -> None:
@@ -102,18 +102,18 @@ class HaProxy:
         self._wait("UP", names or tuple(self._servers))
 
     def wait_down(self, *names: str) -> None:
-        """Wait until these servers are down: their connections have ended."""
+        """Wait until these servers are down, and so their connections closed."""
         self._wait("DOWN", names)
 
     def _wait(self, state: str, names: tuple[str, ...]) -> None:
-        def there() -> bool:
+        def all_are() -> bool:
             states = self.servers()
             return all(states[name] == state for name in names)
 
-        wait_until(there, _PATIENCE_S, f"HAProxy has {', '.join(names)} {state}", self._child)
+        wait_until(all_are, _TIMEOUT_S, f"HAProxy has {', '.join(names)} {state}", self._child)
 
     def kill(self) -> None:
-        """End it and all connections."""
+        """Kill it, and so close all connections."""
         if self._child is not None:
             self._child.kill()
 

@@ -1,4 +1,4 @@
-"""One Mosquitto broker on this machine, with a directory and a port of its own."""
+"""A Mosquitto broker on this machine, with its own directory and port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SETTLED_SECONDS = 3
 
 
 class Mosquitto(Broker):
-    """One Mosquitto broker at ``127.0.0.1``, MQTT 5 and 3.1.1.
+    """A Mosquitto broker at ``127.0.0.1``, for MQTT 5 and 3.1.1.
 
     >>> with Mosquitto(directory) as broker:                       # doctest: +SKIP
     ...     Producer("p", [Site("dc2", broker.url)], outbox="p.db")
@@ -55,13 +55,12 @@ class Mosquitto(Broker):
     ) -> None:
         """Prepare a broker in `directory`; :meth:`start` starts it.
 
-        `persistence`: off as in Mosquitto's own default, so that :meth:`kill` loses sessions and queued
-        messages, and :meth:`stop` too; on, it saves every `autosave_seconds` and at :meth:`stop`.
-        `max_queued_messages`: per client; the lab's default is 0, no limit, where Mosquitto's is 1000,
-        because silently dropping what was acknowledged is a fault that a run should ask for.
-        `message_size_limit`: bytes, 0 for none. `users`: names and passwords; without any, everybody may
-        connect. `deny`: topics that nobody may publish to or read. `tls`: a TLS listener beside the plain
-        one (`tls_url`). `config`: further lines of mosquitto.conf. `start_timeout`: seconds.
+        `persistence`: off by default as in Mosquitto, so :meth:`kill` and :meth:`stop` lose sessions and queued
+        messages; if on, the broker saves every `autosave_seconds` and at :meth:`stop`. `max_queued_messages`: per
+        client; the default is 0, no limit, unlike Mosquitto's 1000, because a broker should drop acknowledged messages
+        only if a test requests it. `message_size_limit`: bytes, 0 for none. `users`: names and passwords; without any,
+        everyone may connect. `deny`: topics that nobody may publish to or read. `tls`: adds a TLS listener
+        (`tls_url`). `config`: additional lines of mosquitto.conf. `start_timeout`: seconds.
         """
         self._program = program("mosquitto", "mosquitto")
         super().__init__(directory, name, port, start_timeout)
@@ -70,7 +69,7 @@ class Mosquitto(Broker):
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "data").mkdir(exist_ok=True)
         lines = [
-            # Started as root, Mosquitto changes to a user that could not write here.
+            # If started as root, Mosquitto switches to a user that could not write here.
             *(["user root"] if os.geteuid() == 0 else []),
             f"listener {self._port} 127.0.0.1",
             *self._tls_lines(tls),
@@ -106,7 +105,7 @@ class Mosquitto(Broker):
             lines.append(f"password_file {passwords}")
         if deny:
             access = self.directory / "access"
-            # "pattern" lines hold for named users, "topic" lines before any "user" line for anonymous ones.
+            # "pattern" lines apply to named users, "topic" lines before any "user" line to anonymous ones.
             rules = ["readwrite #", "read $SYS/#", *(f"deny {topic}" for topic in deny)]
             access.write_text("".join(f"{kind} {rule}\n" for kind in ("topic", "pattern") for rule in rules))
             access.chmod(0o600)
@@ -127,7 +126,7 @@ class Mosquitto(Broker):
     def tls_url(self) -> str:
         """For the TLS listener; the certificate must be valid for ``127.0.0.1``."""
         if self._tls_port is None:
-            raise LabError(f"{self._name} was made without tls")
+            raise LabError(f"{self._name} was created without tls")
         return f"mqtts://{self._login()}127.0.0.1:{self._tls_port}"
 
     def _launch(self) -> Child:
@@ -135,18 +134,18 @@ class Mosquitto(Broker):
         return Child(self._name, command, output=self.directory / "out")
 
     def _answers(self) -> bool:
-        """Whether an MQTT handshake is answered, even with a refusal."""
+        """Whether an MQTT CONNECT is answered, even with a refusal."""
         with contextlib.suppress(OSError), _connect(self._port, 2.0) as client:
             client.sendall(_connect_packet(None))
             return client.recv(1) == b"\x20"
         return False
 
     def save(self) -> None:
-        """Have it write its database now (with persistence on); returns when it is written."""
+        """Make it write its database now (with persistence on), and wait until it is written."""
         database = self.directory / "data" / "mosquitto.db"
         before = _change_time(database)
         self._running().signal(signal.SIGUSR1)
-        # It is written aside and renamed, so a new time means a whole file.
+        # It is written to a temporary file and renamed, so a new time means a complete file.
         wait_until(lambda: _change_time(database) != before, 60.0, f"{self._name} saves", self._child)
 
     def _delete_data(self) -> None:
@@ -154,10 +153,10 @@ class Mosquitto(Broker):
         (self.directory / "data").mkdir()
 
     def stored(self, timeout: float = 20.0) -> int:
-        """How many messages it keeps for sessions that have not acknowledged them, retained ones left out.
+        """The number of messages that are kept for sessions that have not acknowledged them, without retained messages.
 
-        A message for several sessions counts once. The broker updates the number every second. LabError if
-        it does not answer within `timeout` seconds.
+        A message for several sessions counts once. The broker updates the number every second. Raises LabError if it
+        does not answer within `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -165,11 +164,11 @@ class Mosquitto(Broker):
                 counts = self._counters(deadline)
             except (OSError, ValueError) as error:
                 raise LabError(f"{self._name}: no count of stored messages: {error}") from None
-            # In a broker's first round the two counters are not yet of the same moment.
+            # In a broker's first update, the two counters do not belong to the same moment yet.
             if counts[_UPTIME] >= _SETTLED_SECONDS:
                 return max(0, counts[_STORED] - counts[_RETAINED])
             if time.monotonic() >= deadline:
-                raise LabError(f"{self._name} did not begin to count its messages within {timeout:g} s")
+                raise LabError(f"{self._name} did not report its messages within {timeout:g} s")
             time.sleep(0.1)
 
     def _counters(self, deadline: float) -> dict[str, int]:
@@ -179,14 +178,14 @@ class Mosquitto(Broker):
         with _connect(self._port, max(0.01, deadline - time.monotonic())) as client:
             client.sendall(_connect_packet(login) + _subscribe_packet(topics))
             for topic, payload in _publications(client, deadline):
-                counts[topic] = int(payload.split()[0])  # the uptime comes as "7 seconds"
+                counts[topic] = int(payload.split()[0])  # the uptime is formatted as "7 seconds"
                 if len(counts) == len(topics):
                     return counts
         raise ConnectionError("the broker closed the connection")
 
 
 def _hashed(password: str) -> str:
-    """As mosquitto_passwd writes it: PBKDF2-SHA512, 101 rounds, both parts in base64."""
+    """The format of mosquitto_passwd: PBKDF2-SHA512, 101 rounds, both parts in base64."""
     salt = secrets.token_bytes(12)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, 101)
     return f"$7$101${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
@@ -198,7 +197,7 @@ def _change_time(path: Path) -> int:
     return 0
 
 
-# Just enough of MQTT 3.1.1 to ask for two counters; a client library's threads would only be in the way.
+# A minimal MQTT 3.1.1 client to read the counters; it needs no threads, unlike a client library.
 
 
 def _connect(port: int, timeout: float) -> socket.socket:
@@ -217,7 +216,7 @@ def _packet(kind: int, body: bytes) -> bytes:
 
 
 def _connect_packet(login: tuple[str, str] | None) -> bytes:
-    """A clean session without client id, keepalive one minute."""
+    """CONNECT with a clean session, no client id, and a keepalive of one minute."""
     head = _text("MQTT") + bytes([4, 0xC2 if login else 0x02]) + struct.pack(">H", 60)
     return _packet(0x10, head + _text("") + b"".join(_text(part) for part in login or ()))
 
@@ -227,7 +226,7 @@ def _subscribe_packet(topics: Sequence[str]) -> bytes:
 
 
 def _publications(client: socket.socket, deadline: float) -> Iterator[tuple[str, bytes]]:
-    """The QoS 0 messages that arrive until the broker closes; TimeoutError after `deadline`."""
+    """The QoS 0 messages that arrive until the broker closes the connection; TimeoutError after `deadline`."""
     buffer = b""
     while True:
         size = _whole_packet(buffer)
@@ -247,7 +246,7 @@ def _publications(client: socket.socket, deadline: float) -> Iterator[tuple[str,
 
 
 def _whole_packet(buffer: bytes) -> tuple[int, int] | None:
-    """Where the body of the first packet starts and ends, or None if it is not complete yet."""
+    """The offsets of the first packet's body, or None if it is incomplete."""
     length = 0
     for place in range(1, min(5, len(buffer))):
         length |= (buffer[place] & 0x7F) << 7 * (place - 1)

@@ -1,7 +1,7 @@
-"""One RabbitMQ node on this machine, apart from everything else that runs here.
+"""A RabbitMQ node on this machine, isolated from everything else that runs here.
 
-It has a directory, ports, an Erlang cookie and a port mapper daemon (epmd) of its own, so several nodes run
-side by side and nothing is left when they end.
+It has its own directory, ports, Erlang cookie and port mapper daemon (epmd), so several nodes can run at the same time,
+and nothing remains when they stop.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 __all__ = ["RabbitNode"]
 
 _PLACES = ("/usr/lib/rabbitmq/bin", "/usr/local/lib/rabbitmq/bin")
-"""Where the server's own scripts are. Debian's wrappers on PATH change the user and the directory."""
+"""Directories with the server's own scripts. Debian's wrappers on PATH change the user and the directory."""
 
 _STARTING = "requires the 'rabbit' app to be running"
-"""What rabbitmqctl says of a node whose start is not complete."""
+"""What rabbitmqctl reports about a node that is still starting."""
 
 _QUIET_SCHEDULERS = "+sbwt none +sbwtdcpu none +sbwtdio none"
-"""No busy waiting: idle Erlang schedulers otherwise burn the processors that others need."""
+"""No busy waiting: otherwise idle Erlang schedulers use processors that others need."""
 
 _LEADERLESS = re.compile(r"(\S+ \S+) \[\w+\] \S+ \{'([^']+)',[^}]+\}: leader call - leader not known")
-"""What a node says of a quorum queue that a client asks for and nobody leads: when, and which."""
+"""A log entry about a quorum queue without a leader that a client uses: its time, and the queue."""
 
 
 class RabbitNode(Broker):
-    """One RabbitMQ node at ``127.0.0.1``, user and password ``guest``.
+    """A RabbitMQ node at ``127.0.0.1``, with user and password ``guest``.
 
     >>> with RabbitNode(directory) as node:                        # doctest: +SKIP
     ...     Producer("p", [Site("dc1", node.url)], outbox="p.db")
@@ -49,7 +49,7 @@ class RabbitNode(Broker):
 
     _KIND: ClassVar[str] = "RabbitMQ"
     _NAMES: ClassVar[str] = "-sname"
-    """Of which kind its Erlang name is."""
+    """The option for the kind of its Erlang name."""
     _STOP_SECONDS: ClassVar[float] = 60.0
     _POLL_SECONDS: ClassVar[float] = 0.1
 
@@ -67,9 +67,9 @@ class RabbitNode(Broker):
     ) -> None:
         """Prepare a node in `directory`; :meth:`start` starts it.
 
-        `config`: further lines of rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt`` and ``rabbitmq_stream``,
-        which get ports of their own (`mqtt_url`, `stream_port`). `tls`: a TLS listener beside the plain one
-        (`tls_url`). `schedulers`: how many processors it uses. `start_timeout`: seconds.
+        `config`: additional lines of rabbitmq.conf. `plugins`: such as ``rabbitmq_mqtt`` and ``rabbitmq_stream``,
+        which get their own ports (`mqtt_url`, `stream_port`). `tls`: adds a TLS listener (`tls_url`). `schedulers`:
+        how many processors it uses. `start_timeout`: seconds.
         """
         self._server = program("rabbitmq-server", "rabbitmq-server", *_PLACES)
         self._ctl = program("rabbitmqctl", "rabbitmq-server", *_PLACES)
@@ -83,19 +83,19 @@ class RabbitNode(Broker):
         self._epmd_port = self._pick_port(4369)
         self._epmd: Child | None = None
         self._complete = False
-        """Whether the start is known to be over, also for rabbitmqctl."""
+        """Whether the node is known to have started completely, so that rabbitmqctl works."""
         self._write_files(config, plugins, tls)
         self._environment = self._make_environment(schedulers)
 
-    # Where it runs: on this machine itself, unless a subclass has other ideas.
+    # Where it runs: on this machine itself, unless a subclass overrides these.
 
     @property
     def host(self) -> str:
-        """The address that it listens at."""
+        """The address that it listens on."""
         return "127.0.0.1"
 
     def _pick_port(self, usual: int) -> int:
-        """A port for what usually listens at `usual`."""
+        """A port for the service whose default port is `usual`."""
         return free_port()
 
     @property
@@ -115,8 +115,8 @@ class RabbitNode(Broker):
             cookie.chmod(0o400)
         lines = [
             f"listeners.tcp.1 = {self.host}:{self._port}",
-            # The defaults suit a machine of its own: half a gigabyte for each write-ahead log, and an alarm
-            # that blocks every publisher when the disk is short.
+            # The defaults are for a dedicated machine: half a gigabyte per write-ahead log, and an alarm that blocks
+            # all publishers when disk space is low.
             "raft.wal_max_size_bytes = 67108864",
             "disk_free_limit.absolute = 50MB",
         ]
@@ -125,7 +125,7 @@ class RabbitNode(Broker):
         if self._stream_port is not None:
             lines += [
                 f"stream.listeners.tcp.1 = {self.host}:{self._stream_port}",
-                # Where its clients are sent for a stream.
+                # The address that clients are given for a stream.
                 f"stream.advertised_host = {self.host}",
                 f"stream.advertised_port = {self._stream_port}",
             ]
@@ -155,11 +155,11 @@ class RabbitNode(Broker):
             "RABBITMQ_MNESIA_BASE": str(self._place("data")),
             "RABBITMQ_LOG_BASE": str(self._place("log")),
             "RABBITMQ_PID_FILE": str(self._place("pid")),
-            # "Input allowed" makes the script replace itself with the Erlang machine, so that our child is
-            # the node itself; -noinput then takes the permission back.
+            # With input allowed, the script replaces itself with the Erlang machine, so that our child is the node
+            # itself; -noinput then disables input.
             "RABBITMQ_ALLOW_INPUT": "1",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"+S {schedulers}:{schedulers} {_QUIET_SCHEDULERS}"
-            # Quorum queues report their length at every tick, 5 s unless told.
+            # Quorum queues report their length at every tick, by default every 5 s.
             " -rabbit quorum_tick_interval 1000 -noinput",
             "RABBITMQ_CTL_ERL_ARGS": f"+S 1:1 {_QUIET_SCHEDULERS}",
         }
@@ -175,25 +175,25 @@ class RabbitNode(Broker):
     def mqtt_url(self) -> str:
         """For the plugin ``rabbitmq_mqtt``."""
         if self._mqtt_port is None:
-            raise LabError(f"{self._name} was made without the plugin rabbitmq_mqtt")
+            raise LabError(f"{self._name} was created without the plugin rabbitmq_mqtt")
         return f"mqtt://guest:guest@{self.host}:{self._mqtt_port}"
 
     @property
     def stream_port(self) -> int:
         """For the plugin ``rabbitmq_stream``."""
         if self._stream_port is None:
-            raise LabError(f"{self._name} was made without the plugin rabbitmq_stream")
+            raise LabError(f"{self._name} was created without the plugin rabbitmq_stream")
         return self._stream_port
 
     @property
     def tls_url(self) -> str:
         """For the TLS listener; the certificate must be valid for ``127.0.0.1``."""
         if self._tls_port is None:
-            raise LabError(f"{self._name} was made without tls")
+            raise LabError(f"{self._name} was created without tls")
         return f"amqps://guest:guest@{self.host}:{self._tls_port}/%2F"
 
     def _launch(self) -> Child:
-        self._end_epmd()
+        self._kill_epmd()
         self._complete = False
         epmd = [self._epmd_program, "-port", str(self._epmd_port), "-address", self.host]
         self._epmd = Child(f"epmd of {self._name}", self._inside(epmd), output=self._place("epmd.out"))
@@ -205,23 +205,23 @@ class RabbitNode(Broker):
         return f"{super()._ready()} (its log: {self._place('log')})"
 
     def _answers(self) -> bool:
-        """Whether an AMQP handshake begins; the listener opens when the rest is up."""
+        """Whether an AMQP handshake is answered; the listener is opened last."""
         with contextlib.suppress(OSError), _connect(self.host, self._port) as client:
             client.sendall(b"AMQP\x00\x00\x09\x01")
             return client.recv(1) == b"\x01"
         return False
 
     def kill(self) -> None:
-        """SIGKILL to the node, no clean-up."""
+        """Send SIGKILL to the node."""
         super().kill()
-        self._end_epmd()
+        self._kill_epmd()
 
     def stop(self) -> None:
-        """End the node cleanly, within a minute; then it is killed."""
+        """Stop the node cleanly; kill it if that takes longer than a minute."""
         super().stop()
-        self._end_epmd()
+        self._kill_epmd()
 
-    def _end_epmd(self) -> None:
+    def _kill_epmd(self) -> None:
         if self._epmd is not None:
             self._epmd.kill()
             self._epmd = None
@@ -231,16 +231,16 @@ class RabbitNode(Broker):
         shutil.rmtree(self._place("data"), ignore_errors=True)
 
     def ctl(self, *args: str, timeout: float = 120.0) -> str:
-        """Run ``rabbitmqctl -q ARGS`` on this node and return what it prints. It takes a second or two.
+        """Run ``rabbitmqctl -q ARGS`` on this node, and return its output. It takes a second or two.
 
-        LabError if that fails, or takes longer than `timeout` seconds.
+        Raises LabError if that fails or takes longer than `timeout` seconds.
         """
         try:
             return self._run_ctl(args, timeout)
         except LabError as error:
             if self._complete or _STARTING not in str(error):
                 raise
-        # The node takes clients as soon as it listens, and commands a moment later, once its start is complete.
+        # The node accepts clients as soon as it listens, and commands a moment later, once it has started completely.
         self._run_ctl(("await_startup",), timeout)
         self._complete = True
         return self._run_ctl(args, timeout)
@@ -263,22 +263,22 @@ class RabbitNode(Broker):
             raise LabError(f"rabbitmqctl {' '.join(args)} failed: {(done.stderr or done.stdout).strip()}")
         return done.stdout
 
-    def without_leader(self, since: datetime) -> set[str]:
-        """Quorum queues of which the node has said, since then, that it knows no leader, as ``vhost_queue``. RabbitMQ
-        3.10 can leave a queue so for good if it is killed soon after it has made it: what goes there is never
-        confirmed."""
+    def leaderless_queues(self, since: datetime) -> set[str]:
+        """Quorum queues, as ``vhost_queue``, for which the node has logged since then that it knows no leader. RabbitMQ
+        3.10 can leave a queue in this state for good if it is killed soon after it has created it: messages for it are
+        never confirmed."""
         found = set()
         for file in self._place("log").glob("*.log"):
             for line in file.read_text(errors="replace").splitlines():
-                said = _LEADERLESS.match(line)
-                if said and datetime.fromisoformat(said[1]) >= since:
-                    found.add(said[2])
+                entry = _LEADERLESS.match(line)
+                if entry and datetime.fromisoformat(entry[1]) >= since:
+                    found.add(entry[2])
         return found
 
     def evaluate(self, expression: str) -> str:
-        """The value of an Erlang expression in the node itself, in milliseconds; rabbitmqctl takes a second or two.
+        """Evaluate an Erlang expression in the node itself. It takes milliseconds, unlike rabbitmqctl.
 
-        LabError if that fails.
+        Raises LabError if that fails.
         """
         answer = self._erl(["-e"], expression + "\n")
         if not answer.startswith("{ok, "):
@@ -300,33 +300,33 @@ class RabbitNode(Broker):
         return done.stdout.strip()
 
     def memory_alarm(self, on: bool) -> None:
-        """Have the node find that it uses too much memory, and block its publishers, or that it does not any more."""
+        """Raise or clear the node's memory alarm, which blocks publishers."""
         self.evaluate(f"vm_memory_monitor:set_vm_memory_high_watermark({0.0001 if on else 0.4}).")
 
     def has_recorded(self, queue: str) -> bool:
-        """Whether the node has written down that this quorum queue exists; takes milliseconds.
+        """Whether the node has recorded on disk that this quorum queue exists; takes milliseconds.
 
-        RabbitMQ 3.10 does so up to a second after it has created a queue, and confirms all the same. Killed
-        before, it starts with an empty queue of that name that never elects a leader: what was confirmed is
-        lost, and what is published is neither confirmed nor returned until the queue is deleted. Wait for it
-        before a kill that is about something else.
+        RabbitMQ 3.10 does so up to a second after it has created a queue, but confirms messages before. If it is killed
+        in between, it restarts with an empty queue of that name that never elects a leader: confirmed messages are
+        lost, and new ones are neither confirmed nor returned until the queue is deleted. Wait for this before a kill
+        that is meant to test something else.
         """
         files = self._place("data").glob("*/quorum/*/names.dets")
         return any(queue.encode() in path.read_bytes() for path in files)
 
     def queues(self, vhost: str = "/") -> dict[str, int]:
-        """All queues with their number of messages, those delivered and not yet acknowledged included.
+        """All queues with their number of messages, including unacknowledged ones.
 
-        Takes half a second or more; the numbers of quorum queues are up to a second old.
+        Takes half a second or more; the numbers of quorum queues may be a second old.
         """
         rows = json.loads(self.ctl("list_queues", "-p", vhost, "--formatter", "json", "name", "messages"))
         return {row["name"]: int(row["messages"]) for row in rows}
 
     def queue_depth(self, queue: str, vhost: str = "/") -> int:
-        """The number of messages ready in one queue (unacknowledged ones don't count); takes milliseconds.
+        """The number of messages that are ready in one queue, without unacknowledged ones; takes milliseconds.
 
-        LabError if there is no such queue. For half a second after a restart a quorum queue has no leader
-        yet, and RabbitMQ then says 0: wait for the number that you expect.
+        Raises LabError if there is no such queue. For half a second after a restart, a quorum queue has no leader, and
+        RabbitMQ reports 0: wait for the number that you expect.
         """
         from pika.exceptions import ChannelClosedByBroker
 
@@ -338,7 +338,7 @@ class RabbitNode(Broker):
 
     @contextlib.contextmanager
     def channel(self, vhost: str = "/") -> Iterator[BlockingChannel]:
-        """A channel of an administrator's program, which ends with it."""
+        """A channel for administration, on a connection of its own."""
         import pika
 
         login = pika.PlainCredentials("guest", "guest")

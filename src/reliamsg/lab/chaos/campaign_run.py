@@ -205,7 +205,7 @@ def _leaderless_queues(context: Context, since: datetime) -> list[str]:
     found = set[str]()
     for broker in context.brokers.values():
         if isinstance(broker, RabbitNode):
-            found |= broker.without_leader(since)
+            found |= broker.leaderless_queues(since)
     return sorted(found)
 
 

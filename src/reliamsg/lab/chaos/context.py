@@ -208,7 +208,7 @@ class Context:
         self.stack.callback(pair.end)
         return pair
 
-    # Its life.
+    # Starting and stopping.
 
     def __enter__(self) -> Self:
         self.run.directory.mkdir(parents=True)

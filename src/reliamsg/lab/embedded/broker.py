@@ -1,8 +1,8 @@
-"""An MQTT 3.1.1 broker that needs nothing installed but a Python package: amqtt, in a process of its own.
+"""An MQTT 3.1.1 broker that requires only a Python package: amqtt, in a separate process.
 
-For trying things out. It keeps sessions and messages in memory only, so every end of it loses them; while it runs,
-a QoS 1 message stays until the client has acknowledged it (see :mod:`reliamsg.lab.embedded.sessions`). QoS 2 is as
-amqtt 0.12 has it: what is not acknowledged within 5 seconds, or when the client disconnects, is forgotten.
+It is meant for demonstrations. Sessions and messages are in memory only, so they are lost when it stops. While it runs,
+a QoS 1 message is kept until the client has acknowledged it (see :mod:`reliamsg.lab.embedded.sessions`). QoS 2 is that
+of amqtt 0.12: a message that is not acknowledged within 5 seconds, or when the client disconnects, is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["EmbeddedBroker"]
 
 
 class EmbeddedBroker(Broker):
-    """An in-memory MQTT 3.1.1 broker at ``127.0.0.1``, QoS 0 to 2; see this module for what it keeps."""
+    """An in-memory MQTT 3.1.1 broker at ``127.0.0.1``, for QoS 0 to 2; see the module for what it keeps."""
 
     _KIND: ClassVar[str] = "the embedded broker"
 
@@ -34,8 +34,7 @@ class EmbeddedBroker(Broker):
         port: int | None = None,
         start_timeout: float = 60.0,
     ) -> None:
-        """Prepare a broker whose output goes to `directory`; :meth:`start` starts it within
-        `start_timeout` seconds."""
+        """Prepare a broker whose output goes to `directory`; :meth:`start` starts it within `start_timeout` seconds."""
         if importlib.util.find_spec("amqtt") is None:
             raise LabError("amqtt is not installed; pip install 'reliamsg[demo]'")
         super().__init__(directory, name, port, start_timeout)
@@ -60,14 +59,14 @@ class EmbeddedBroker(Broker):
         return False
 
     def _delete_data(self) -> None:
-        """Nothing to delete, for it keeps nothing."""
+        """Nothing to delete: it keeps nothing on disk."""
 
     def queued(self) -> int:
-        """How many messages wait and have not been sent to their clients; up to a fifth of a second old."""
+        """The number of messages that have not been sent to their clients yet; it may be a fifth of a second old."""
         return self._numbers()["queued"]
 
     def in_flight(self) -> int:
-        """How many messages were sent to clients and are not acknowledged; up to a fifth of a second old."""
+        """The number of messages that clients have not acknowledged yet; it may be a fifth of a second old."""
         return self._numbers()["in_flight"]
 
     def _numbers(self) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The process behind :class:`reliamsg.lab.EmbeddedBroker`: ``python -m reliamsg.lab.embedded.server``.
 
-Needs the package amqtt (``pip install reliamsg[demo]``).
+Requires the package amqtt (``pip install reliamsg[demo]``).
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 
 from amqtt.plugins.base import BaseAuthPlugin  # type: ignore[import-untyped]
 
-from reliamsg.lab.embedded.sessions import KeepingBroker, in_flight, waiting
+from reliamsg.lab.embedded.sessions import QueueingBroker, in_flight, queued
 
 _STATUS_SECONDS = 0.2
 
 
-class EveryoneIsKnown(BaseAuthPlugin):  # type: ignore[misc]
-    """Lets everybody connect, with a user name or without.
+class AllowEveryone(BaseAuthPlugin):  # type: ignore[misc]
+    """Lets everyone connect, with or without a user name.
 
-    amqtt's own plugin for this marks all clients as anonymous, and from those it takes subscriptions and
-    waiting messages away as soon as they disconnect, persistent session or not.
+    amqtt's own plugin for this marks all clients as anonymous, and deletes their subscriptions and queued messages as
+    soon as they disconnect, even in persistent sessions.
     """
 
     async def authenticate(self, *, session: object) -> bool:
@@ -32,12 +32,11 @@ class EveryoneIsKnown(BaseAuthPlugin):  # type: ignore[misc]
 
 
 async def _serve(port: int, status: Path | None) -> None:
-    # Without plugins named here, amqtt would log every packet and publish its statistics as retained
-    # messages.
-    broker = KeepingBroker(
+    # Without this list, amqtt would log every packet, and publish its statistics as retained messages.
+    broker = QueueingBroker(
         {
             "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},
-            "plugins": {f"{EveryoneIsKnown.__module__}.{EveryoneIsKnown.__name__}": {}},
+            "plugins": {f"{AllowEveryone.__module__}.{AllowEveryone.__name__}": {}},
         }
     )
     stopped = asyncio.Event()
@@ -54,24 +53,24 @@ async def _serve(port: int, status: Path | None) -> None:
     await broker.shutdown()
 
 
-def _report(broker: KeepingBroker, status: Path) -> None:
+def _report(broker: QueueingBroker, status: Path) -> None:
     sessions = [session for session, _ in broker.sessions.values()]
-    aside = status.with_suffix(".new")
-    aside.write_text(
+    new = status.with_suffix(".new")
+    new.write_text(
         json.dumps(
             {
-                "queued": sum(map(waiting, sessions)),
+                "queued": sum(map(queued, sessions)),
                 "in_flight": sum(map(in_flight, sessions)),
             }
         )
     )
-    os.replace(aside, status)
+    os.replace(new, status)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="An MQTT 3.1.1 broker that keeps everything in memory")
-    parser.add_argument("--port", type=int, required=True, help="TCP port to listen at, on 127.0.0.1")
-    parser.add_argument("--status", type=Path, help="file to write the numbers of waiting messages to")
+    parser.add_argument("--port", type=int, required=True, help="TCP port to listen on, at 127.0.0.1")
+    parser.add_argument("--status", type=Path, help="file for the numbers of queued messages")
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     asyncio.run(_serve(options.port, options.status))

@@ -1,4 +1,4 @@
-"""Disks that fail: an fsync that returns EIO, a file system that is small, full or read-only."""
+"""Disk faults: an fsync that returns EIO, and file systems that are small, full or read-only."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from reliamsg.lab.process import LabError, program
 
-__all__ = ["FsyncFaults", "fill", "remount", "small_disk"]
+__all__ = ["DiskFaults", "fill", "remount", "small_disk"]
 
 _SHIM = r"""
 #define _GNU_SOURCE
@@ -21,8 +21,8 @@ _SHIM = r"""
 #include <string.h>
 #include <unistd.h>
 
-/* While the file $FAIL_FSYNC exists, fsync() of files whose path ends with what it holds fails with EIO; each such
-   call appends a line to $FAIL_FSYNC.log. While $FAIL_FSYNC.readonly exists, pwrite() fails with EROFS. */
+/* While the file $FAIL_FSYNC exists, fsync() fails with EIO for files whose path ends with the content of that file;
+   each failure appends a line to $FAIL_FSYNC.log. While $FAIL_FSYNC.readonly exists, pwrite() fails with EROFS. */
 static int fails(int fd) {
     const char *flag = getenv("FAIL_FSYNC");
     char link[64], path[4096], wanted[256], log[4096];
@@ -70,14 +70,14 @@ int fdatasync(int fd) {
 """
 
 
-class FsyncFaults:
-    """A disk that fails on demand, for processes that are started with :attr:`environment`.
+class DiskFaults:
+    """Disk faults on demand, for processes that are started with :attr:`environment`.
 
-    Needs a C compiler (Debian: gcc and libc6-dev).
+    Requires a C compiler (Debian: gcc and libc6-dev).
     """
 
     def __init__(self, directory: Path) -> None:
-        """Compile the shim in `directory`, which exists."""
+        """Compile the shim library in `directory`, which must exist."""
         self.flag = directory / "fail"
         source, library = directory / "fsync.c", directory / "fsync.so"
         source.write_text(_SHIM)
@@ -85,30 +85,30 @@ class FsyncFaults:
         _call(compiler, "-shared", "-fPIC", "-O1", "-o", str(library), str(source), "-ldl")
         self.environment = {"LD_PRELOAD": str(library), "FAIL_FSYNC": str(self.flag)}
 
-    def fail(self, end: str) -> None:
-        """fsync() of files whose path ends with `end` returns EIO, until :meth:`heal`."""
-        aside = self.flag.with_suffix(".new")
-        aside.write_text(end)
-        aside.rename(self.flag)
+    def fail_fsync(self, suffix: str) -> None:
+        """Make fsync() return EIO for files whose path ends with `suffix`, until :meth:`heal`."""
+        new = self.flag.with_suffix(".new")
+        new.write_text(suffix)
+        new.rename(self.flag)
 
     def read_only(self) -> None:
-        """Nothing can be written, as on a file system that the kernel made read-only, until :meth:`heal`."""
+        """Make all writes fail, as if the kernel had remounted the file system read-only, until :meth:`heal`."""
         Path(f"{self.flag}.readonly").touch()
 
     def heal(self) -> None:
-        """End both."""
+        """End all faults."""
         self.flag.unlink(missing_ok=True)
         Path(f"{self.flag}.readonly").unlink(missing_ok=True)
 
     def failures(self) -> int:
-        """How many calls of fsync() have failed."""
+        """The number of calls of fsync() that have failed."""
         log = Path(f"{self.flag}.log")
         return len(log.read_text().splitlines()) if log.exists() else 0
 
 
 @contextlib.contextmanager
 def small_disk(directory: Path, size: str = "1m") -> Iterator[Path]:
-    """A file system of `size`, mounted at `directory`. Needs root."""
+    """A file system of `size`, mounted at `directory`. Requires root."""
     directory.mkdir(exist_ok=True)
     _call("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(directory))
     try:
@@ -123,7 +123,7 @@ def remount(directory: Path, mode: Literal["ro", "rw"]) -> None:
 
 
 def fill(directory: Path) -> Path:
-    """Use up what is left of a file system; returns the file that does."""
+    """Fill a file system with one file, and return its path."""
     path = directory / "filler"
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:

@@ -1,7 +1,7 @@
-"""A few hosts of our own on this machine: network namespaces on one bridge, which can be cut from each other.
+"""Virtual hosts on this machine: network namespaces on one bridge, which can be isolated from each other.
 
-Needs root, iproute2 and iptables. Each network has a number of its own, and from it its names and addresses, so
-several exist side by side; what a killed process left behind is removed when its number is given again.
+Requires root, iproute2 and iptables. Each network has a number, from which its names and addresses are derived, so
+several can exist at the same time. Leftovers of a killed process are removed when its number is used again.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from reliamsg.lab.process import LabError, program, wait_until
 __all__ = ["Network"]
 
 _NETWORKS = 200
-"""So many can exist at a time: the third byte of their addresses."""
+"""The maximum number at a time: it is the third byte of their addresses."""
 
 
 class Network:
     """Hosts 1 to `hosts`, all reachable from this machine, whose own address is :attr:`gateway`.
 
-    A context manager: leaving it kills what runs inside and removes the network, and so does the end of this
-    process. Safe to use from several threads, apart from :meth:`close`.
+    A context manager: leaving it kills the processes on the hosts and removes the network, and so does the exit of this
+    process. Thread-safe, except for :meth:`close`.
     """
 
     def __init__(self, hosts: int) -> None:
-        """Make a network of 1 to 99 `hosts`; LabError without root or the programs."""
+        """Create a network of 1 to 99 `hosts`. Raises LabError without root or the required programs."""
         if not 1 <= hosts <= 99:
             raise LabError(f"a network of {hosts} hosts: 1 to 99 are possible")
         if os.geteuid():
@@ -45,7 +45,7 @@ class Network:
         self._number, self._reservation = _take_number()
         self._closed = False
         atexit.register(self.close)
-        self._remove()  # left by a process that was killed
+        self._remove()  # leftovers of a process that was killed
         try:
             self._make()
         except BaseException:
@@ -92,13 +92,12 @@ class Network:
             raise LabError(f"no host {host} in this network: {self.hosts.start} to {self.hosts.stop - 1}")
 
     def inside(self, host: int, command: Sequence[str]) -> list[str]:
-        """The command that runs `command` on a host; the process that is started becomes that command."""
+        """The command that runs `command` on a host; its process is replaced by that of `command`."""
         return [self._ip, "netns", "exec", self.namespace(host), *command]
 
     def isolate(self, *hosts: int) -> None:
-        """Have these hosts drop every packet to and from the others; among themselves they, and all with this
-        machine, still talk. Connections stay open, and hang. A host that was isolated before stays so from
-        those whom it was isolated from."""
+        """Make these hosts drop all packets to and from the other hosts. They can still reach each other and this
+        machine. Connections stay open, and hang. Earlier isolations remain in effect."""
         with self._lock:
             for here in hosts:
                 for there in self.hosts:
@@ -108,23 +107,21 @@ class Network:
     def _drop(self, here: int, there: int) -> None:
         for chain, side in (("INPUT", "-s"), ("OUTPUT", "-d")):
             rule = [chain, side, self.address(there), "-j", "DROP"]
-            if not self._holds(here, rule):
+            if not self._has_rule(here, rule):
                 self._call(*self.inside(here, [self._iptables, "-w", "-A", *rule]))
 
-    def _holds(self, host: int, rule: list[str]) -> bool:
+    def _has_rule(self, host: int, rule: list[str]) -> bool:
         check = self.inside(host, [self._iptables, "-w", "-C", *rule])
         return subprocess.run(check, capture_output=True, check=False, timeout=60).returncode == 0
 
-    def lose(self, host: int, part: float) -> None:
-        """Have a host drop this part, from 0 to 1, of the packets that come to it, chosen at random, until
-        :meth:`heal`."""
-        chance = ["-m", "statistic", "--mode", "random", "--probability", f"{part:.4f}", "-j", "DROP"]
+    def lose(self, host: int, fraction: float) -> None:
+        """Make a host drop a random fraction, from 0 to 1, of the packets that it receives, until :meth:`heal`."""
+        chance = ["-m", "statistic", "--mode", "random", "--probability", f"{fraction:.4f}", "-j", "DROP"]
         with self._lock:
             self._call(*self.inside(host, [self._iptables, "-w", "-A", "INPUT", "!", "-i", "lo", *chance]))
 
     def heal(self, *hosts: int) -> None:
-        """Have these hosts, all if none is named, drop nothing any more. With one that is itself isolated from
-        them they still can't talk."""
+        """End the faults of these hosts, or of all. Hosts that are isolated from them still drop their packets."""
         with self._lock:
             for here in hosts or self.hosts:
                 for chain in ("INPUT", "OUTPUT"):
@@ -135,7 +132,7 @@ class Network:
         return [int(pid) for pid in self._call(self._ip, "netns", "pids", self.namespace(host)).split()]
 
     def close(self) -> None:
-        """Kill what runs inside and remove the network; may be called again."""
+        """Kill the processes on the hosts, and remove the network; may be called again."""
         with self._lock:
             if self._closed:
                 return
@@ -146,28 +143,28 @@ class Network:
 
     def _remove(self) -> None:
         for space in self._spaces():
-            wait_until(lambda space=space: not self._kill(space), 60.0, f"all ends in {space}")  # type: ignore[misc]
-        # The links first and by name: with their namespaces they would go a moment after these.
+            wait_until(lambda space=space: not self._kill(space), 60.0, f"all processes in {space} exit")  # type: ignore[misc]
+        # The links first, and by name: if left to their namespaces, they would disappear a moment later.
         for link in self._links():
             self._try("link", "del", link)
         for space in self._spaces():
             self._try("netns", "del", space)
 
     def _links(self) -> list[str]:
-        """Our bridge and the ends at it, as far as they exist."""
+        """The existing links of this network: the bridge, and the interfaces attached to it."""
         lines = self._call(self._ip, "-o", "link", "show").splitlines()
         names = [line.split(": ")[1].partition("@")[0] for line in lines]
         return [name for name in names if name == self._bridge or name.startswith(f"{self._bridge}v")]
 
     def _spaces(self) -> list[str]:
-        """Our namespaces that exist, also those of a larger network of the same number before us."""
+        """The existing namespaces of this network, or of an earlier, larger one with the same number."""
         names = [
             line.split()[0] for line in self._call(self._ip, "netns", "list").splitlines() if line.strip()
         ]
         return [name for name in names if name.startswith(f"{self._bridge}-")]
 
     def _kill(self, space: str) -> list[str]:
-        """Kill what runs in a namespace; returns what did."""
+        """Kill the processes in a namespace, and return their ids."""
         found = self._try("netns", "pids", space).split()
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
@@ -175,7 +172,7 @@ class Network:
         return found
 
     def _try(self, *args: str) -> str:
-        """What may fail because there is nothing to remove."""
+        """The output of a command that may fail because there is nothing to remove."""
         return subprocess.run(
             [self._ip, *args], capture_output=True, text=True, check=False, timeout=60
         ).stdout
@@ -197,7 +194,7 @@ class Network:
 
 
 def _take_number() -> tuple[int, socket.socket]:
-    """The lowest number that no living process has: its abstract name is ours as long as the socket is open."""
+    """The lowest number that no living process uses; it is reserved as long as the socket is open."""
     for number in range(1, _NETWORKS + 1):
         reservation = socket.socket(socket.AF_UNIX)
         try:
@@ -206,4 +203,4 @@ def _take_number() -> tuple[int, socket.socket]:
             reservation.close()
             continue
         return number, reservation
-    raise LabError(f"{_NETWORKS} networks of the lab exist already")
+    raise LabError(f"there are already {_NETWORKS} networks of the laboratory")

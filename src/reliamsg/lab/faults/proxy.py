@@ -1,6 +1,7 @@
-"""A TCP proxy between a client and a broker that puts faults into the connection, on demand and at once.
+"""A TCP proxy between a client and a broker that injects faults on demand.
 
-It knows nothing of the protocols; it moves, holds back, swallows and cuts bytes. One thread runs it.
+It knows nothing about the protocols: it forwards, delays, holds back and discards bytes, and resets connections. It
+runs in one thread.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ Direction = Literal["to_broker", "from_broker", "both"]
 
 _CHUNK = 64 * 1024
 _IN_TRANSIT = 256
-"""Most chunks that one direction of one connection holds while they are delayed or stalled; then the sender
-feels it, as TCP lets it feel a full path."""
+"""The maximum number of chunks that are delayed or stalled per direction and connection; then the sender blocks, as
+with any full path."""
 _SLICE_SECONDS = 0.05
-"""At a limited rate, bytes go in slices of so much time."""
+"""With a limited rate, bytes are sent in slices of this duration."""
 
 
-class _Lane:
-    """One direction's faults, shared by all connections. Only the proxy's loop touches it."""
+class _DirectionState:
+    """The faults of one direction, for all connections. Used only in the proxy's event loop."""
 
     def __init__(self) -> None:
         self.flowing = asyncio.Event()
         self.flowing.set()
-        self.swallow = False
+        self.discard = False
         self.delay = 0.0
         self.rate: float | None = None
         self.reset_after: int | None = None
@@ -45,14 +46,14 @@ class _Lane:
 
     def clear(self) -> None:
         self.flowing.set()
-        self.swallow = False
+        self.discard = False
         self.delay = 0.0
         self.rate = None
         self.reset_after = None
 
 
 class _Connection:
-    """One client's connection and the one to the broker that belongs to it."""
+    """A client's connection, and the connection to the broker that belongs to it."""
 
     def __init__(self, client: socket.socket, broker: socket.socket) -> None:
         self.client = client
@@ -70,8 +71,8 @@ class _Connection:
 
 
 class TcpProxy:
-    """Listens at ``127.0.0.1:port`` and forwards to a broker. Its methods may be called from any thread;
-    each has taken effect when it returns.
+    """Listens at ``127.0.0.1:port``, and forwards to a broker. Its methods are thread-safe, and have taken effect when
+    they return.
 
     >>> with TcpProxy("127.0.0.1", broker.port) as proxy:          # doctest: +SKIP
     ...     site = Site("dc1", proxy.url(broker.url))
@@ -88,11 +89,11 @@ class TcpProxy:
         self._acceptor: asyncio.Task[None] | None = None
         self._opening: set[asyncio.Task[None]] = set()
         self._connections: set[_Connection] = set()
-        self._to_broker = _Lane()
-        self._from_broker = _Lane()
+        self._to_broker = _DirectionState()
+        self._from_broker = _DirectionState()
 
     def url(self, like: str) -> str:
-        """`like` with the proxy's address in place of the broker's. A scheme alone gives a URL without user."""
+        """`like` with the proxy's address instead of the broker's. A scheme alone gives a URL without a user."""
         if "://" not in like:
             return f"{like}://127.0.0.1:{self.port}"
         scheme, _, rest = like.partition("://")
@@ -100,12 +101,12 @@ class TcpProxy:
         login, at, _ = authority.rpartition("@")
         return f"{scheme}://{login}{at}127.0.0.1:{self.port}{slash}{path}"
 
-    # Life.
+    # Starting and stopping.
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start listening."""
         if self._thread is not None:
-            raise LabError("the proxy runs already, or has been closed")
+            raise LabError("the proxy is already running, or closed")
         self._thread = threading.Thread(target=self._run, name=f"reliamsg-proxy-{self.port}", daemon=True)
         self._thread.start()
         try:
@@ -115,7 +116,7 @@ class TcpProxy:
             raise
 
     def close(self) -> None:
-        """Reset all connections and end the thread. May be called again."""
+        """Reset all connections, and stop the thread; may be called again."""
         if self._thread is None or self._loop.is_closed():
             return
         self._call(self._cut)
@@ -135,101 +136,101 @@ class TcpProxy:
     # Faults.
 
     def cut(self) -> None:
-        """Reset all connections and refuse new ones, until :meth:`heal`."""
+        """Reset all connections, and refuse new ones until :meth:`heal`."""
         self._call(self._cut)
 
     def reset(self) -> None:
-        """Reset all connections; new ones are served."""
+        """Reset all connections; new ones are accepted."""
         self._call(self._reset_all)
 
     def heal(self) -> None:
-        """End all faults. What was held back goes on; what was swallowed is gone; connections that are half
-        open are reset, as a client finds out when the path is back."""
+        """End all faults. Bytes that were held back are forwarded, and discarded bytes are lost. Half-open connections
+        are reset, as a client would notice once the path works again."""
         self._call(self._heal)
 
     def stall(self, direction: Direction = "both") -> None:
-        """Forward nothing more in `direction`; connections stay, and bytes wait. With ``both`` it looks as
-        if all packets were dropped, except that new connections are still accepted, and then hang."""
-        self._each(direction, lambda lane: lane.flowing.clear())
+        """Stop forwarding in `direction`; connections stay open, and bytes wait. With ``both`` it is as if all packets
+        were dropped, except that new connections are still accepted, and then hang."""
+        self._each(direction, lambda state: state.flowing.clear())
 
     def half_open(self) -> None:
-        """Close the broker's end of all connections without telling the clients, whose bytes then go
-        nowhere. New connections are served."""
+        """Close the broker's end of all connections without notifying the clients, whose bytes are then discarded. New
+        connections are accepted."""
         self._call(self._half_open)
 
     def drop_from_broker(self) -> None:
-        """Swallow everything that the broker sends, acknowledgements included. A client that is served
-        after that on the same connection would see a torn stream, so reset it before :meth:`heal`."""
+        """Discard everything that the broker sends, including acknowledgements. Reset the connections before
+        :meth:`heal`: otherwise clients would receive an incomplete stream."""
         self.drop("from_broker")
 
     def drop(self, direction: Direction) -> None:
-        """Swallow everything in `direction`; see :meth:`drop_from_broker`."""
+        """Discard everything in `direction`; see :meth:`drop_from_broker`."""
 
-        def change(lane: _Lane) -> None:
-            lane.swallow = True
+        def change(state: _DirectionState) -> None:
+            state.discard = True
 
         self._each(direction, change)
 
     def delay(self, seconds: float, direction: Direction = "both") -> None:
-        """Let every byte arrive `seconds` later, in order. 0 ends it for what is sent from now on."""
+        """Delay every byte by `seconds`, in order. 0 ends the delay for bytes that are sent from now on."""
 
-        def change(lane: _Lane) -> None:
-            lane.delay = seconds
+        def change(state: _DirectionState) -> None:
+            state.delay = seconds
 
         self._each(direction, change)
 
     def limit(self, bytes_per_second: float | None, direction: Direction = "both") -> None:
-        """Let no more than so many bytes a second pass on each connection; None ends it."""
+        """Limit the rate of each connection; None removes the limit."""
         if bytes_per_second is not None and bytes_per_second <= 0:
-            raise LabError("limit() needs more than 0 bytes a second; stall() is what stops everything")
+            raise LabError("limit() needs more than 0 bytes per second; use stall() to stop everything")
 
-        def change(lane: _Lane) -> None:
-            lane.rate = bytes_per_second
+        def change(state: _DirectionState) -> None:
+            state.rate = bytes_per_second
 
         self._each(direction, change)
 
     def reset_mid_frame(self, after_bytes: int, direction: Direction = "to_broker") -> None:
-        """Reset the connection on which the byte after the next `after_bytes` would pass; once."""
+        """Forward `after_bytes` more bytes, and reset the connection of the next byte; once."""
 
-        def change(lane: _Lane) -> None:
-            lane.reset_after = after_bytes
+        def change(state: _DirectionState) -> None:
+            state.reset_after = after_bytes
 
         self._each(direction, change)
 
-    # What can be seen.
+    # Its state.
 
     @property
     def connections(self) -> int:
-        """How many connections there are."""
+        """The number of connections."""
         return self._call(lambda: len(self._connections))
 
     @property
     def bytes_to_broker(self) -> int:
-        """Bytes passed on since the start."""
+        """Bytes forwarded since the start."""
         return self._call(lambda: self._to_broker.count)
 
     @property
     def bytes_from_broker(self) -> int:
-        """Bytes passed on since the start."""
+        """Bytes forwarded since the start."""
         return self._call(lambda: self._from_broker.count)
 
     def wait_connected(self, count: int = 1, timeout: float = 10.0) -> None:
-        """Return once there are at least `count` connections; LabError after `timeout` seconds."""
+        """Wait until there are at least `count` connections; raise LabError after `timeout` seconds."""
         wait_until(lambda: self.connections >= count, timeout, f"{count} connections at the proxy")
 
-    # In the proxy's own thread from here on.
+    # Everything from here on runs in the proxy's thread, except _call and _each.
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
-        # Sockets are closed; let cancelled tasks see it.
+        # Sockets are closed; let cancelled tasks finish.
         left = asyncio.all_tasks(self._loop)
         for task in left:
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
     def _call(self, action: Callable[[], T]) -> T:
-        """Run `action` in the proxy's thread and return what it returns."""
+        """Run `action` in the proxy's thread, and return its result."""
         if self._thread is None or self._loop.is_closed():
             raise LabError("the proxy is not running")
 
@@ -238,18 +239,18 @@ class TcpProxy:
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout=10.0)
 
-    def _each(self, direction: Direction, change: Callable[[_Lane], None]) -> None:
-        lanes = {
+    def _each(self, direction: Direction, change: Callable[[_DirectionState], None]) -> None:
+        states = {
             "to_broker": [self._to_broker],
             "from_broker": [self._from_broker],
             "both": [self._to_broker, self._from_broker],
         }
-        if direction not in lanes:
+        if direction not in states:
             raise LabError(f"direction {direction!r}: choose to_broker, from_broker or both")
 
         def apply() -> None:
-            for lane in lanes[direction]:
-                change(lane)
+            for state in states[direction]:
+                change(state)
 
         self._call(apply)
 
@@ -290,21 +291,21 @@ class TcpProxy:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = _Connection(client, broker)
         self._connections.add(connection)
-        for source, target, lane in (
+        for source, target, state in (
             (client, broker, self._to_broker),
             (broker, client, self._from_broker),
         ):
             waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_IN_TRANSIT)
             connection.tasks += [
-                self._task(self._read(connection, source, lane, waiting)),
-                self._task(self._write(connection, target, lane, waiting)),
+                self._task(self._read(connection, source, state, waiting)),
+                self._task(self._write(connection, target, state, waiting)),
             ]
 
     async def _read(
         self,
         connection: _Connection,
         source: socket.socket,
-        lane: _Lane,
+        state: _DirectionState,
         waiting: asyncio.Queue[tuple[float, bytes]],
     ) -> None:
         while True:
@@ -313,7 +314,7 @@ class TcpProxy:
             except OSError:
                 self._end(connection, reset=True)
                 return
-            await waiting.put((self._loop.time() + lane.delay, data))
+            await waiting.put((self._loop.time() + state.delay, data))
             if not data:
                 return
 
@@ -321,51 +322,51 @@ class TcpProxy:
         self,
         connection: _Connection,
         target: socket.socket,
-        lane: _Lane,
+        state: _DirectionState,
         waiting: asyncio.Queue[tuple[float, bytes]],
     ) -> None:
         while True:
             due, data = await waiting.get()
             if (early := due - self._loop.time()) > 0:
                 await asyncio.sleep(early)
-            await lane.flowing.wait()
+            await state.flowing.wait()
             if connection.half_open:
                 continue
             try:
                 if not data:
-                    # One side has finished; the other may still have something to say.
+                    # This side has finished; the other may still send.
                     target.shutdown(socket.SHUT_WR)
                     connection.tasks.remove(asyncio.current_task())  # type: ignore[arg-type]
                     if len(connection.tasks) <= 2:
                         self._end(connection, reset=False)
                     return
-                await self._forward(connection, target, lane, data)
+                await self._forward(connection, target, state, data)
             except OSError:
                 self._end(connection, reset=True)
                 return
 
     async def _forward(
-        self, connection: _Connection, target: socket.socket, lane: _Lane, data: bytes
+        self, connection: _Connection, target: socket.socket, state: _DirectionState, data: bytes
     ) -> None:
         while data and not connection.half_open:
-            if lane.swallow:
+            if state.discard:
                 return
             part = data
-            if lane.rate is not None:
-                part = data[: max(1, int(lane.rate * _SLICE_SECONDS))]
-            last = lane.reset_after is not None and len(part) > lane.reset_after
-            if lane.reset_after is not None:
-                part = part[: lane.reset_after]
-                lane.reset_after = None if last else lane.reset_after - len(part)
+            if state.rate is not None:
+                part = data[: max(1, int(state.rate * _SLICE_SECONDS))]
+            last = state.reset_after is not None and len(part) > state.reset_after
+            if state.reset_after is not None:
+                part = part[: state.reset_after]
+                state.reset_after = None if last else state.reset_after - len(part)
             await self._loop.sock_sendall(target, part)
-            lane.count += len(part)
+            state.count += len(part)
             data = data[len(part) :]
             if last:
                 await _sent(target)
                 raise ConnectionResetError
-            if lane.rate is not None:
-                await asyncio.sleep(len(part) / lane.rate)
-            await lane.flowing.wait()
+            if state.rate is not None:
+                await asyncio.sleep(len(part) / state.rate)
+            await state.flowing.wait()
 
     def _end(self, connection: _Connection, *, reset: bool) -> None:
         if connection.half_open:
@@ -393,8 +394,8 @@ class TcpProxy:
     def _half_open(self) -> None:
         for connection in self._connections:
             connection.half_open = True
-            # The tasks of the broker's end go; the one that reads the client goes on, so that the client's
-            # bytes are taken and lost.
+            # The tasks of the broker's end stop; the one that reads from the client continues, so that its bytes are
+            # received and discarded.
             _close(connection.broker, reset=False, loop=self._loop)
 
     def _heal(self) -> None:
@@ -414,14 +415,14 @@ def _close(end: socket.socket, *, reset: bool, loop: asyncio.AbstractEventLoop |
     running.remove_reader(end)
     running.remove_writer(end)
     if reset:
-        # Lingering for no time turns the close into a reset.
+        # A linger time of 0 turns the close into a reset.
         with contextlib.suppress(OSError):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     end.close()
 
 
 async def _sent(end: socket.socket) -> None:
-    """Return once the peer's kernel has everything (a reset discards what it has not), or after a second."""
+    """Wait until the peer's kernel has received everything, for at most a second: a reset discards unsent bytes."""
     for _ in range(200):
         left = struct.unpack("i", fcntl.ioctl(end, termios.TIOCOUTQ, b"\0" * 4))[0]
         if not left:

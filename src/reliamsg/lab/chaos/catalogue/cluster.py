@@ -147,7 +147,7 @@ def partition(context: Context, mode: PartitionMode) -> None:
     if mode == "pause_minority":
         cluster.wait_paused(3)
     else:
-        cluster.wait_cut(3)
+        cluster.wait_partitioned(3)
     context.event("the nodes have detected it")
     time.sleep(max(0.0, since + _PARTITION_S - time.monotonic()))  # the fault itself
     published = sum(count() - old for count, old in zip(sides.accepted, before, strict=True))

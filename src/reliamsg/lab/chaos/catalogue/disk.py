@@ -16,7 +16,7 @@ from reliamsg.lab.chaos.registry import register
 from reliamsg.lab.chaos.scenario import Scenario
 from reliamsg.lab.chaos.traffic import Load, Paths, Traffic, message_count
 from reliamsg.lab.chaos.waiting import wait_for
-from reliamsg.lab.faults.disk import FsyncFaults, fill
+from reliamsg.lab.faults.disk import DiskFaults, fill
 
 _LOCKED_S = 7.0
 """Longer than the clients' SQLite timeout for locks."""
@@ -136,7 +136,7 @@ def lying_fsync(context: Context) -> None:
     )
 )  # fmt: skip
 def failing_fsync(context: Context) -> None:
-    faults = FsyncFaults(context.directory)
+    faults = DiskFaults(context.directory)
     t = context.traffic(context.sites(), Load(rate=500), start=False)
     for app in (t.producer, t.consumer):
         app.add_environment(faults.environment)
@@ -144,7 +144,7 @@ def failing_fsync(context: Context) -> None:
     for app, error in ((t.producer, "OutboxIndeterminate"), (t.consumer, "InboxIndeterminate")):
         t.flows(context.messages // 10)
         before = faults.failures()
-        faults.fail(f"{app.database.name}-wal")
+        faults.fail_fsync(f"{app.database.name}-wal")
         context.event(f"fsync of {app.database.suffixes[0][1:]} fails")
         wait_for(lambda a=app, e=error: error_of(a, e), f"the application gets {error}")  # type: ignore[misc]
         if app is t.producer:
@@ -235,7 +235,7 @@ def read_only_disk(context: Context) -> None:
     for app, name in ((t.producer, "outbox-disk"), (t.consumer, "inbox-disk")):
         place = context.directory / name
         place.mkdir()
-        disks.append(FsyncFaults(place))
+        disks.append(DiskFaults(place))
         app.add_environment(disks[-1].environment)
     outer, inner = disks
     t.start()
