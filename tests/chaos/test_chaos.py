@@ -86,7 +86,7 @@ def test_a_missing_prerequisite_is_reported_and_is_not_ok(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_prerequisites(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing(frozenset()) == []
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert missing(frozenset({"network", "root"})) == ["root"]
@@ -174,13 +174,13 @@ def test_a_run_in_which_nothing_was_at_stake_proves_nothing(tmp_path: Path) -> N
     assert "proves nothing" in result.text()
 
 
-def test_what_proves_nothing_is_repeated_and_then_fails(tmp_path: Path) -> None:
-    """A fault that hit nothing, and one that did plain clients no harm where that is its point."""
+def test_an_inconclusive_run_is_repeated_and_then_fails(tmp_path: Path) -> None:
+    """A fault that hit nothing, and one that did not harm plain clients although that is its point."""
     for name, harm, stake in (("stake", None, 0), ("control", "lost", 1), ("twice", "duplicates", 1)):
         places: list[str] = []
 
         def run(context: Context, stake: int = stake, places: list[str] = places) -> None:
-            assert not (context.directory / "left").exists(), "each begins with an empty directory"
+            assert not (context.directory / "left").exists(), "each starts with an empty directory"
             (context.directory / "left").touch()
             places.append(context.topic)
             context.stake(stake, "messages")
@@ -189,11 +189,13 @@ def test_what_proves_nothing_is_repeated_and_then_fails(tmp_path: Path) -> None:
         result = run_scenario(made_up(run, harm=harm), RunOptions(tmp_path / name, 1), judge=all_is_well)
         assert not result.ok
         assert "proves nothing" in result.text()
-        assert len(set(places)) == len(places) == result.tries == TRIES, "every run has chance of its own"
+        assert len(set(places)) == len(places) == result.tries == TRIES, (
+            "every run has its own random choices"
+        )
         assert result.seed == TRIES, "the seed is that of the run that counts"
 
 
-def test_a_control_that_is_missing_is_no_harm(tmp_path: Path) -> None:
+def test_missing_plain_clients_are_not_harm(tmp_path: Path) -> None:
     entry = made_up(lambda context: context.stake(1, "message"), harm="lost")
     result = run_scenario(entry, RunOptions(tmp_path / "place", 1), judge=all_is_well)
     assert not result.ok
@@ -212,7 +214,7 @@ def test_the_first_run_that_proves_something_counts(tmp_path: Path) -> None:
     assert (result.tries, result.seed, result.inconclusive) == (2, 2, "")
 
 
-def test_what_went_wrong_is_not_repeated(tmp_path: Path) -> None:
+def test_a_failed_run_is_not_repeated(tmp_path: Path) -> None:
     def run(context: Context) -> None:
         context.expect(False, "the moon is green")
 
@@ -221,14 +223,14 @@ def test_what_went_wrong_is_not_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verdict", ["violated", "lost", "complete"])
-def test_an_unknown_that_is_expected_excuses_nothing_else(verdict: str) -> None:
+def test_an_expected_unknown_excuses_nothing_else(verdict: str) -> None:
     observed = Observations(expected=("unknown",), stakes=((1, "message"),))
     result = Result(facts(), 1, observed, Judgement(verdict))
     assert not result.ok
 
 
-def test_only_the_unknown_that_a_scenario_names_is_taken(tmp_path: Path) -> None:
-    """Nothing is left behind here: the checker misses all evidence, and a scenario did not expect that."""
+def test_only_the_unknown_findings_that_a_scenario_names_are_accepted(tmp_path: Path) -> None:
+    """This run leaves no files: the checker reports missing evidence that the scenario does not expect."""
 
     def run(context: Context) -> None:
         context.stake(1, "message")
@@ -240,7 +242,7 @@ def test_only_the_unknown_that_a_scenario_names_is_taken(tmp_path: Path) -> None
     assert not result.ok
 
 
-def test_no_scenario_accepts_a_violation_but_where_a_disk_forgets() -> None:
+def test_no_scenario_accepts_a_violation_unless_a_disk_loses_data() -> None:
     """What a scenario accepts is in its source: ``violated`` only after the outbox's own disk lost data."""
     for found in scenarios():
         name, source = found.scenario.name, inspect.getsource(found.run)
@@ -248,7 +250,7 @@ def test_no_scenario_accepts_a_violation_but_where_a_disk_forgets() -> None:
         assert ("come_back(" in source) == (name in ("lying-fsync", "truncated-wal")), name
 
 
-def test_what_is_expected_and_does_not_hold(tmp_path: Path) -> None:
+def test_an_expectation_that_does_not_hold(tmp_path: Path) -> None:
     def run(context: Context) -> None:
         context.stake(1, "messages")
         context.record.expect_verdict("complete", "unknown")
@@ -271,7 +273,7 @@ def test_an_error_in_a_run_is_a_problem_and_not_an_exception(tmp_path: Path) -> 
     assert "about to &lt;fail&gt; &amp; fall" in picture
 
 
-def test_what_would_hurt_a_users_brokers_is_refused(tmp_path: Path) -> None:
+def test_a_scenario_that_would_damage_a_users_brokers_is_refused(tmp_path: Path) -> None:
     entry = made_up(lambda context: None, own_brokers=True)
     sites = (("dc1", "mqtt://127.0.0.1:1"),)
     result = run_scenario(entry, RunOptions(tmp_path / "place", 1, sites=sites))
@@ -291,7 +293,7 @@ def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: in
     assert {name for one in each for name in one["faults"]} == set(found["faults"])
     assert list(found)[: len(FORM)] == FORM == list(each[0])[: len(FORM)]
     assert not [one["problems"] for one in each if not one["ok"]]
-    assert found["not_ok"] == [], "runs with nothing at stake are no proof, and no failure"
+    assert found["not_ok"] == [], "runs with nothing at stake are neither proof nor failure"
     assert (found["runs"], found["lost"], found["duplicates"], found["out_of_order"]) == (2, 0, 0, 0)
     assert sum(found["faults"].values()) >= 4
     assert not list(tmp_path.glob("campaign-*")), "only the files of failed runs are kept"
@@ -301,7 +303,9 @@ def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: in
     "arguments", [("--seeds", "3:5", "--runs", "2"), ("--seeds", "3:5", "--seed", "3"), ("--seeds", "5:3"),
                   ("--seeds", f"5:{2**32 + 1}"), ("--seed", str(2**32 - 1), "--runs", "2")],
 )  # fmt: skip
-def test_which_runs_is_said_once(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_conflicting_and_invalid_seeds(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("campaign", *arguments) == Status.USAGE
     assert "seeds" in capsys.readouterr().err
 

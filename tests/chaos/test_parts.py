@@ -76,9 +76,9 @@ def result(
 
 def test_a_campaigns_summary() -> None:
     summary = Summary(3)
-    assert not summary.ok, "without a run it proves nothing"
+    assert not summary.ok, "without any run, it proves nothing"
     summary.add(result(stake=0, messages=10))
-    assert not summary.ok, "nothing was at stake in any"
+    assert not summary.ok, "nothing was at stake in any run"
     events = ((0.1, "brokers started"), (0.2, "fault: delay"), (0.3, "fault: delay"))
     summary.add(result(messages=20, observed={"drain_seconds": 4.0, "events": events}))
     assert summary.ok
@@ -91,17 +91,17 @@ def test_a_campaigns_summary() -> None:
     assert "2 lost" in summary.text()
 
 
-def test_a_picture_of_a_run_without_anything() -> None:
+def test_a_picture_of_an_empty_run() -> None:
     assert timeline(Result(SCENARIO, 1)).startswith("<svg")
 
 
-def test_a_result_says_what_plain_clients_lost() -> None:
+def test_a_result_reports_what_plain_clients_lost() -> None:
     made = result(observed={"baselines": (Baseline("plain paho", 100, 7),)})
     assert made.as_dict()["control"] == {"lost": 7}
     assert "100 accepted, 7 lost" in made.text()
 
 
-def test_a_record_is_a_snapshot_of_what_happened_until_then() -> None:
+def test_observations_are_a_snapshot_of_the_record() -> None:
     said: list[str] = []
     record = Record(said.append)
     record.add_event("one")

@@ -49,7 +49,7 @@ def run_in(directory: Path) -> Iterator[Run]:
 
 
 def assert_complete(report: Report) -> None:
-    """Nothing lost, doubled, reordered, made up or pending."""
+    """Nothing lost, duplicated, reordered, invented or pending."""
     assert report.verdict == "complete", report.text()
     messages = report.as_dict()["messages"]
     for kind in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending"):

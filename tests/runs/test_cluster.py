@@ -98,7 +98,7 @@ class Sides:
             for producer, last in zip(self.producers, published, strict=True):
                 numbers = outcome[producer.config["producer"]]
                 assert numbers == list(range(1, last + 1)), (
-                    f"{app.config['group']}: lost, doubled or disordered"
+                    f"{app.config['group']}: lost, duplicated or out of order"
                 )
         print(f"ours: {published} to each of {len(self.consumers)} groups; sent again: {self.repaired()}")
         assert_complete(self.run.check())

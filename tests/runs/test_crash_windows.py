@@ -90,7 +90,7 @@ def strike(run: Run, app: App, window: str, nth: int) -> None:
 
 
 def judge(run: Run, producer: App, consumer: App) -> None:
-    """Everything that the producer accepted was handed out once, in order; then the checker's verdict."""
+    """Everything that the producer accepted was delivered once, in order; then the checker's verdict."""
     total = run.accepted(producer)()
     delivered = run.delivered(consumer)
     wait_for(lambda: delivered() >= total, 60, f"{total} messages are delivered")
@@ -98,8 +98,8 @@ def judge(run: Run, producer: App, consumer: App) -> None:
         lambda: set(numbers(run, producer)) <= set(run.outcome(consumer)["till"]), 30, "all that was accepted"
     )
     consumer.stop()
-    handed_out = run.outcome(consumer)["till"]
-    assert handed_out == sorted(set(handed_out)), "doubled or out of order"
+    numbers = run.outcome(consumer)["till"]
+    assert numbers == sorted(set(numbers)), "duplicated or out of order"
     assert_complete(run.check())
 
 
