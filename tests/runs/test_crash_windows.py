@@ -98,8 +98,8 @@ def judge(run: Run, producer: App, consumer: App) -> None:
         lambda: set(numbers(run, producer)) <= set(run.outcome(consumer)["till"]), 30, "all that was accepted"
     )
     consumer.stop()
-    numbers = run.outcome(consumer)["till"]
-    assert numbers == sorted(set(numbers)), "duplicated or out of order"
+    received = run.outcome(consumer)["till"]
+    assert received == sorted(set(received)), "duplicated or out of order"
     assert_complete(run.check())
 
 
