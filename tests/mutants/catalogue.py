@@ -845,6 +845,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "renewal-counts-as-lost",
+        "receiving/links.py",
+        ' and site.state != "connected" and not renewing\n',
+        ' and site.state != "connected"\n',
+        "P5: an inbox that took over and renews its connection before its first proof waits again, without end",
+        ByTest(
+            "receiving/test_succession.py::test_a_session_is_kept_before_the_first_proof_if_its_own_client_renews_the_connection[renewed]",
+            'assert phase(second) == ("active" if ended == "renewed" else "waiting")',
+        ),
+    ),
+    Mutant(
         "doubt-forgotten",
         "receiving/restore.py",
         "    state.doubt = None if history.doubt is None else Doubt(*history.doubt, history.answered)",

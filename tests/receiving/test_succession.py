@@ -16,6 +16,7 @@ from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
+from reliamsg.transport.memory import MemoryReceiver
 from reliamsg.transport.memory_broker import Refused
 from reliamsg.wire.address import group_address
 from reliamsg.wire.control import StreamState
@@ -244,6 +245,39 @@ def test_a_standby_takes_over_from_one_that_is_killed(group: Group) -> None:
     took_over = rows(second, "took_over")[0].detail
     assert took_over is not None
     assert took_over["from"] == first.engine.shared.lease.inbox
+
+
+@pytest.mark.parametrize("ended", ["renewed", "lost"])
+def test_a_session_is_kept_before_the_first_proof_if_its_own_client_renews_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    """A broker that sends more than is taken makes an inbox renew its connection, perhaps before its first beacon has
+    come back. If it took that for a lost session, it would wait for ``takeover_timeout`` after every few messages."""
+    group = Group(tmp_path, "mqtt")
+    first, second = group.join_both()
+    group.settle(0.5)
+    lease = second.engine.shared.lease
+    group.kill(first)
+    group.settle(7.0)
+    monkeypatch.setattr(lease, "came_back", lambda *beacon: False)
+    while phase(second) != "active":
+        group.settle(0.05)
+    group.settle(0.5)
+    assert lease.demanding
+    if ended == "lost":
+        group.drop(second)
+    else:
+        for site in second.engine.sites.values():
+            assert isinstance(site.transport, MemoryReceiver)
+            site.transport.reconnect("there is room again")
+            site.transport.step()
+    group.settle(0.5)
+    assert phase(second) == ("active" if ended == "renewed" else "waiting")
+    monkeypatch.undo()
+    if ended == "renewed":
+        group.settle(2.0)
+        assert group.readers() == [second]
+        assert {site.state for site in second.engine.sites.values()} == {"connected"}
 
 
 def test_a_standby_takes_over_at_once_from_one_that_is_closed(group: Group) -> None:

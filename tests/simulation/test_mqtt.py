@@ -83,7 +83,7 @@ class World:
     def connected(self, endpoint: str, session_present: bool | None) -> None:
         self.seen.append("connected")
 
-    def disconnected(self, reason: str) -> None:
+    def disconnected(self, reason: str, renewing: bool = False) -> None:
         self.seen.append(reason)
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:

@@ -58,7 +58,7 @@ class Events:
     def connected(self, endpoint: str, session_present: bool | None) -> None:
         self.seen.append("connected")
 
-    def disconnected(self, reason: str) -> None:
+    def disconnected(self, reason: str, renewing: bool = False) -> None:
         self.seen.append("disconnected")
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:

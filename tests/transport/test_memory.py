@@ -90,7 +90,7 @@ class Receiving:
     def connected(self, endpoint: str, session_present: bool | None) -> None:
         self.calls.append(("connected", session_present))
 
-    def disconnected(self, reason: str) -> None:
+    def disconnected(self, reason: str, renewing: bool = False) -> None:
         self.calls.append(("disconnected", reason))
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:

@@ -205,5 +205,5 @@ def test_closing_leaves_no_connection_behind(moment: str) -> None:
         wait_for(lambda: len(played) == broker.connections, "all connections are closed")
 
 
-def _on_call(function: Callable[[], None]) -> Callable[[str], None]:
-    return lambda _: function()
+def _on_call(function: Callable[[], None]) -> Callable[..., None]:
+    return lambda *_: function()

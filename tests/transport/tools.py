@@ -67,7 +67,7 @@ class Recorded:
             self.fail_in = None
             raise RuntimeError("an event handler that fails")
 
-    def disconnected(self, reason: str) -> None:
+    def disconnected(self, reason: str, renewing: bool = False) -> None:
         self.note("disconnected")
         self.down.append(reason)
 

@@ -46,16 +46,18 @@ class Reading:
                 self._site.connected(endpoint, session_present)
                 self._leave_to_others()
 
-    def disconnected(self, reason: str) -> None:
+    def disconnected(self, reason: str, renewing: bool = False) -> None:
         with self._site.shared.lock:
             if self._current():
                 self._site.disconnected(reason)
-                self._leave_to_others()
+                self._leave_to_others(renewing)
 
-    def _leave_to_others(self) -> None:
-        """A session that may have been taken over since the last proof must not be taken back, not even once."""
+    def _leave_to_others(self, renewing: bool = False) -> None:
+        """A session that may have been taken over since the last proof must not be taken back, not even once. One whose
+        connection is `renewing` was not taken from here: an inbox that waited for its turn, and is still to have its
+        first proof, would otherwise wait again each time that the connection is made anew to get more messages."""
         site, lease = self._site, self._site.shared.lease
-        lost_at_once = lease.demanding and site.state != "connected"
+        lost_at_once = lease.demanding and site.state != "connected" and not renewing
         if site.site.protocol == "mqtt" and (lost_at_once or lease.expired(site.shared.clock())):
             transport = site.transport
             site.links.give_up("given up: it is not known whether this inbox still reads")

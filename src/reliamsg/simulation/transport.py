@@ -246,6 +246,9 @@ class _Transport:
         self._failures = min(self._failures + 1, 20)
         self._host.after(self._host.uniform(0.5, 1.5) * pause, self._connect)
 
+    def _tell_disconnected(self, reason: str, renewing: bool) -> None:
+        self._events.disconnected(reason)
+
     def _tell_busy(self, holder: str) -> None:
         raise NotImplementedError
 
@@ -254,15 +257,20 @@ class _Transport:
             connection.client.close(reason)
             self._lost(connection, reason, broken=False)
 
-    def _lost(self, connection: Connection, reason: str, broken: bool = True) -> None:
-        """The connection is over; `broken` unless we ended it."""
+    def _renew(self, connection: Connection, reason: str) -> None:
+        if self.connection is connection:
+            connection.client.close(reason)
+            self._lost(connection, reason, broken=False, renewing=True)
+
+    def _lost(self, connection: Connection, reason: str, broken: bool = True, renewing: bool = False) -> None:
+        """The connection is over; `broken` unless we ended it, `renewing` if that was to have a new one."""
         if self.connection is not connection or self._closed:
             return
         if self._mqtt is not None:
             self._mqtt.end(broken)
         self.connection = self._session = None
         self._attempts += 1  # the attempt that led to it is over, and can't time out any more
-        self._events.disconnected(reason)
+        self._tell_disconnected(reason, renewing)
         self._host.after(self._host.uniform(0.0, 2.0) * self.site.backoff_min, self._connect)
 
     def _heard(self, connection: Connection, address: str, body: bytes) -> None:
@@ -498,7 +506,7 @@ class SimulatedReceiver(_Transport):
         if self.connection is connection:
             connection.client.read(self._reads)
             if self._inflow.has_room_again:
-                self._drop(connection, "there is room again for messages that were not taken")
+                self._renew(connection, "there is room again for messages that were not taken")
 
     @property
     def _reads(self) -> bool:
@@ -531,6 +539,9 @@ class SimulatedReceiver(_Transport):
         self._held = AckLedger()
         self._inflow = Inflow(most_held(self.site), self._held, self._host.held_bytes)
         self._events.connected(self._endpoint(), existed)
+
+    def _tell_disconnected(self, reason: str, renewing: bool) -> None:
+        self._events.disconnected(reason, renewing)
 
     def _tell_busy(self, holder: str) -> None:
         self._events.busy(holder)

@@ -214,8 +214,9 @@ class ReceiverEvents(ControlEvents, Protocol):
         """Reading starts. `session_present`: MQTT, whether the broker still knew the group's session; AMQP,
         whether all of the group's queues existed already. None where that can't be told."""
 
-    def disconnected(self, reason: str) -> None:
-        """The connection is gone; every token of it is void, the broker will deliver again."""
+    def disconnected(self, reason: str, renewing: bool = False) -> None:
+        """The connection is gone; every token of it is void, the broker will deliver again. `renewing`: the transport
+        ended it itself and connects again at once, so it says nothing about who else may read."""
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         """An attempt to connect failed; `credentials` says that the broker refused the login."""

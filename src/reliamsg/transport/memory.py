@@ -321,6 +321,9 @@ class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
         self._listen()
         self._events.connected(str(self.site.endpoints[0]), existed)
 
+    def _lost(self, connection: Connection) -> None:
+        self._events.disconnected(connection.reason, renewing=self._resting)
+
     def _refused(self, refused: Refused) -> None:
         if refused.busy:
             self._events.busy(refused.reason)

@@ -197,10 +197,13 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
             if self._substituting and self._substitute.look_due and self._look():
                 return self._leave_substitute(link)
             if self._inflow.has_room_again:
-                return Ended("there is room again for messages that were not taken")
+                return Ended("there is room again for messages that were not taken", renewing=True)
             alive = link.turn(1.0)
         self._hand_over(link)
         return Ended(link.reason)
+
+    def _tell_disconnected(self, ended: Ended) -> None:
+        self.events.disconnected(ended.reason, ended.renewing)
 
     def _ended(self, link: Link, broken: bool) -> None:
         if self._proving is not None:

@@ -42,6 +42,8 @@ class Ended:
     """The broker refused the login."""
     reported: bool = False
     """The attempt told the events itself (a busy group, say): there is nothing to add, only to wait."""
+    renewing: bool = False
+    """We ended the connection ourselves, to have a new one."""
 
 
 class Backoff:
@@ -173,12 +175,16 @@ class SiteSession(ABC, Generic[E]):
         try:
             if was_up:
                 log.info("site %s: disconnected from %s: %s", self.site.name, endpoint, ended.reason)
-                self.events.disconnected(ended.reason)
+                self._tell_disconnected(ended)
             elif not ended.reported and not self.stopping.is_set():
                 log.info("site %s: %s is unreachable: %s", self.site.name, endpoint, ended.reason)
                 self.events.unreachable(str(endpoint), ended.reason, ended.credentials)
         except Exception:
             log.exception("site %s: an event handler failed", self.site.name)
+
+    def _tell_disconnected(self, ended: Ended) -> None:
+        """A connection that was up is gone."""
+        self.events.disconnected(ended.reason)
 
 
 class _Silence:
