@@ -13,8 +13,7 @@ from pathlib import Path
 
 from benchmarks.child import answer, orders
 from benchmarks.ours.counted import CountedTransports
-from reliamsg import Producer, Site
-from reliamsg.errors import OutboxFull
+from reliamsg import OutboxFull, Producer, Site
 
 
 def main() -> None:
