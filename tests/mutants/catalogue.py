@@ -2721,7 +2721,7 @@ MUTANTS = (
     Mutant(
         "password-in-the-fields",
         "config.py",
-        '        put(self, "url", f"{scheme}://{\',\'.join(map(str, endpoints))}{path}")\n',
+        '        put(self, "url", f"{parsed.scheme}://{\',\'.join(map(str, parsed.endpoints))}{parsed.path}")\n',
         "",
         "P9: asdict(site) shows the password",
         ByTest(

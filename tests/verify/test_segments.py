@@ -401,10 +401,10 @@ def test_real_clients(tmp_path: Path) -> None:
     network = MemoryNetwork("dc1", "dc2")
     with (
         Consumer(
-            "billing", network.sites, topics=["orders"], inbox=tmp_path / "i.db", transports=network, journal=journal
+            "billing", network.sites, topics=["orders"], inbox=tmp_path / "i.db", journal=journal
         ) as consumer,
         Producer(
-            "A", network.sites, outbox=tmp_path / "o.db", groups={"orders": ["billing"]}, transports=network,
+            "A", network.sites, outbox=tmp_path / "o.db", groups={"orders": ["billing"]},
             journal=journal,
         ) as producer,
     ):  # fmt: skip

@@ -10,7 +10,8 @@ __all__ = ["Failpoint"]
 
 
 class Failpoint:
-    """Passed as ``probe=`` to a producer or consumer. Before it kills, it leaves a file as proof that it struck."""
+    """Injected as the ``probe`` of a producer or consumer. Leaves a file as proof before it
+    kills."""
 
     def __init__(self, point: str, nth: int, mark: str) -> None:
         self.point, self.left, self.mark = point, nth, mark
