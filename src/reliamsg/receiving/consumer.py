@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from reliamsg import forks
 from reliamsg.arguments import (
@@ -247,7 +247,11 @@ class Consumer:
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    def run(self, handler: Callable[[Any], object], *, batch: int | None = None, workers: int = 4) -> None:
+    @overload
+    def run(self, handler: Callable[[Message], None], *, batch: None = None, workers: int = 4) -> None: ...
+    @overload
+    def run(self, handler: Callable[[list[Message]], None], *, batch: int, workers: int = 4) -> None: ...
+    def run(self, handler: Callable[[Any], None], *, batch: int | None = None, workers: int = 4) -> None:
         """Call `handler` with every message, until :meth:`stop`.
 
         A message whose handler returns is acknowledged; one whose handler raises comes again, in place, after
@@ -257,7 +261,8 @@ class Consumer:
 
         `handler` is an ordinary function. A coroutine function or a generator function is a :class:`ConfigError`: its
         body would not run. So is a handler that returns an awaitable: nothing of what it was given is acknowledged, and
-        that delivery does not count.
+        that delivery does not count. Nothing looks at what else a handler returns; for type checkers it returns None,
+        so that they refuse those functions as well.
 
         Raises :class:`GapError`, what `on_gap` and `on_late` raise, and what is fatal.
         """
