@@ -38,8 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
     # Puts whole clients through faults, and has what they leave judged.
-    "lab/chaos": BASE | {"store", "sending", "receiving", "verify", "lab", "injection"},
-    "verify": {
+    "lab/chaos": BASE | {"store", "sending", "receiving", "checker", "lab", "injection"},
+    "checker": {
         "wire",
         "message",
         "errors",
@@ -51,8 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "export.target",
     },
     "audit": BASE | {"store.segment"},
-    "simulation": BASE | MIDDLE | UPPER | {"verify"},
-    "cli": BASE | MIDDLE | UPPER | {"export", "lab", "simulation", "testing", "verify"},
+    "simulation": BASE | MIDDLE | UPPER | {"checker"},
+    "cli": BASE | MIDDLE | UPPER | {"export", "lab", "simulation", "testing", "checker"},
     "injection": {"arguments", "transport.base"},
     "pickling": {"errors", "message"},
     "__init__": BASE | UPPER | {"pickling"},

@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 from reliamsg.audit import groups
 from reliamsg.audit.ranges import LAST
 from reliamsg.audit.schema import CHAINS, FINDINGS, ROWS
+from reliamsg.checker.groups import GroupFacts, gather_group
+from reliamsg.checker.journals import Chain
+from reliamsg.checker.report import Finding
+from reliamsg.checker.spans import Spans
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
-from reliamsg.verify.groups import GroupFacts, gather_group
-from reliamsg.verify.journals import Chain
-from reliamsg.verify.report import Finding
-from reliamsg.verify.spans import Spans
 
 STREAM = Stream("p", "t", 0)
 SECOND_US = 1_000_000

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from reliamsg.checker import Report
+from reliamsg.checker.report import Finding
 from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
 from reliamsg.lab.chaos.outside_run import OutsideRun, compare
 from reliamsg.lab.chaos.processes import App
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.scenario import Scenario
 from reliamsg.lab.chaos.settings import draw
-from reliamsg.verify import Report
-from reliamsg.verify.report import Finding
 
 SITE = {"heartbeat": 1.0, "confirm_timeout": 2.0, "connect_timeout": 2.0, "backoff_max": 0.5}
 CONSUMER = {"gap_timeout": 5.0, "on_gap": "hold", "nak_delay": 0.5, "takeover_timeout": 6.0}

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer
+from reliamsg.checker import check_directory
 from reliamsg.cli import main
 from reliamsg.errors import ProducerFenced, QuarantineFull
 from reliamsg.store.requests import Request, RequestBox
 from reliamsg.testing import MemoryNetwork
-from reliamsg.verify import check_directory
 from reliamsg.wire.limits import MAX_EPOCH
 from tests.patience import wait_for
 from tests.receiving.tools import GROUP, TOPIC, send

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg import Consumer, Producer, Site
-from reliamsg.verify import check_directory
-from reliamsg.verify.report import Report
+from reliamsg.checker import check_directory
+from reliamsg.checker.report import Report
 from tests.badinput.tools import all_connected, take
 from tests.patience import wait_for
 

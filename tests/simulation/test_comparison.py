@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from reliamsg.checker import Expect, Finding, Report
+from reliamsg.checker.renumbered import Renumbering
 from reliamsg.message import MessageId, Stream
 from reliamsg.simulation import checking
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
 from reliamsg.store.journal import JournalRow
-from reliamsg.verify import Expect, Finding, Report
-from reliamsg.verify.renumbered import Renumbering
 
 
 def finished(seed: int, path: Path) -> World:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reliamsg.checker import Expect, Finding, check_directory
+from reliamsg.checker.spans import Spans
 from reliamsg.message import MessageId, Stream
 from reliamsg.simulation.passages import stream_of
-from reliamsg.verify import Expect, Finding, check_directory
-from reliamsg.verify.spans import Spans
 
 if TYPE_CHECKING:
     from reliamsg.simulation.world import World

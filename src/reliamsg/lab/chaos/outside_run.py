@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from reliamsg.checker import Report, check_directory
 from reliamsg.lab.chaos import blackbox, liveness
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.mishaps import (
@@ -39,7 +40,6 @@ from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.disk import fill
 from reliamsg.lab.process import LabError
 from reliamsg.lab.rabbitmq import RabbitNode
-from reliamsg.verify import Report, check_directory
 from reliamsg.wire.address import group_queue
 
 __all__ = ["OutsideRun"]

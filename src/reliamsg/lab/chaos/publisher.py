@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from reliamsg.checker.applog import AppLog, read_applog
 from reliamsg.config import JournalExport, Site
 from reliamsg.errors import OutboxFull, OutboxIndeterminate, OutboxWriteError
 from reliamsg.injection import inject
@@ -21,7 +22,6 @@ from reliamsg.keys import KeyRing
 from reliamsg.lab.chaos.failpoint import Failpoint
 from reliamsg.lab.chaos.limits import limit_memory
 from reliamsg.sending.producer import Producer
-from reliamsg.verify.applog import AppLog, read_applog
 
 _SLICE_S = 0.05
 """A signal does not end a sleep, so sleeps are short."""

@@ -8,11 +8,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from reliamsg.checker import Report, check_directory
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.scenario import Lacking, Scenario, missing
 from reliamsg.lab.chaos.timeline import timeline
-from reliamsg.verify import Report, check_directory
 
 __all__ = ["TRIES", "run_scenario"]
 

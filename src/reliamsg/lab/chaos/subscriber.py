@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from reliamsg.checker.applog import AppLog
 from reliamsg.config import JournalExport, Site
 from reliamsg.injection import inject
 from reliamsg.lab.chaos.failpoint import Failpoint
@@ -24,7 +25,6 @@ from reliamsg.lab.chaos.limits import limit_memory
 from reliamsg.lab.chaos.publisher import key_ring
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer
-from reliamsg.verify.applog import AppLog
 
 
 class Refused(Exception):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reliamsg.checker import read_applog
 from reliamsg.config import Site
 from reliamsg.errors import ReliamsgError
 from reliamsg.lab.chaos.liveness import Work, bound
@@ -17,7 +18,6 @@ from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.process import LabError
 from reliamsg.lab.proxy import TcpProxy
 from reliamsg.store.journal import JournalRow
-from reliamsg.verify import read_applog
 
 __all__ = ["IMPATIENT", "UNTIL_ENOUGH", "Paths", "Traffic", "begin", "paths_to", "sum_of"]
 
