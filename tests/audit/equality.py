@@ -122,8 +122,7 @@ def by_spark(
 ) -> Outcome:
     """What the job's steps say of chains, put together as the job does; what is damaged is for the readers of
     segments."""
-    chains = merge_copies(chains)
-    mark_abandoned(chains)
+    chains = mark_abandoned(merge_copies(chains))
     rows, known = (frame.localCheckpoint() for frame in frames(spark, chains))
     counted = membership.counted(rows).localCheckpoint()
     contested = producers.contested(rows, known).localCheckpoint()

@@ -81,11 +81,7 @@ def chains_of(kind: str, spoil: Callable[[History], None] | None = None) -> list
     """The journals with that kind planted, or with `spoil` instead; the kind is behind each name."""
     run = sound()
     ((PLANTS | MORE)[kind].spoil if spoil is None else spoil)(run)
-    chains = renamed(run.chains(), f"-{kind}")
-    for chain in chains:
-        chain.to_the_end = False  # as from segments
-        chain.broken = list(dict.fromkeys(chain.broken))
-    return chains
+    return renamed(run.chains(), f"-{kind}")
 
 
 def _unnamed(run: History) -> None:

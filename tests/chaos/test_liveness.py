@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reliamsg.checker import Report
+from reliamsg.checker import Counts, Report
 from reliamsg.checker.report import Finding
 from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
 from reliamsg.lab.chaos.outside_run import OutsideRun, compare
@@ -147,11 +147,7 @@ def compared(report: Report, **found: int) -> Result:
 
 
 def reported(*kinds: str, **counts: int) -> Report:
-    report = Report()
-    for name, value in counts.items():
-        setattr(report.messages, name, value)
-    report.findings += [Finding(kind, "planted") for kind in kinds]
-    return report
+    return Report([Finding(kind, "planted") for kind in kinds], Counts(**counts))
 
 
 def test_where_judge_and_checker_agree_nothing_is_wrong() -> None:

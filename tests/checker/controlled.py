@@ -293,9 +293,7 @@ def _taken_over(known: str = "one") -> list[Chain]:
     return [
         producer([opened(E1), entered(E1), *published(E1, 1, 20)]),
         group(first, [reading("one"), back, *taken(E1, 16, 20)]),
-        replace(
-            other, rows=[replace(row, wall_us=row.wall_us + 5) for row in other.rows], boots=[], broken=[]
-        ),
+        replace(other, rows=[replace(row, wall_us=row.wall_us + 5) for row in other.rows]),
     ]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from reliamsg.checker import ApplicationLog, AppRecord, Finding, check, sha256
@@ -83,9 +85,9 @@ def test_applications_miss_messages_under_their_new_name(missing: int) -> None:
 
 def test_applications_were_told_of_messages_that_no_outbox_has() -> None:
     """Those that moved are known; an eleventh of the old epoch never was."""
-    logs = _logs()
-    logs[0].records += _log("publish", E2, E2, 11, 11)
-    report = check(SCENARIOS["messages get another epoch"].chains(), logs)
+    publish, consume = _logs()
+    publish = replace(publish, records=[*publish.records, *_log("publish", E2, E2, 11, 11)])
+    report = check(SCENARIOS["messages get another epoch"].chains(), [publish, consume])
     assert [(f.epoch, f.first, f.last) for f in report.of_kind("not_durable")] == [(E2, 11, 11)], (
         report.text()
     )

@@ -1708,8 +1708,8 @@ MUTANTS = (
     Mutant(
         "inbox-gone-without-a-witness",
         "checker/losses.py",
-        "        if group.replaced or key[0] not in group.joined:",
-        "        if group.replaced:",
+        "        if group.lost_inbox or key[0] not in group.joined:",
+        "        if group.lost_inbox:",
         "P9: what a lost inbox had settled of a stream that its successor never heard of counts as lost",
         ByTest(
             "checker/test_restores.py"
@@ -1721,7 +1721,7 @@ MUTANTS = (
     Mutant(
         "joined-twice-is-lost",
         "checker/losses.py",
-        "missing & group.settled_before_joining(key, producer.left.get(group.group, {}).get(key[0], ()))\n",
+        "missing & group.settled_before_joining(key, announced)\n",
         "Spans()\n",
         "P9: messages that a lost inbox had settled before its successor joined count as never owed",
         ByTest(
@@ -2317,7 +2317,7 @@ MUTANTS = (
     Mutant(
         "opening-without-journal-complete",
         "checker/references.py",
-        "        elif not has.may_come(told.epoch):\n",
+        "        elif not journals.may_come(reference.epoch):\n",
         "        elif False:\n",
         "P9: the segments of an opening of which a group only received something are away, and all is complete",
         ByTest(
@@ -2328,7 +2328,7 @@ MUTANTS = (
     Mutant(
         "rows-told-of-not-asked-for",
         "checker/references.py",
-        "            if has.lacks_rows(told):\n",
+        "            if journals.lacks_rows(reference):\n",
         "            if False:\n",
         "P9: a status told of more rows than an opening's journal has, and all is complete",
         ByTest(

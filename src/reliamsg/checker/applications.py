@@ -1,131 +1,156 @@
-"""Judging what the applications themselves logged, message by message, and holding the journals against it."""
+"""Checks the applications' own logs message by message, and compares the journals with them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from reliamsg.checker.applog import ApplicationLog, AppRecord
 from reliamsg.checker.groups import GroupFacts
 from reliamsg.checker.producers import ProducerFacts
-from reliamsg.checker.report import KINDS, Finding
-from reliamsg.checker.spans import ENDLESS, Key, SpanMap, Spans
+from reliamsg.checker.report import KINDS, Counts, Finding
+from reliamsg.checker.spans import ENDLESS, Key, SpanMap, Spans, total
 from reliamsg.message import Stream
 
-__all__ = ["Applications", "check_applications", "gather_applications"]
+__all__ = ["Applications", "LogCheck", "Published", "check_applications", "gather_applications"]
 
 Place = tuple[int, int]
-"""(epoch, sequence number), or (-1, the application's own number) for clients without epochs."""
+"""Epoch and sequence number; for clients without epochs, -1 and the application's own number."""
 
 _RANK = {"invoked": 0, "indeterminate": 1, "failed": 1, "ok": 2}
 
 
-@dataclass
-class _Published:
-    """What was published to one stream, in the publisher's words."""
+@dataclass(frozen=True)
+class Published:
+    """What was published to one stream, according to the publisher's log."""
 
     attempts: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """The application's number → (outcome, SHA-256)."""
+    """By the application's number, the outcome and the body's SHA-256."""
     content: dict[Place, str] = field(default_factory=dict)
-    """Where identities are known: the body's SHA-256."""
-    outcomes: dict[str, set[str]] = field(default_factory=dict)
-    """For each SHA-256 how publishing it turned out."""
-    numbers: dict[str, int] = field(default_factory=dict)
-    """For each SHA-256 the application's number."""
+    """By place, if it is known, the body's SHA-256."""
 
-    def finish(self) -> None:
-        for n, (outcome, digest) in self.attempts.items():
-            self.outcomes.setdefault(digest, set()).add(outcome)
-            self.numbers.setdefault(digest, n)
+    @cached_property
+    def outcomes(self) -> dict[str, set[str]]:
+        """By SHA-256, the outcomes of publishing it."""
+        found: dict[str, set[str]] = {}
+        for outcome, digest in self.attempts.values():
+            found.setdefault(digest, set()).add(outcome)
+        return found
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """By SHA-256, the application's first number."""
+        found: dict[str, int] = {}
+        for number, (_, digest) in self.attempts.items():
+            found.setdefault(digest, number)
+        return found
+
+    def add(self, record: AppRecord) -> None:
+        """Add a ``publish`` record."""
+        if record.n is not None:
+            old = self.attempts.get(record.n)
+            if old is None or _RANK.get(record.outcome, 0) >= _RANK.get(old[0], 0):
+                self.attempts[record.n] = (record.outcome, record.sha256)
+        place = _place(record) if record.outcome == "ok" else None
+        if place is not None:
+            self.content[place] = record.sha256
+
+    def in_final_epochs(self, stream: Stream, facts: ProducerFacts) -> Published:
+        """The same, by the epochs that messages are in finally."""
+        content = {
+            (facts.final_epoch(stream, epoch, seq), seq): digest
+            for (epoch, seq), digest in self.content.items()
+        }
+        return Published(self.attempts, content)
 
 
-@dataclass
-class _Given:
-    """What a group's application was given of one stream, in its order."""
-
-    records: list[AppRecord] = field(default_factory=list)
-
-
-@dataclass
+@dataclass(frozen=True)
 class Applications:
     """All logs of a run."""
 
-    published: dict[Stream, _Published] = field(default_factory=dict)
-    given: dict[tuple[str, Stream], _Given] = field(default_factory=dict)
+    published: dict[Stream, Published] = field(default_factory=dict)
+    delivered: dict[tuple[str, Stream], list[AppRecord]] = field(default_factory=dict)
+    """By group and stream, the records of what was delivered, acknowledged and missing, in their order."""
     publishers: set[str] = field(default_factory=set)
     groups: dict[str, set[str]] = field(default_factory=dict)
-    """For each group with a log, the topics that it reads."""
+    """By group with a log, the topics that it reads."""
     damaged: list[Finding] = field(default_factory=list)
-    records: int = 0
+
+    @property
+    def count(self) -> int:
+        """The number of applications with a log."""
+        return len(self.publishers) + len(self.groups)
 
     def compared(self, group: str, key: Key) -> Spans:
-        """What the logs of both sides name the content of."""
+        """What of a stream's epoch the logs of both sides name the content of."""
         stream, epoch = key
-        published, given = self.published.get(stream), self.given.get((group, stream))
-        if published is None or given is None:
+        published, delivered = self.published.get(stream), self.delivered.get((group, stream))
+        if published is None or delivered is None:
             return Spans()
-        # A body that some call published is known by its hash, even where a crash kept its identity from the log.
+        # The hash identifies a body that some call published, even if a crash kept its place out of the log.
         seqs = sorted(
             r.seq
-            for r in given.records
+            for r in delivered
             if r.op == "delivered" and r.epoch == epoch and r.seq is not None
             and (r.sha256 in published.outcomes or (epoch, r.seq) in published.content)
         )  # fmt: skip
         return Spans((seq, seq) for seq in seqs)
 
+    def add(self, record: AppRecord) -> None:
+        """Add a record of any log."""
+        stream = Stream(record.producer, record.topic, record.partition)
+        if record.op == "opened":
+            if record.group:
+                self.groups.setdefault(record.group, set()).update(record.topics)
+            elif record.producer:
+                self.publishers.add(record.producer)
+        elif record.op == "publish":
+            self.publishers.add(record.producer)
+            self.published.setdefault(stream, Published()).add(record)
+        else:
+            self.groups.setdefault(record.group, set()).add(record.topic)
+            self.delivered.setdefault((record.group, stream), []).append(record)
 
-@dataclass
-class _Counts:
-    """Messages, counted once for each group."""
+    def in_final_epochs(self, producers: Mapping[str, ProducerFacts]) -> Applications:
+        """The same, by the epochs that messages are in finally: they may be moved after publishing has returned, and
+        are delivered in the later epoch."""
+        published = {
+            stream: own.in_final_epochs(stream, producers[stream.producer])
+            if stream.producer in producers and producers[stream.producer].moved_to
+            else own
+            for stream, own in self.published.items()
+        }
+        return replace(self, published=published)
 
-    enqueued: int = 0
-    delivered: dict[str, int] = field(default_factory=dict)
-    lost: int = 0
-    duplicates: int = 0
-    out_of_order: int = 0
-    phantom: int = 0
-    late: int = 0
-    declared_gaps: int = 0
+    def published_to(self, stream: Stream) -> Published | None:
+        """What its publisher's log has of a stream; None if there is no such log."""
+        published = self.published.get(stream)
+        if published is None and stream.producer in self.publishers:
+            return Published()
+        return published
+
+
+@dataclass(frozen=True)
+class LogCheck:
+    """What the applications' logs show."""
+
+    findings: list[Finding]
+    counts: Counts
 
 
 def gather_applications(logs: Iterable[ApplicationLog]) -> Applications:
     """Sort the records of all logs by stream and group."""
     apps = Applications()
     for log in sorted(logs, key=lambda log: (log.records[0].t if log.records else 0.0, log.name)):
-        apps.records += len(log.records)
         if log.damaged:
             lines = ", ".join(map(str, log.damaged[:5]))
             apps.damaged.append(
                 Finding("broken", f"{log.name}: lines can't be read: {lines}", source="application")
             )
         for record in log.records:
-            _sort_in(apps, record)
-    for published in apps.published.values():
-        published.finish()
+            apps.add(record)
     return apps
-
-
-def _sort_in(apps: Applications, record: AppRecord) -> None:
-    stream = Stream(record.producer, record.topic, record.partition)
-    if record.op == "opened":
-        if record.group:
-            apps.groups.setdefault(record.group, set()).update(record.topics)
-        elif record.producer:
-            apps.publishers.add(record.producer)
-    elif record.op == "publish":
-        apps.publishers.add(record.producer)
-        published = apps.published.setdefault(stream, _Published())
-        if record.n is not None:
-            old = published.attempts.get(record.n)
-            if old is None or _RANK.get(record.outcome, 0) >= _RANK.get(old[0], 0):
-                published.attempts[record.n] = (record.outcome, record.sha256)
-        if record.outcome == "ok":
-            place = _place(record)
-            if place is not None:
-                published.content[place] = record.sha256
-    else:
-        apps.groups.setdefault(record.group, set()).add(record.topic)
-        apps.given.setdefault((record.group, stream), _Given()).records.append(record)
 
 
 def _place(record: AppRecord) -> Place | None:
@@ -135,16 +160,16 @@ def _place(record: AppRecord) -> Place | None:
 
 
 class _StreamCheck:
-    """One stream as one group's application saw it."""
+    """One stream, as one group's application got it."""
 
-    def __init__(self, group: str, stream: Stream, published: _Published | None) -> None:
+    def __init__(self, group: str, stream: Stream, published: Published | None) -> None:
         self.group = group
         self.stream = stream
         self.published = published
         self.seen = SpanMap()
         self.gaps = SpanMap()
         self.acknowledged: dict[Place, bool] = {}
-        """Places that were acknowledged and not given again since; whether that was durable."""
+        """Places that were acknowledged and not delivered again since; whether the acknowledgement was durable."""
         self.newest: Place | None = None
         self.wrong: dict[str, SpanMap] = {}
         self.late = 0
@@ -171,7 +196,7 @@ class _StreamCheck:
                 self.late += 1
 
     def _identify(self, record: AppRecord) -> Place | None:
-        """Where a record belongs; a body without identity is known by its content."""
+        """The place of a record. A body without a place is identified by its content."""
         place = _place(record)
         if place is None and self.published is not None and record.sha256 in self.published.numbers:
             place = (-1, self.published.numbers[record.sha256])
@@ -221,69 +246,55 @@ class _StreamCheck:
             for first, last in spans
         ]
 
-    def count(self, kind: str) -> int:
-        return sum(spans.count for spans in self.wrong.get(kind, SpanMap()).values())
+    def counts(self) -> Counts:
+        """The numbers of messages, without those that are lost."""
+        return Counts(
+            delivered={self.group: total(self.seen.values())},
+            declared_gaps=sum(s.count for s in self.gaps.values() if s.highest < ENDLESS - 1),
+            duplicates=self._count("duplicate"),
+            out_of_order=self._count("out_of_order"),
+            phantom=self._count("phantom"),
+            late=self.late,
+        )
+
+    def _count(self, kind: str) -> int:
+        return total(self.wrong.get(kind, SpanMap()).values())
 
 
 def check_applications(
     apps: Applications,
-    producers: dict[str, ProducerFacts],
-    groups: dict[str, GroupFacts],
-    excused: dict[str, SpanMap],
+    producers: Mapping[str, ProducerFacts],
+    groups: Mapping[str, GroupFacts],
+    excused: Mapping[str, SpanMap],
     drained: bool,
-) -> tuple[list[Finding], _Counts]:
-    """Judge all logs. `excused` says, for each group, what its journals account for otherwise, or leave open."""
-    _call_as_now(apps, producers)
+) -> LogCheck:
+    """Check all logs. `apps` is by final epochs. `excused`: by group, what its journals explain otherwise, or leave
+    open."""
     findings = list(apps.damaged)
-    counts = _Counts()
-    counts.enqueued = sum(
-        sum(outcome == "ok" for outcome, _ in published.attempts.values())
-        for published in apps.published.values()
+    counts = Counts(
+        enqueued=sum(
+            sum(outcome == "ok" for outcome, _ in published.attempts.values())
+            for published in apps.published.values()
+        )
     )
     for group, topics in sorted(apps.groups.items()):
-        counts.delivered[group] = 0
-        streams = {stream for name, stream in apps.given if name == group}
+        counts += Counts(delivered={group: 0})
+        streams = {stream for name, stream in apps.delivered if name == group}
         streams |= {stream for stream in apps.published if stream.topic in topics}
         for stream in sorted(streams):
-            check = _StreamCheck(group, stream, _published_for(apps, stream))
-            check.run(apps.given.get((group, stream), _Given()).records)
-            findings += check.findings()
-            counts.delivered[group] += sum(spans.count for spans in check.seen.values())
-            counts.duplicates += check.count("duplicate")
-            counts.out_of_order += check.count("out_of_order")
-            counts.phantom += check.count("phantom")
-            counts.late += check.late
-            counts.declared_gaps += sum(s.count for s in check.gaps.values() if s.highest < ENDLESS - 1)
+            check = _StreamCheck(group, stream, apps.published_to(stream))
+            check.run(apps.delivered.get((group, stream), ()))
             lost = _lost(check, excused.get(group, SpanMap()), drained)
-            counts.lost += sum(f.count for f in lost if f.kind == "lost")
-            findings += lost
+            findings += [*check.findings(), *lost]
+            counts += check.counts() + Counts(lost=sum(f.count for f in lost if f.kind == "lost"))
             if group in groups:
                 findings += _against_group_journal(check, groups[group])
     findings += _against_outboxes(apps, producers)
-    return findings, counts
-
-
-def _call_as_now(apps: Applications, producers: dict[str, ProducerFacts]) -> None:
-    """Messages may get another epoch after publishing has returned, and are delivered under that."""
-    for stream, published in apps.published.items():
-        facts = producers.get(stream.producer)
-        if facts is not None and facts.renamed:
-            published.content = {
-                (facts.epoch_now(stream, epoch, seq), seq): content
-                for (epoch, seq), content in published.content.items()
-            }
-
-
-def _published_for(apps: Applications, stream: Stream) -> _Published | None:
-    """What its publisher says of a stream: nothing at all is known only where there is no log of it."""
-    published = apps.published.get(stream)
-    if published is None and stream.producer in apps.publishers:
-        return _Published()
-    return published
+    return LogCheck(findings, counts)
 
 
 def _lost(check: _StreamCheck, excused: SpanMap, drained: bool) -> list[Finding]:
-    """What was published for certain, and was neither given nor named as a gap."""
+    """What was certainly published, and neither delivered nor reported as a gap."""
     if check.published is None:
         return []
     certain = SpanMap()
@@ -302,32 +313,32 @@ def _lost(check: _StreamCheck, excused: SpanMap, drained: bool) -> list[Finding]
     return findings
 
 
-def _certain(published: _Published) -> Iterable[Place]:
-    """Where messages are that publishing returned for."""
+def _certain(published: Published) -> Iterable[Place]:
+    """The places of messages for which publishing returned."""
     if published.content:
         return published.content
     return [(-1, n) for n, (outcome, _) in published.attempts.items() if outcome == "ok"]
 
 
 def _against_group_journal(check: _StreamCheck, facts: GroupFacts) -> list[Finding]:
-    """The application was given all that the journal calls acknowledged, and nothing that it does not name."""
+    """The application got everything that the journal calls acknowledged, and nothing that is not in the journal."""
     findings: list[Finding] = []
     keys = {key for key in (*check.seen, *facts.acknowledged) if key[0] == check.stream and key[1] >= 0}
     for key in sorted(keys, key=lambda key: key[1]):
         if facts.sound and facts.finished:
-            for first, last in check.seen[key] - facts.handed[key] - facts.dead[key]:
+            for first, last in check.seen[key] - facts.delivered[key] - facts.dead[key]:
                 findings.append(_finding("unjournalled", check.stream, check.group, key[1], first, last))
         for first, last in facts.acknowledged[key] - check.seen[key]:
             findings.append(_finding("unseen", check.stream, check.group, key[1], first, last))
     return findings
 
 
-def _against_outboxes(apps: Applications, producers: dict[str, ProducerFacts]) -> list[Finding]:
-    """Publishing returned only for what the outbox has."""
+def _against_outboxes(apps: Applications, producers: Mapping[str, ProducerFacts]) -> list[Finding]:
+    """Publishing returned only for what is in the outbox."""
     findings: list[Finding] = []
     for stream, published in sorted(apps.published.items()):
         facts = producers.get(stream.producer)
-        if facts is None or not facts.told:
+        if facts is None or not facts.conclusive:
             continue
         places = SpanMap()
         for epoch, seq in sorted(place for place in published.content if place[0] >= 0):

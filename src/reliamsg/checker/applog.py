@@ -1,10 +1,10 @@
-"""The application's own log: what it asked for and what it was given, in its own words, one JSON object a line.
+"""The application's own log: what it published and what was delivered to it, one JSON object per line.
 
-A publisher writes ``{"op": "publish", "outcome": …}`` with ``invoked`` before it calls `publish` and then one of
-``ok`` (it returned: durable), ``failed`` (it raised an error that says that nothing was stored) or
-``indeterminate`` (anything else). A consumer writes ``delivered`` when its handler is entered,
-``acknowledged`` after `ack` (``"durable": true`` where it waited for the disk), ``gap`` when it was told of one
-and ``late``. Each opening of a log begins with an ``opened`` line.
+A publisher writes ``{"op": "publish", "outcome": …}``: ``invoked`` before it calls `publish`, and then ``ok`` (the call
+returned, so the message is durable), ``failed`` (the call raised an error that means that nothing was stored) or
+``indeterminate`` (anything else). A consumer writes ``delivered`` when its handler is entered, ``acknowledged`` after
+`ack` (with ``"durable": true`` if it waited for the disk), ``gap`` when it passes a gap, and ``late``. Each time a log
+is opened, it gets an ``opened`` line first.
 
 ========== ================================================================================================
 op         fields
@@ -16,8 +16,8 @@ delivered  ``group producer topic partition epoch seq redelivered replayed sha25
 others     ``group producer topic partition epoch seq t``; ``gap``: ``first last reason`` in place of ``seq``
 ========== ================================================================================================
 
-``n`` is the application's own number of the message, rising within producer and topic; ``sha256`` the body's, in
-hex; ``t`` seconds since 1970, for people only: no judgement rests on it.
+``n`` is the application's own message number, which rises within producer and topic. ``sha256`` is that of the body, in
+hex. ``t`` is in seconds since 1970 and for people only: no finding depends on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import hashlib
 import os
 import threading
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -39,8 +40,8 @@ __all__ = ["AppLog", "AppRecord", "ApplicationLog", "Outcome", "read_applog", "s
 Outcome = Literal["invoked", "ok", "failed", "indeterminate"]
 
 
-class AppRecord(msgspec.Struct, omit_defaults=True):
-    """One line."""
+class AppRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of a log."""
 
     op: str
     outcome: str = ""
@@ -63,15 +64,15 @@ class AppRecord(msgspec.Struct, omit_defaults=True):
 
 
 def sha256(body: bytes) -> str:
-    """The form in which logs hold a body."""
+    """A body's SHA-256, as logs have it."""
     return hashlib.sha256(body).hexdigest()
 
 
 class AppLog:
-    """Appends to an application's log. May be used from several threads.
+    """Appends to an application's log. Safe to use from several threads.
 
-    Every line is handed to the kernel at once, so that it outlives a SIGKILL of this process; `sync_every` lines
-    are fsynced together (1: each line is on the disk before the call returns; 0: only :meth:`flush` does it).
+    Each line is written to the file at once, so it survives a SIGKILL of this process. `sync_every` lines are fsynced
+    together: with 1, each line is on the disk before the call returns; with 0, only :meth:`flush` calls fsync.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class AppLog:
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         size = os.fstat(self._file).st_size
         if size and os.pread(self._file, 1, size - 1) != b"\n":
-            os.write(self._file, b"\n")  # ends the line that a killed process left half written
+            os.write(self._file, b"\n")  # terminates the line that a killed process left unfinished
         self.write(AppRecord("opened", producer=producer, group=group, topics=topics or []))
 
     def publish(
@@ -104,7 +105,7 @@ class AppLog:
         *,
         id: MessageId | None = None,
     ) -> None:
-        """Log one step of publishing `body` as the application's message number `n`."""
+        """Log one step of publishing the application's message number `n`."""
         self.write(
             AppRecord(
                 "publish", outcome, producer=self._producer, topic=topic, n=n, sha256=sha256(body),
@@ -113,7 +114,7 @@ class AppLog:
         )  # fmt: skip
 
     def delivered(self, message: Message) -> None:
-        """Log that the application was given `message`: before anything else is done with it."""
+        """Log that `message` was delivered. Call it before anything else is done with the message."""
         self.write(
             AppRecord(
                 "delivered", group=self._group, producer=message.producer, topic=message.topic,
@@ -123,7 +124,7 @@ class AppLog:
         )  # fmt: skip
 
     def acknowledged(self, message: Message, durable: bool = False) -> None:
-        """Log that `message` was acknowledged: after ``ack()`` returned."""
+        """Log that `message` was acknowledged. Call it after ``ack()`` returned."""
         self.write(
             AppRecord(
                 "acknowledged", group=self._group, producer=message.producer, topic=message.topic,
@@ -133,7 +134,7 @@ class AppLog:
         )  # fmt: skip
 
     def gap(self, gap: Gap) -> None:
-        """Log that the application was told of `gap` and moved past it."""
+        """Log that the application was notified of `gap` and moved past it."""
         self.write(
             AppRecord(
                 "gap", group=self._group, producer=gap.stream.producer, topic=gap.stream.topic,
@@ -142,7 +143,7 @@ class AppLog:
         )  # fmt: skip
 
     def late(self, message: Message) -> None:
-        """Log a message that came after its gap was closed."""
+        """Log a message that arrived after its gap was closed."""
         self.write(
             AppRecord(
                 "late", group=self._group, producer=message.producer, topic=message.topic,
@@ -151,12 +152,12 @@ class AppLog:
         )  # fmt: skip
 
     def write(self, record: AppRecord) -> None:
-        """Append a line; sets its time where it has none."""
+        """Append a line, with the current time if it has none."""
         if not record.t:
-            record.t = round(time.time(), 6)
+            record = msgspec.structs.replace(record, t=round(time.time(), 6))
         line = self._encode(record) + b"\n"
         with self._lock:
-            # A short write would tear the line; on a file it happens only when the disk is full.
+            # Files accept less than a whole line only if the disk is full.
             if os.write(self._file, line) != len(line):
                 raise OSError("the application's log was not written in full")
             self._unsynced += 1
@@ -164,7 +165,7 @@ class AppLog:
                 self._sync()
 
     def flush(self) -> None:
-        """fsync what was written."""
+        """fsync everything that was written."""
         with self._lock:
             self._sync()
 
@@ -188,19 +189,20 @@ class AppLog:
         self.close()
 
 
-@dataclass
+@dataclass(frozen=True)
 class ApplicationLog:
-    """One log as it was read. `damaged` are lines that can't be read and that no crash explains."""
+    """The content of one log. `damaged` has the numbers of unreadable lines that no crash explains."""
 
     name: str
-    records: list[AppRecord] = field(default_factory=list)
-    damaged: list[int] = field(default_factory=list)
+    records: Sequence[AppRecord] = ()
+    damaged: Sequence[int] = ()
 
 
 def read_applog(path: str | os.PathLike[str]) -> ApplicationLog:
-    """Read a log. A line torn by a SIGKILL (the last one, or the last before an ``opened``) is passed over."""
+    """Read a log. Skips lines that a SIGKILL left unfinished: the last one, or the last before an ``opened``."""
     decode = msgspec.json.Decoder(AppRecord).decode
-    log = ApplicationLog(str(path))
+    records: list[AppRecord] = []
+    damaged: list[int] = []
     torn: int | None = None
     for number, line in enumerate(Path(path).read_bytes().split(b"\n"), 1):
         if not line.strip():
@@ -209,12 +211,12 @@ def read_applog(path: str | os.PathLike[str]) -> ApplicationLog:
             record = decode(line)
         except (ValueError, RecursionError):  # no JSON, no UTF-8, or nested too deep
             if torn is not None:
-                log.damaged.append(torn)
+                damaged.append(torn)
             torn = number
             continue
         if torn is not None:
             if record.op != "opened":
-                log.damaged.append(torn)
+                damaged.append(torn)
             torn = None
-        log.records.append(record)
-    return log
+        records.append(record)
+    return ApplicationLog(str(path), records, damaged)

@@ -1,14 +1,13 @@
-"""Whether what was delivered is what was published, from the digest sums of ranges.
+"""Compares delivered content with published content, by the digest sums of ranges.
 
-What a client's chain says of a stream's epoch is a line; rows of a line that follow each other make a run, and along a
-run digest sums add up. Where a run of the producer's and one of a group's are both cut at the same two numbers, the
-sums between must be the same.
+The rows of a stream's epoch in one chain form a line. Consecutive rows of a line form a run, along which digest sums
+add up. If a run of the producer and a run of a group both have row boundaries at the same two numbers, their sums
+between these must be equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from reliamsg.checker.journals import Chain
 from reliamsg.checker.producers import key_of
@@ -21,59 +20,64 @@ __all__ = ["compare_contents"]
 
 _MODULUS = 2**64
 _CONTENT = {"producer": frozenset({"enqueued"}), "group": frozenset({"delivered", "redelivered"})}
-"""By role, kinds whose digest sums are compared."""
+"""By role, the kinds whose digest sums are compared."""
 
 _Run = dict[int, int]
-"""Sum of all digests of the run up to a number, for each number at which a row of it ends, or its first one begins;
-in rising order."""
+"""By number at which a row ends (or before which the first row begins), the sum of all digests of the run up to there;
+in ascending order."""
 
 
-@dataclass
 class _Line:
-    """What one chain says of a stream's epoch, while it is read."""
+    """The rows of a stream's epoch in one chain."""
 
-    furthest: int = -1
-    tips: dict[bool, tuple[int, _Run]] = field(default_factory=dict)
-    """Last number and run of the newest row, apart for rows beyond all before them and for those that tell of
-    numbers again: neither a repetition in the middle nor one after a restart breaks a run."""
+    def __init__(self) -> None:
+        self._furthest = -1
+        self._tips: dict[bool, tuple[int, _Run]] = {}
+        """Last number and run of the newest row, separately for rows beyond all earlier ones and for rows that repeat
+        numbers. So repetitions, in the middle or after a restart, do not break a run."""
 
     def add(self, row: JournalRow) -> _Run | None:
-        """Put the row on its run. Returns the run if it is a new one."""
-        fresh = row.first > self.furthest
-        self.furthest = max(self.furthest, row.last)
-        last, run = self.tips.get(fresh, (-1, {}))
+        """Append the row to its run. Returns the run if it is a new one."""
+        fresh = row.first > self._furthest
+        self._furthest = max(self._furthest, row.last)
+        last, run = self._tips.get(fresh, (-1, {}))
         begins = not run or last + 1 != row.first
         if begins:
             run = {row.first - 1: 0}
         run[row.last] = (run[row.first - 1] + (row.digest or 0)) % _MODULUS
-        self.tips[fresh] = (row.last, run)
+        self._tips[fresh] = (row.last, run)
         return run if begins else None
 
 
 def compare_contents(
     chains: Iterable[Chain], contested: set[Key]
 ) -> tuple[list[Finding], dict[str, SpanMap]]:
-    """Compare what producers journalled with what each group did; without any of a producer's, with the first group's.
+    """Compare what producers journalled with what each group did. Without a journal of the producer, compare with the
+    first group.
 
-    Leaves out streams and epochs that are `contested`, and rows without a digest sum. Returns findings and, for
-    each group, what could be compared with the producer's account.
+    Skips streams and epochs that are `contested`, and rows without a digest sum. Returns findings and, by group, what
+    could be compared with the producer's journal.
     """
     originals: dict[Key, list[_Run]] = {}
-    given: dict[str, dict[Key, list[_Run]]] = {}
+    delivered: dict[str, dict[Key, list[_Run]]] = {}
     inboxes: dict[str, list[Chain]] = {}
     for chain in chains:
-        _read(chain, contested, originals if chain.role == "producer" else given.setdefault(chain.client, {}))
+        _read(
+            chain,
+            contested,
+            originals if chain.role == "producer" else delivered.setdefault(chain.client, {}),
+        )
         if chain.role == "group":
             inboxes.setdefault(chain.client, []).append(chain)
     for group, own in inboxes.items():
         if len(own) > 1:
-            _read_together(own, contested, given[group])
+            _read_together(own, contested, delivered[group])
     references = {key: _by_cut(runs) for key, runs in originals.items()}
     findings: list[Finding] = []
     compared: dict[str, SpanMap] = {}
-    for group in sorted(given):
+    for group in sorted(delivered):
         compared[group] = SpanMap()
-        for key, runs in given[group].items():
+        for key, runs in delivered[group].items():
             if key not in references:
                 references[key] = _by_cut(runs)
                 continue
@@ -88,10 +92,10 @@ def compare_contents(
 
 
 def _read(chain: Chain, contested: set[Key], runs: dict[Key, list[_Run]]) -> None:
-    """Put the runs of all lines of a chain to `runs`."""
+    """Add the runs of all lines of a chain to `runs`."""
     lines: dict[Key, _Line] = {}
-    now = Renumbering(chain.rows if chain.role == "producer" else ())
-    for row in map(now, chain.rows):
+    renumbering = Renumbering(chain.rows if chain.role == "producer" else ())
+    for row in map(renumbering, chain.rows):
         if row.kind not in _CONTENT[chain.role] or row.digest is None or row.last < row.first:
             continue
         key = key_of(row)
@@ -103,7 +107,7 @@ def _read(chain: Chain, contested: set[Key], runs: dict[Key, list[_Run]]) -> Non
 
 
 def _read_together(chains: Iterable[Chain], contested: set[Key], runs: dict[Key, list[_Run]]) -> None:
-    """Where one inbox of a group went on for another one, their rows make a run only together, in order of numbers."""
+    """The runs across several inboxes of a group, in order of numbers: one inbox may have continued for another."""
     rows = [
         row for chain in chains for row in chain.rows
         if row.kind in _CONTENT["group"] and row.digest is not None and row.first <= row.last
@@ -118,7 +122,7 @@ def _read_together(chains: Iterable[Chain], contested: set[Key], runs: dict[Key,
 
 
 def _by_cut(runs: list[_Run]) -> dict[int, list[tuple[int, int]]]:
-    """For each cut, the numbers of the runs that have it, and their sums there."""
+    """By row boundary, the indexes of the runs that have it, and their sums there."""
     cuts: dict[int, list[tuple[int, int]]] = {}
     for number, run in enumerate(runs):
         for at, total in run.items():
@@ -127,7 +131,7 @@ def _by_cut(runs: list[_Run]) -> dict[int, list[tuple[int, int]]]:
 
 
 def _compare(runs: list[_Run], reference: dict[int, list[tuple[int, int]]]) -> tuple[Spans, Spans]:
-    """What agrees with the reference, and what does not, between cuts that both have."""
+    """What agrees with the reference, and what does not, between row boundaries that both have."""
     same, wrong = Spans(), Spans()
     for run in runs:
         latest: dict[int, tuple[int, int, int]] = {}

@@ -1,7 +1,7 @@
-"""Producers with two histories: remarks, which take nothing from a verdict.
+"""Producers with two histories, as remarks without influence on the verdict.
 
-An outbox that was put back from a backup, or copied, goes on twice. Where every message of both is accounted for there
-is nothing to complain of, but people want to know.
+An outbox that was restored from a backup, or copied, has two histories. If every message of both is accounted for, no
+promise is broken, but operators should know.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ __all__ = ["find_forks"]
 
 
 def find_forks(chains: Iterable[Chain]) -> list[Finding]:
-    """A ``fork`` for each that a group met, that made a producer move messages, or by which one was fenced.
+    """A ``fork`` for each one that a group met, that made a producer move messages, or that fenced a producer.
 
-    What two chains of one client begin with is told once.
+    Rows with which two chains of one client begin count once.
     """
     found: dict[Finding, None] = {}
     for chain in chains:
         for row in chain.rows:
             if chain.role == "group" and row.kind == "conflict":
-                found[_met(chain.client, row)] = None
+                found[_conflict(chain.client, row)] = None
             elif chain.role == "producer" and row.kind == "renumbered":
                 new = (row.detail or {}).get("epoch")
                 found[_fork(row, f"they have epoch {new} now")] = None
@@ -34,8 +34,8 @@ def find_forks(chains: Iterable[Chain]) -> list[Finding]:
     return list(found)
 
 
-def _met(group: str, row: JournalRow) -> Finding:
-    # Of an epoch that was only told of, no message may be there.
+def _conflict(group: str, row: JournalRow) -> Finding:
+    # An epoch that was only announced may have no message.
     ranged = 0 < row.first <= row.last
     return _fork(row, row.reason if ranged else f"in epoch {row.epoch}: {row.reason}", group, ranged)
 

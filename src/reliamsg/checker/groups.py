@@ -1,14 +1,14 @@
-"""What the journals of a group say it was given, replayed row by row.
+"""What the journals of a group say was delivered to it, replayed row by row.
 
-Rows about what the application was given share one order per stream (see :mod:`reliamsg.store.journal`), so
-replaying them shows every step out of order, every hole and every repetition, whatever the client thought of it.
+Rows about deliveries share one order per stream (see :mod:`reliamsg.store.journal`). So a replay shows every delivery
+out of order, every hole and every repetition, whatever the client itself believed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from reliamsg.checker.journals import Boot, Chain
@@ -18,22 +18,22 @@ from reliamsg.checker.spans import ENDLESS, Key, Position, SpanMap, Spans, as_po
 from reliamsg.message import Stream
 from reliamsg.store.journal import ORDERED, JournalRow
 
-__all__ = ["GroupFacts", "Proof", "gather_group"]
+__all__ = ["EmptyQueue", "GroupFacts", "gather_group"]
 
 _REPAIR = "repair"
-"""The reason in rows of what did not come out of a queue."""
-_STRAYS = frozenset({"late", "before_join", "declared", "quarantined", "let_go"})
+"""The reason in rows about messages that did not come from a queue."""
+_STALE = frozenset({"late", "before_join", "declared", "quarantined", "let_go"})
 _EMPTIED = frozenset({"drained", "connected"})
 _FORGED, _UNREMEMBERED = "forged", "unremembered"
-"""The reasons in ``forgotten`` rows that send a group back."""
+"""The reasons in ``forgotten`` rows that set a group back."""
 _TOOK_OVER = "took_over"
-"""The reason in ``joined`` rows of an inbox that goes on where another one had been."""
+"""The reason in ``joined`` rows of an inbox that continued where another one had been."""
 _INCARNATION = re.compile("[0-9a-f]{16}")
 _SETTLING = frozenset({"acknowledged", "declared", "dead_lettered"})
 
 
-class Proof(NamedTuple):
-    """A site had nothing more for the group, after a producer had told how far its journal was."""
+class EmptyQueue(NamedTuple):
+    """A site had nothing more for the group, after a producer had announced how long its journal was."""
 
     site: str
     producer: str
@@ -41,96 +41,97 @@ class Proof(NamedTuple):
     lsn: int
 
 
-@dataclass
+@dataclass(frozen=True)
 class GroupFacts:
     """One group, from all its journals."""
 
     group: str
-    sound: bool = True
+    sound: bool
     """Whether no row is missing."""
-    finished: bool = True
-    """Whether nothing can follow."""
-    whole: bool = True
-    """Whether every journal is there to its end."""
-    latest: bool = False
-    """Whether it joins streams with what arrives first, whatever producers count it for."""
-    handed: SpanMap = field(default_factory=SpanMap)
-    """What the application was given, flagged or not."""
+    finished: bool
+    """Whether no row can follow."""
+    whole: bool
+    """Whether every journal is complete."""
+    latest: bool
+    """Whether it joins streams with what arrives first, even if producers count it for earlier messages."""
+    delivered: SpanMap = field(default_factory=SpanMap)
+    """What was delivered to the application, flagged or not."""
     unflagged: SpanMap = field(default_factory=SpanMap)
-    """What some inbox gave without a flag, and had not given before."""
+    """What some inbox delivered unflagged, and had not delivered before."""
     acknowledged: SpanMap = field(default_factory=SpanMap)
     declared: SpanMap = field(default_factory=SpanMap)
     before_join: SpanMap = field(default_factory=SpanMap)
     dead: SpanMap = field(default_factory=SpanMap)
-    leaps: dict[Stream, list[Position]] = field(default_factory=dict)
-    """Pairs of epochs between which everything was declared lost, whatever epochs there were."""
+    skipped_epochs: dict[Stream, list[Position]] = field(default_factory=dict)
+    """Pairs of epochs. Everything between the two was declared lost, without naming epochs."""
     late: SpanMap = field(default_factory=SpanMap)
     removed: SpanMap = field(default_factory=SpanMap)
-    """Of what was declared, what was said to be removed by its producer."""
+    """The part of `declared` that the producer had removed, according to the row."""
     received: dict[str, SpanMap] = field(default_factory=dict)
-    """Per site, duplicates and repairs included."""
+    """By site, including duplicates and repairs."""
     arrived: dict[str, SpanMap] = field(default_factory=dict)
-    """Per site, what came out of its queue."""
-    strays: dict[str, SpanMap] = field(default_factory=dict)
-    """Per site, what came out of its queue and had no use any more."""
+    """By site, what came from its queue."""
+    stale: dict[str, SpanMap] = field(default_factory=dict)
+    """By site, what came from its queue and was of no use any more."""
     repaired: SpanMap = field(default_factory=SpanMap)
-    """What producers sent again on request, and nothing else had brought by then."""
-    proofs: list[Proof] = field(default_factory=list)
-    """Where queues were seen empty, or sessions gone."""
+    """What producers resent on request before it arrived in any other way."""
+    empty_queues: list[EmptyQueue] = field(default_factory=list)
+    """When queues were empty, or sessions gone."""
     quarantined: SpanMap = field(default_factory=SpanMap)
-    """What was ever put into the inbox's quarantine."""
+    """Everything that was ever in the inbox's quarantine."""
     discarded: SpanMap = field(default_factory=SpanMap)
     """What an operator discarded there."""
     holds: dict[Stream, list[Position]] = field(default_factory=dict)
-    """Where gaps began that ever held the stream."""
+    """Where the gaps began that ever held the stream."""
     buffered: dict[str, SpanMap] = field(default_factory=dict)
-    """Per site that it came from, what was held back in the inbox."""
+    """By site that it came from, what waited in the inbox behind a gap."""
     joined: dict[Stream, Position] = field(default_factory=dict)
-    """Where each stream began for this group: the lowest position that a ``joined`` row names; where none does, the
-    lowest with which a chain began."""
-    joined_itself: dict[Stream, Position] = field(default_factory=dict)
-    """The same without the rows of inboxes that went on where another one had been."""
-    unheard: dict[Stream, Position] = field(default_factory=dict)
-    """Where it joined without having heard anything of its producer: the lowest position."""
+    """Where each stream began for this group: the lowest position in a ``joined`` row, or, if there is no such row, the
+    lowest position with which a chain begins."""
+    joined_first: dict[Stream, Position] = field(default_factory=dict)
+    """The same without the rows of inboxes that continued where another one had been."""
+    joined_unannounced: dict[Stream, Position] = field(default_factory=dict)
+    """The lowest position where it joined without any announcement of the producer."""
     reached: dict[Stream, Position] = field(default_factory=dict)
     """How far each stream got."""
     behind: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
-    """From where to before where an inbox was told that its group had settled everything, and had not itself."""
+    """Half-open ranges that the group had settled according to an announcement, and that the inbox that received the
+    announcement had not settled itself."""
     existed: dict[Stream, list[tuple[Position, Position]]] = field(default_factory=dict)
-    """From the same places to before where the stream ended then: all that the group may have settled besides."""
-    replaced: bool = False
-    """Whether such an inbox was told of what no other one's journal has: one is gone together with its journal."""
-    met: set[Stream] = field(default_factory=set)
-    """The streams that such inboxes heard anything of, from the opening on that was told last."""
+    """From the same positions to before the end of the stream at that time: all that the group may have settled."""
+    met_by_successors: set[Stream] = field(default_factory=set)
+    """The streams in the rows of inboxes that continued for one without a journal."""
     topics: set[str] = field(default_factory=set)
+    lost_inbox: bool = False
+    """Whether an inbox is gone together with its journal: another one was told of positions that no journal reaches."""
     duplicates: int = 0
     out_of_order: int = 0
 
     def covered(self, stream: Stream, epoch: int) -> Spans:
-        """What is accounted for by the group's own rows."""
+        """Everything that the group's own rows explain."""
         key = (stream, epoch)
-        return self.handed[key] | self.declared_in(key) | self.before_join[key] | self.dead[key]
+        return self.delivered[key] | self.declared_in(key) | self.before_join[key] | self.dead[key]
 
     def declared_in(self, key: Key) -> Spans:
-        """What was declared lost of a stream's epoch, be it by name or as something in between."""
-        if any(low < key[1] < high for low, high in self.leaps.get(key[0], ())):
+        """What was declared lost of a stream's epoch, by name or as an epoch between two others."""
+        if any(low < key[1] < high for low, high in self.skipped_epochs.get(key[0], ())):
             return Spans([(1, ENDLESS)])
         return self.declared[key]
 
-    def taken_in(self, key: Key) -> Spans:
-        """What was received, from any site."""
+    def received_anywhere(self, key: Key) -> Spans:
+        """What was received from any site."""
         every = Spans()
         for received in self.received.values():
             every.update(received[key])
         return every
 
-    def set_aside(self, key: Key) -> tuple[Spans, Spans]:
-        """What is in quarantine, and what was discarded there, of what was not taken in besides."""
-        taken = self.taken_in(key)
-        return self.quarantined[key] - self.discarded[key] - taken, self.discarded[key] - taken
+    def in_quarantine(self, key: Key) -> tuple[Spans, Spans]:
+        """What is in quarantine, and what was discarded there, without what was also received regularly."""
+        received = self.received_anywhere(key)
+        return self.quarantined[key] - self.discarded[key] - received, self.discarded[key] - received
 
-    def held_up(self, key: Key) -> Spans:
-        """What of a stream's epoch waits for a gap that holds the stream, the gap included."""
+    def held(self, key: Key) -> Spans:
+        """What of a stream's epoch is in, or waits behind, a gap that holds the stream."""
         stream, epoch = key
         reached = self.reached.get(stream, (0, 0))
         held = min((place for place in self.holds.get(stream, ()) if place > reached), default=None)
@@ -138,26 +139,28 @@ class GroupFacts:
             return Spans()
         return Spans([(held[1] if epoch == held[0] else 1, ENDLESS)])
 
-    def joined_unheard(self, stream: Stream) -> bool:
-        """Whether the stream began for this group where nobody had told it from where on it is counted."""
-        return stream in self.unheard and self.unheard[stream] == self.joined.get(stream)
+    def began_unannounced(self, stream: Stream) -> bool:
+        """Whether the group joined the stream before its producer had announced from where on the group counts."""
+        return stream in self.joined_unannounced and self.joined_unannounced[stream] == self.joined.get(
+            stream
+        )
 
     def settled_unseen(self, key: Key) -> Spans:
-        """What of a stream's epoch an inbox was told to be settled, and had not settled itself."""
+        """What of a stream's epoch was announced to an inbox as settled, and was not settled by that inbox."""
         return in_epoch(self.behind.get(key[0], ()), key[1])
 
-    def settled_before_joining(self, key: Key, told: Iterable[tuple[Position, Position]]) -> Spans:
-        """What of a stream's epoch the group had settled, as somebody was told, before it joined, as the journals say
-        that are here: so another inbox had joined earlier, and is gone with its journal. `told`: from where to before
-        where that was said to a producer, besides what the group's inboxes were told."""
-        joined = self.joined_itself.get(key[0])
-        every = (*self.behind.get(key[0], ()), *told)
+    def settled_before_joining(self, key: Key, announced: Iterable[tuple[Position, Position]]) -> Spans:
+        """What of a stream's epoch the group had settled before the place where the journals at hand show it to join:
+        another inbox had joined earlier, and is gone with its journal. `announced`: half-open ranges that the group
+        announced to the producer as settled, in addition to those that were announced to its own inboxes."""
+        joined = self.joined_first.get(key[0])
+        every = (*self.behind.get(key[0], ()), *announced)
         return in_epoch([each for each in every if joined is None or each[1] < joined], key[1])
 
     def perhaps_settled(self, key: Key) -> Spans:
-        """What of a stream's epoch there was when an inbox was told that, from its own place on; all of it where one is
-        gone, and its successor never heard of the stream."""
-        if self.replaced and key[0] not in self.met:
+        """What of a stream's epoch existed when such an announcement was received, from the inbox's own position on;
+        everything if an inbox is gone and its successor never met the stream."""
+        if self.lost_inbox and key[0] not in self.met_by_successors:
             return Spans([(1, ENDLESS)])
         return in_epoch(self.existed.get(key[0], ()), key[1])
 
@@ -166,35 +169,44 @@ def gather_group(
     group: str, chains: Iterable[Chain], gap_timeout: float | None, tolerance: float
 ) -> tuple[GroupFacts, list[Finding]]:
     """Read all journals of one group. `gap_timeout` and `tolerance` are in seconds."""
-    facts = GroupFacts(group)
+    chains = sorted(chains, key=lambda chain: chain.rows[0].wall_us if chain.rows else 0)
+    facts = GroupFacts(
+        group,
+        sound=not any(chain.broken for chain in chains),
+        finished=all(chain.finished for chain in chains),
+        whole=not any(chain.broken or not (chain.to_the_end or chain.finished) for chain in chains),
+        latest=any(boot.opened.get("begin") == "latest" for chain in chains for boot in chain.boots),
+    )
     findings: list[Finding] = []
-    readers: list[_Reader] = []
+    readers: list[_ChainReader] = []
     begun: dict[Stream, Position] = {}
-    for chain in sorted(chains, key=lambda chain: chain.rows[0].wall_us if chain.rows else 0):
-        reader = _Reader(facts, findings, chain, gap_timeout, tolerance, begun)
+    for chain in chains:
+        reader = _ChainReader(facts, findings, chain, gap_timeout, tolerance, begun)
         reader.read()
         readers.append(reader)
-        facts.sound &= not chain.broken
-        facts.finished &= chain.finished
-        facts.whole &= not chain.broken and (chain.to_the_end or chain.finished)
     unnamed = {stream: place for stream, place in begun.items() if stream not in facts.joined}
-    facts.joined_itself |= unnamed
-    facts.joined |= unnamed
-    for reader in readers:
-        told_in = _told_of_the_unaccounted(reader, readers)
-        if told_in is not None:
-            facts.replaced = True
-            since = (row for boot in reader.chain.boots[told_in:] for row in boot.rows)
-            facts.met |= {stream_of(row) for row in since if row.kind != "forgotten"}
+    facts.joined_first.update(unnamed)
+    facts.joined.update(unnamed)
+    succeeded = [(reader, _succeeded_in(reader, readers)) for reader in readers]
+    for reader, boot_number in succeeded:
+        if boot_number is not None:
+            since = (row for boot in reader.chain.boots[boot_number:] for row in boot.rows)
+            facts.met_by_successors.update(stream_of(row) for row in since if row.kind != "forgotten")
     for reader in readers:
         reader.finish()
         _check_passed(reader, readers)
     _check_acknowledged(facts, findings, readers)
+    facts = replace(
+        facts,
+        lost_inbox=any(boot_number is not None for _, boot_number in succeeded),
+        duplicates=sum(reader.duplicates for reader in readers),
+        out_of_order=sum(reader.out_of_order for reader in readers),
+    )
     return facts, findings
 
 
-def _proofs(row: JournalRow) -> list[Proof]:
-    """Of how many producers the row says how far they had told to be."""
+def _empty_queues(row: JournalRow) -> list[EmptyQueue]:
+    """What a row shows of the producers whose announcements it names."""
     detail = row.detail or {}
     heard = detail.get("heard")
     if not isinstance(heard, dict) or (
@@ -202,35 +214,35 @@ def _proofs(row: JournalRow) -> list[Proof]:
     ):
         return []
     return [
-        Proof(row.site, producer, incarnation, told[0])
-        for producer, told in heard.items()
-        if isinstance(told, list | tuple) and len(told) == 2 and isinstance(told[0], int)
-        and (incarnation := _hex(told[1])) is not None
+        EmptyQueue(row.site, producer, incarnation, announced[0])
+        for producer, announced in heard.items()
+        if isinstance(announced, list | tuple) and len(announced) == 2 and isinstance(announced[0], int)
+        and (incarnation := _hex(announced[1])) is not None
     ]  # fmt: skip
 
 
 def _hex(value: Any) -> int | None:
-    """The number that 16 hex digits say."""
+    """The number that 16 hex digits stand for; None for anything else."""
     return int(value, 16) if isinstance(value, str) and _INCARNATION.fullmatch(value) else None
 
 
 @dataclass
 class _StreamState:
-    """Where a stream is, while its rows are replayed."""
+    """The state of one stream during the replay. Sets are by epoch."""
 
     cursor: Position | None = None
-    met: bool = False
-    """Whether it began: not by its ``joined`` row, which tells where it will."""
-    handed: dict[int, Spans] = field(default_factory=dict)
+    begun: bool = False
+    """Whether the stream has begun. A ``joined`` row only names the place where it will begin."""
+    delivered: dict[int, Spans] = field(default_factory=dict)
     skipped: dict[int, Spans] = field(default_factory=dict)
     """Declared, or from before the group joined."""
     holes: dict[int, Spans] = field(default_factory=dict)
     dead: dict[int, Spans] = field(default_factory=dict)
     owed: dict[int, Spans] = field(default_factory=dict)
-    """Given before this boot and not acknowledged by then: to be given again, or declared where it is lost by now,
-    before anything new."""
+    """Delivered before this boot and not acknowledged by then. It must be delivered again, or declared if it is lost by
+    now, before anything new."""
     missed: dict[int, Spans] = field(default_factory=dict)
-    """Owed, and passed over since it was given last."""
+    """Owed, and passed over since its last delivery."""
     given_up: dict[int, Spans] = field(default_factory=dict)
     """Owed, and declared."""
 
@@ -243,7 +255,7 @@ def _at(spans: dict[int, Spans], epoch: int) -> Spans:
     return spans.setdefault(epoch, Spans())
 
 
-class _Reader:
+class _ChainReader:
     """Replays one chain of a group."""
 
     def __init__(
@@ -261,23 +273,26 @@ class _Reader:
         self.gap_timeout = gap_timeout
         self.tolerance = tolerance
         self.begun = begun
-        """Where each stream began, by its first row; shared by the group's chains."""
+        """Where the first row of each stream is; shared by the group's chains."""
         self.streams: dict[Stream, _StreamState] = {}
         self.acknowledged: SpanMap = SpanMap()
-        """By the boots before the current one: durable then."""
+        """What the boots before the current one acknowledged, which was durable by then."""
         self.replays = SpanMap()
-        self.again = SpanMap()
+        self.acknowledged_twice = SpanMap()
         """Acknowledged more than once in this chain."""
         self.passed = SpanMap()
         """Owed, and passed over."""
         self.settled_to: dict[Stream, Position] = {}
-        """The last number of each stream that it acknowledged, declared or set aside."""
-        self.told_of: list[tuple[int, Stream, Position]] = []
-        """In which boot it was told, and before which positions others had settled everything."""
+        """The highest position of each stream that it acknowledged, declared or dead-lettered."""
+        self.announced: list[tuple[int, Stream, Position]] = []
+        """Announcements that the group had settled everything before a position: in which boot they were received, for
+        which stream, and that position."""
         self.latest = True
         self.before = SpanMap()
-        """Handed out unflagged by chains read before this one."""
+        """What the chains before this one delivered unflagged."""
         self.before.merge(facts.unflagged)
+        self.duplicates = 0
+        self.out_of_order = 0
 
     def read(self) -> None:
         for number, boot in enumerate(self.chain.boots):
@@ -314,37 +329,36 @@ class _Reader:
         topics = boot.opened.get("topics")
         self.facts.topics.update(topics if isinstance(topics, list | dict) else ())
         self.latest = boot.opened.get("begin") == "latest"
-        self.facts.latest |= self.latest
         for stream, state in self.streams.items():
             state.owed = {
-                epoch: handed
+                epoch: delivered
                 - self.acknowledged[stream, epoch]
                 - _at(state.dead, epoch)
                 - _at(state.given_up, epoch)
                 - _at(state.missed, epoch)
-                for epoch, handed in state.handed.items()
+                for epoch, delivered in state.delivered.items()
             }
 
     def _joined(self, row: JournalRow) -> None:
         stream, position = stream_of(row), (row.epoch, max(row.first, 1))
         facts = self.facts
-        for joined in (facts.joined, facts.joined_itself)[: 1 if row.reason == _TOOK_OVER else 2]:
+        for joined in (facts.joined, facts.joined_first)[: 1 if row.reason == _TOOK_OVER else 2]:
             joined[stream] = min(position, joined.get(stream, position))
         if (row.detail or {}).get("unheard") is True:
-            self.facts.unheard[stream] = min(position, self.facts.unheard.get(stream, position))
+            facts.joined_unannounced[stream] = min(position, facts.joined_unannounced.get(stream, position))
         state = self.streams.get(stream)
-        if self.latest and (state is None or not state.met):
-            # What came before the first to arrive was asked not to be delivered.
+        if self.latest and (state is None or not state.begun):
+            # The application asked not to be given what precedes the first message to arrive.
             state = self.streams.setdefault(stream, _StreamState())
-            state.cursor, state.met = (row.epoch, position[1] - 1), True
+            state.cursor, state.begun = (row.epoch, position[1] - 1), True
 
     def _forgotten(self, row: JournalRow) -> None:
-        """Below epochs that were made up the group is where it was before them, or nowhere; never further on."""
+        """The group returns to where it was before forged epochs, or to nowhere; never to a later position."""
         state = self.streams.setdefault(stream_of(row), _StreamState())
         if row.reason == _UNREMEMBERED:
-            state.cursor, state.met = None, False
+            state.cursor, state.begun = None, False
         elif row.reason == _FORGED:
-            state.met = True
+            state.begun = True
             if state.cursor is not None:
                 state.cursor = min(state.cursor, (row.epoch, max(row.first, 1) - 1))
 
@@ -353,7 +367,7 @@ class _Reader:
         if own is None:
             return
         stream, end = stream_of(row), (row.epoch, row.last)
-        self.told_of.append((boot, stream, end))
+        self.announced.append((boot, stream, end))
         self.facts.behind.setdefault(stream, []).append((own, end))
         if existed is not None:
             self.facts.existed.setdefault(stream, []).append((own, existed))
@@ -368,10 +382,10 @@ class _Reader:
                 facts.repaired.put(key_of(row), row.first, row.last)
         elif row.kind == "buffered":
             places.append(facts.buffered)
-        elif row.kind in _STRAYS and row.site and row.reason != _REPAIR:
-            places.append(facts.strays)
+        elif row.kind in _STALE and row.site and row.reason != _REPAIR:
+            places.append(facts.stale)
         elif row.kind in _EMPTIED:
-            facts.proofs += _proofs(row)
+            facts.empty_queues.extend(_empty_queues(row))
         if row.kind == "quarantined":
             facts.quarantined.put(key_of(row), row.first, row.last)
         elif row.kind == "quarantine_discarded":
@@ -382,7 +396,7 @@ class _Reader:
     def _ordered(self, row: JournalRow, ack_starts: SpanMap) -> None:
         stream = stream_of(row)
         state = self.streams.setdefault(stream, _StreamState())
-        state.met = True
+        state.begun = True
         if row.kind == "delivered":
             self._delivered(row, state)
         elif row.kind == "redelivered":
@@ -399,25 +413,25 @@ class _Reader:
             self.facts.late.put(key_of(row), row.first, row.last)
 
     def _delivered(self, row: JournalRow, state: _StreamState) -> None:
-        handed, skipped, holes = (_at(m, row.epoch) for m in (state.handed, state.skipped, state.holes))
-        known = handed.within(row.first, row.last)
-        # Which of two inboxes was first, and what it had told the other one by then, no journal says.
+        delivered, skipped, holes = (_at(m, row.epoch) for m in (state.delivered, state.skipped, state.holes))
+        known = delivered.within(row.first, row.last)
+        # No journal says which of two inboxes was first, and what the other one knew of that by then.
         elsewhere = self.before[key_of(row)].within(row.first, row.last) - known
         for kind, again in (("duplicate", known), ("duplicate_apart", elsewhere)):
             for first, last in again:
                 self._find(kind, row, first, last)
-                self.facts.duplicates += last - first + 1
-        for piece in handed.lacking(row.first, row.last):
+                self.duplicates += last - first + 1
+        for piece in delivered.lacking(row.first, row.last):
             self.facts.unflagged.put(key_of(row), *piece)
-        for piece in skipped.within(row.first, row.last) - handed:
+        for piece in skipped.within(row.first, row.last) - delivered:
             self._find("delivered_after_gap", row, *piece)
-        fresh = handed.lacking(row.first, row.last) - skipped
+        fresh = delivered.lacking(row.first, row.last) - skipped
         start = self._ahead(row, state)
         for first, last in fresh.within(row.first, start - 1):
             self._find("out_of_order", row, first, last)
-            self.facts.out_of_order += last - first + 1
+            self.out_of_order += last - first + 1
             holes.discard(first, last)
-        self._hand(row, state, start)
+        self._record_delivery(row, state, start)
 
     def _redelivered(self, row: JournalRow, state: _StreamState, ack_starts: SpanMap) -> None:
         key = key_of(row)
@@ -426,14 +440,14 @@ class _Reader:
         for piece in acknowledged - self.replays[key]:
             self._find("redelivered_after_ack", row, *piece)
         skipped = _at(state.skipped, row.epoch).within(row.first, row.last)
-        for piece in skipped - (_at(state.handed, row.epoch) - _at(state.given_up, row.epoch)):
+        for piece in skipped - (_at(state.delivered, row.epoch) - _at(state.given_up, row.epoch)):
             self._find("delivered_after_gap", row, *piece)
-        self._hand(row, state, self._ahead(row, state))
+        self._record_delivery(row, state, self._ahead(row, state))
 
     def _skipped(self, row: JournalRow, state: _StreamState) -> None:
-        # An end that is not known, or below the start, means: all that the epoch still had.
+        # An end that is unknown, or below the start, stands for the rest of the epoch.
         last = row.last if row.last >= row.first else ENDLESS - 1
-        given = _at(state.handed, row.epoch).within(row.first, last)
+        given = _at(state.delivered, row.epoch).within(row.first, last)
         if row.kind == "declared":
             given_up, owed = _at(state.given_up, row.epoch), _at(state.owed, row.epoch)
             given_up.update(owed.within(row.first, last))
@@ -441,14 +455,14 @@ class _Reader:
             given -= given_up
         for piece in given:
             self._find("false_gap", row, *piece)
-        if row.kind == "before_join" and (begin := _lowest(state.handed)) is not None:
-            # What arrives from before the place of joining may do so at any time; nothing else may be called so.
+        if row.kind == "before_join" and (begin := _lowest(state.delivered)) is not None:
+            # Messages from before the place of joining may arrive at any time, but no others may be called that.
             first = row.first if row.epoch > begin[0] else max(row.first, begin[1])
             if row.epoch >= begin[0] and first <= last:
                 self._find("false_before_join", row, first, last)
         until = (row.detail or {}).get("until_epoch")
         if row.kind == "declared" and isinstance(until, int):
-            self.facts.leaps.setdefault(stream_of(row), []).append((row.epoch, until))
+            self.facts.skipped_epochs.setdefault(stream_of(row), []).append((row.epoch, until))
         holes = _at(state.holes, row.epoch)
         for piece in holes.within(row.first, last) if row.kind == "declared" else ():
             self._find("declared_late", row, *piece)
@@ -461,13 +475,13 @@ class _Reader:
         if (start := self._ahead(row, state, last)) <= last:
             self._advance(row, state, start, last)
 
-    def given(self, stream: Stream, epoch: int) -> Spans:
-        """What it gave, or set aside."""
+    def delivered_or_dead(self, stream: Stream, epoch: int) -> Spans:
+        """What it delivered or dead-lettered."""
         state = self.streams.get(stream)
-        return Spans() if state is None else _at(state.handed, epoch) | _at(state.dead, epoch)
+        return Spans() if state is None else _at(state.delivered, epoch) | _at(state.dead, epoch)
 
     def dead(self, stream: Stream, epoch: int) -> Spans:
-        """What it set aside."""
+        """What it dead-lettered."""
         state = self.streams.get(stream)
         return Spans() if state is None else _at(state.dead, epoch)
 
@@ -479,7 +493,7 @@ class _Reader:
             self._advance(row, state, start, row.last)
 
     def _ahead(self, row: JournalRow, state: _StreamState, last: int | None = None) -> int:
-        """The first number of the row that lies beyond the cursor; one past its end where none does."""
+        """The first number of the row beyond the cursor; one past its end if there is none."""
         end = row.last if last is None else last
         if state.cursor is None or row.epoch > state.cursor[0]:
             return row.first
@@ -487,12 +501,12 @@ class _Reader:
             return end + 1
         return min(max(row.first, state.cursor[1] + 1), end + 1)
 
-    def _hand(self, row: JournalRow, state: _StreamState, start: int) -> None:
-        """The application was given the row's messages; those from `start` are beyond the cursor."""
+    def _record_delivery(self, row: JournalRow, state: _StreamState, start: int) -> None:
+        """The row's messages were delivered; those from `start` are beyond the cursor."""
         for settled in (state.owed, state.missed):
             _at(settled, row.epoch).discard(row.first, row.last)
-        _at(state.handed, row.epoch).add(row.first, row.last)
-        self.facts.handed.put(key_of(row), row.first, row.last)
+        _at(state.delivered, row.epoch).add(row.first, row.last)
+        self.facts.delivered.put(key_of(row), row.first, row.last)
         if start <= row.last:
             self._advance(row, state, start, row.last)
 
@@ -502,7 +516,7 @@ class _Reader:
             self._check_owed(row, state)
         same = state.cursor is not None and state.cursor[0] == row.epoch
         expected = state.cursor[1] + 1 if same and state.cursor is not None else 1
-        # What comes from before the place of joining does so in any order, and not all of it need come.
+        # Messages from before the place of joining arrive in any order, and some never do.
         if start > expected and row.kind != "before_join":
             for piece in _at(state.skipped, row.epoch).lacking(expected, start - 1):
                 _at(state.holes, row.epoch).add(*piece)
@@ -512,7 +526,7 @@ class _Reader:
         state.cursor = (row.epoch, last)
 
     def _check_owed(self, row: JournalRow, state: _StreamState) -> None:
-        """Something new is given, and so comes after all that is owed."""
+        """Something new is delivered, so nothing may be owed any more."""
         for epoch, passed in sorted(state.owed.items()):
             self.passed.merge({(stream_of(row), epoch): passed})
             _at(state.missed, epoch).update(passed)
@@ -522,14 +536,14 @@ class _Reader:
         for row in rows:
             key = key_of(row)
             for first, last in self.acknowledged[key].within(row.first, row.last) - self.replays[key]:
-                self.again.put(key, first, last)
+                self.acknowledged_twice.put(key, first, last)
             self.acknowledged.put(key, row.first, row.last)
 
     def _check_clock(self, row: JournalRow, opened: list[JournalRow], boot: Boot) -> None:
-        """A gap that expired did so no sooner than its clock could have run out.
+        """A gap expires no sooner than its clock can have run out.
 
-        The clock may have stood still for any time, so only a journal that gives the clock's reading (`elapsed`,
-        in seconds) shows one that ran too long.
+        A clock may be stopped for any time, so only its reading in the journal (`elapsed`, in seconds) can show that it
+        ran for too long.
         """
         timeout = self.gap_timeout
         if timeout is None and isinstance(boot.opened.get("gap_timeout"), int | float):
@@ -558,7 +572,7 @@ class _Reader:
         )  # fmt: skip
 
     def finish(self) -> None:
-        """Once all chains of the group are read: what stayed a hole, unless another inbox has it."""
+        """After all chains of the group were read: find the holes that no other inbox explains."""
         for stream, state in self.streams.items():
             for epoch, holes in state.holes.items():
                 if self.chain.broken:
@@ -573,19 +587,19 @@ class _Reader:
                 self.facts.reached[stream] = max(state.cursor, self.facts.reached.get(stream, (0, 0)))
 
 
-def _told_of_the_unaccounted(reader: _Reader, readers: list[_Reader]) -> int | None:
-    """In which boot an inbox was told last of what no other inbox's journal comes up to."""
+def _succeeded_in(reader: _ChainReader, readers: list[_ChainReader]) -> int | None:
+    """The last boot in which an inbox received an announcement beyond every other inbox's journal; None if none."""
     others = [other.settled_to for other in readers if other is not reader]
-    told_in = [
+    boots = [
         boot
-        for boot, stream, (epoch, number) in reader.told_of
+        for boot, stream, (epoch, number) in reader.announced
         if all(settled.get(stream, (0, 0)) < (epoch, number - 1) for settled in others)
     ]
-    return max(told_in, default=None)
+    return max(boots, default=None)
 
 
-def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:
-    """What was owed and passed over was dealt with by another inbox, or should have come again."""
+def _check_passed(reader: _ChainReader, readers: list[_ChainReader]) -> None:
+    """What was owed and passed over should have been delivered again, unless another inbox settled it."""
     for (stream, epoch), spans in reader.passed.items():
         for other in readers:
             if other is not reader:
@@ -598,17 +612,16 @@ def _check_passed(reader: _Reader, readers: list[_Reader]) -> None:
             )  # fmt: skip
 
 
-def _check_acknowledged(facts: GroupFacts, findings: list[Finding], readers: list[_Reader]) -> None:
-    """Each inbox acknowledges at most once, and only what it gave.
+def _check_acknowledged(facts: GroupFacts, findings: list[Finding], readers: list[_ChainReader]) -> None:
+    """Each inbox acknowledges a message at most once, and only after delivering it.
 
-    What one acknowledged, and another one could not know of, that one gives and acknowledges again.
+    An inbox that can't know what another one acknowledged delivers and acknowledges it again.
     """
-    facts.acknowledged = SpanMap()
     twice, undelivered = SpanMap(), SpanMap()
     for reader in readers:
-        twice.merge(reader.again)
+        twice.merge(reader.acknowledged_twice)
         for key, spans in reader.acknowledged.items():
-            undelivered.merge({key: spans - reader.given(*key)})
+            undelivered.merge({key: spans - reader.delivered_or_dead(*key)})
         facts.acknowledged.merge(reader.acknowledged)
     wrong: list[tuple[str, SpanMap]] = [("acknowledged_twice", twice)]
     if facts.whole:

@@ -1,4 +1,4 @@
-"""How far what was lost had got: the last hop that its journals show, and at which sites."""
+"""The last hop that lost messages reached, according to the journals, and at which sites."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from reliamsg.checker.spans import Key, SpanMap, Spans
 __all__ = ["by_sites", "pieces"]
 
 Piece = tuple[int, int, str, tuple[str, ...]]
-"""First and last number, the hop, and the names of the sites where it was reached, sorted."""
+"""First and last number, the hop, and the sorted names of the sites where it was reached."""
 
 
 def pieces(lost: Spans, key: Key, producer: ProducerFacts, group: GroupFacts) -> Iterator[Piece]:
-    """Cut `lost` where the last hop, or its sites, change.
+    """Split `lost` so that each piece reached the same hop at the same sites.
 
-    ``buffered``: received, and held back in the group's inbox; ``received`` by the group; ``confirmed`` to the
-    producer; ``enqueued`` and no more.
+    ``buffered``: received, and waiting in the group's inbox. ``received``: received by the group. ``confirmed``:
+    confirmed to the producer. ``enqueued``: nothing more is known.
     """
-    received = group.taken_in(key)
+    received = group.received_anywhere(key)
     steps = (
         ("buffered", received, group.buffered),
         ("received", received, group.received),
@@ -45,7 +45,7 @@ def _anywhere(by_site: dict[str, SpanMap], key: Key) -> Spans:
 def by_sites(
     spans: Spans, by_site: dict[str, SpanMap], key: Key
 ) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """`spans`, cut so that each piece is in the same sites as a whole."""
+    """Split `spans` so that all messages of a piece are at the same sites."""
     parts: list[tuple[Spans, tuple[str, ...]]] = [(spans, ())]
     for site in sorted(by_site):
         here = by_site[site][key]

@@ -1,8 +1,8 @@
-"""The clients' journals, from files and segments: rows, and what is wrong with them as evidence.
+"""Clients' journals, read from files and segments.
 
-A chain is one history of a client's file: its boots, one after the other, from segments that have left it and from what
-it still holds. It is sound when no row is missing (`lsn` counts without a hole from 1), each boot begins with
-``opened``, and the last one ended with ``closed``.
+A chain is one history of a client's file: the rows of its boots in order, from segments and from the file itself. A
+chain is sound if no row is missing (`lsn` counts from 1 without a hole), each boot begins with ``opened``, and the last
+boot ended with ``closed``.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -34,255 +35,335 @@ Role = Literal["producer", "group"]
 
 _ROLE: dict[int, Role] = {0x524D4F31: "producer", 0x524D4931: "group"}
 _HEAD_BYTES = 4096
-"""A header's line is shorter: a client's name is at most 255 bytes."""
+"""Longer than any segment's first line: a client's name has at most 255 bytes."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Boot:
-    """One opening of a file, and what its ``opened`` row says."""
+    """One opening of a file."""
 
     name: str
     opened: dict[str, Any]
-    rows: list[JournalRow] = field(default_factory=list)
+    """The detail of its ``opened`` row."""
+    rows: Sequence[JournalRow]
 
-    @property
+    @cached_property
     def closed(self) -> bool:
         return any(row.kind == "closed" for row in self.rows)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Chain:
     """One history of a client's journal."""
 
     role: Role
     client: str
     source: str
-    rows: list[JournalRow]
-    broken: list[str] = field(default_factory=list)
-    """Why rows may be missing; empty where none is."""
-    boots: list[Boot] = field(default_factory=list)
+    rows: Sequence[JournalRow]
+    problems: tuple[str, ...] = ()
+    """Why rows may be missing, as whoever read them found."""
     to_the_end: bool = True
-    """Whether there are no rows beyond the last: the client's file itself was read. Segments may go on in others that
-    have not left it yet."""
+    """Whether the client's file itself was read, so that there are no further rows. If only segments were read, later
+    rows may still be in the file."""
     segments: int = 0
-    """How many segments it was read from."""
+    """The number of segments that it was read from."""
+    further: tuple[str, ...] = ()
+    """Why rows may be missing, as was found by comparing it with others."""
 
-    def __post_init__(self) -> None:
-        self._split()
+    @cached_property
+    def boots(self) -> Sequence[Boot]:
+        """The rows by opening, in order."""
+        return [
+            Boot(rows[0].boot, (rows[0].detail or {}) if rows[0].kind == "opened" else {}, rows)
+            for rows in _split(self.rows)
+        ]
+
+    @cached_property
+    def broken(self) -> Sequence[str]:
+        """Why rows may be missing; empty if none is."""
+        return [*self.problems, *_problems_of(self.rows), *self.further]
 
     @property
     def finished(self) -> bool:
-        """Whether nothing can follow: the last boot was closed."""
+        """Whether no row can follow: the last boot was closed."""
         return bool(self.boots) and self.boots[-1].closed
 
     @property
     def sound(self) -> bool:
-        """Whether what the chain does not say did not happen."""
+        """Whether everything that happened is in the chain."""
         return not self.broken and self.finished
 
     def is_whole(self, boot: Boot) -> bool:
-        """Whether a boot's journal is there to its end. Rows grow, so what one says may rest on rows behind it: of a
-        boot that goes on in segments which have yet to come, it proves nothing."""
+        """Whether a boot's journal is complete. Rows can grow, so one row may depend on later ones: a boot that
+        continues in segments that have not arrived yet proves nothing."""
         return not self.broken and (self.to_the_end or self.finished or boot is not self.boots[-1])
 
     def goes_beyond(self, wall_us: int | None) -> bool:
-        """Whether something was journalled after that time, by the client's clock."""
+        """Whether it has a row that was begun after that time, by the client's clock."""
         return wall_us is not None and any(row.wall_us > wall_us for row in self.rows)
 
-    def _split(self) -> None:
-        if not self.rows:
-            self.broken.append("it holds no row")
-        given_up = self._given_up()
-        expected = 1
-        for row in self.rows:
-            if row.lsn > expected:
-                self._lacks(expected, row.lsn - 1, given_up)
-            elif row.lsn < expected:
-                self.broken.append(f"row {row.lsn} comes after row {expected - 1}")
-            expected = row.lsn + 1
-            if not self.boots or self.boots[-1].name != row.boot:
-                self._begin(row)
-            self.boots[-1].rows.append(row)
 
-    def _given_up(self) -> Spans:
-        """Rows that the client says it gave up, each reported."""
-        given_up = Spans()
-        for row in self.rows:
-            if row.kind != "truncated":
-                continue
-            detail = row.detail or {}
-            first, last, count = (detail.get(name) for name in ("first_lsn", "last_lsn", "rows"))
-            if isinstance(first, int) and isinstance(last, int):
-                given_up.add(first, last)
-                self.broken.append(f"rows {first} to {last} were given up by the client: its target was away")
-            else:
-                number = count if isinstance(count, int) else "some"
-                self.broken.append(
-                    f"{number} rows were given up by the client: its file could not be written"
-                )
-        return given_up
+def _split(rows: Iterable[JournalRow]) -> list[list[JournalRow]]:
+    """Rows in a row that have the same boot."""
+    found: list[list[JournalRow]] = []
+    for row in rows:
+        if not found or found[-1][0].boot != row.boot:
+            found.append([])
+        found[-1].append(row)
+    return found
 
-    def _lacks(self, first: int, last: int, given_up: Spans) -> None:
-        self.broken += [f"rows {a} to {b} are missing" for a, b in given_up.lacking(first, last)]
 
-    def _begin(self, row: JournalRow) -> None:
-        if any(boot.name == row.boot for boot in self.boots):
-            self.broken.append(f"boot {row.boot} goes on at row {row.lsn}, after another one began")
-        if row.kind != "opened":
-            self.broken.append(
-                f"boot {row.boot} begins with {row.kind!r} at row {row.lsn}, not with 'opened'"
-            )
-        self.boots.append(Boot(row.boot, (row.detail or {}) if row.kind == "opened" else {}))
+def _problems_of(rows: Sequence[JournalRow]) -> list[str]:
+    """What rows themselves show to be missing or out of place."""
+    if not rows:
+        return ["it holds no row"]
+    truncated, found = _truncated(rows)
+    expected, boot = 1, None
+    known: set[str] = set()
+    for row in rows:
+        if row.lsn > expected:
+            missing = truncated.lacking(expected, row.lsn - 1)
+            found += [f"rows {first} to {last} are missing" for first, last in missing]
+        elif row.lsn < expected:
+            found.append(f"row {row.lsn} comes after row {expected - 1}")
+        expected = row.lsn + 1
+        if row.boot != boot:
+            if row.boot in known:
+                found.append(f"boot {row.boot} goes on at row {row.lsn}, after another one began")
+            if row.kind != "opened":
+                found.append(f"boot {row.boot} begins with {row.kind!r} at row {row.lsn}, not with 'opened'")
+            known.add(row.boot)
+            boot = row.boot
+    return found
+
+
+def _truncated(rows: Iterable[JournalRow]) -> tuple[Spans, list[str]]:
+    """The rows that the client reports as discarded, and a line for each report."""
+    truncated, found = Spans(), []
+    for row in rows:
+        if row.kind != "truncated":
+            continue
+        detail = row.detail or {}
+        first, last, count = (detail.get(name) for name in ("first_lsn", "last_lsn", "rows"))
+        if isinstance(first, int) and isinstance(last, int):
+            truncated.add(first, last)
+            found.append(f"rows {first} to {last} were given up by the client: its target was away")
+        else:
+            number = count if isinstance(count, int) else "some"
+            found.append(f"{number} rows were given up by the client: its file could not be written")
+    return truncated, found
 
 
 def read_chain(path: str | os.PathLike[str]) -> Chain:
-    """What an outbox or inbox holds of its journal, read without changing the file, also while its owner runs.
+    """Read the journal in an outbox or inbox. Does not change the file, whose owner may be running.
 
-    Rows that have left it in segments are missing from the chain: :func:`collect` puts them together.
-    A file that can't be read to its end gives a chain that is broken, with what could be read.
-    Raises :class:`StoreCorrupt` when it is neither an outbox nor an inbox.
+    The chain lacks rows that have left the file in segments; use :func:`collect` to have them joined. A file that can't
+    be read to its end results in a broken chain with the rows up to there. Raises :class:`StoreCorrupt` if the file is
+    neither an outbox nor an inbox.
     """
     return _chain(_read_file(path), [], [])
 
 
-@dataclass
+@dataclass(frozen=True)
 class Found:
     """All journals below a directory or URL."""
 
-    chains: list[Chain] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    """A line for each file that can't be used and whose client left nothing else."""
+    chains: Sequence[Chain] = ()
+    problems: Sequence[str] = ()
+    """A line for each unusable file whose client left nothing else."""
     duplicated: int = 0
-    """Segments that were found in more than one place, beyond the first."""
-    others: list[str] = field(default_factory=list)
-    """Paths of files that end in ``.ndjson`` and are no segments."""
+    """Further copies of segments that were found already."""
+    others: Sequence[str] = ()
+    """Paths of files that end in ``.ndjson`` and are not segments."""
 
 
 def collect(directory: str | os.PathLike[str]) -> Found:
-    """Every outbox and inbox (``*.db``) and every segment below `directory`.
+    """Read every outbox and inbox (``*.db``) and every segment below `directory`.
 
-    Databases of other things are passed over. Symbolic links are not followed; they, and what is no regular file, are
-    problems.
+    Skips databases of other kinds. Does not follow symbolic links: they are problems, as is anything that is not a
+    regular file.
     """
     root = Path(directory)
-    clients: dict[tuple[Role, str], _Client] = {}
-    found = Found()
-    # Files before segments: what leaves a running client's file in between is found twice, not never.
+    collected = _Collected()
+    # Files before segments: what leaves a running client's file meanwhile is then found twice, rather than never.
     for path in sorted(root.rglob("*.db")):
         if path.is_symlink() or not path.is_file() or is_other_database(path):
             continue
         try:
-            file = _read_file(path)
+            collected.add_file(_read_file(path))
         except StoreCorrupt as error:
-            found.problems.append(str(error))
-            continue
-        clients.setdefault((file.role, file.client), _Client()).files.append(file)
-    _take_segments(DirectoryTarget(root), root.as_posix(), clients, found)
-    known = [*found.problems, *(text for client in clients.values() for text in client.damaged)]
-    found.problems += [
+            collected.problems.append(str(error))
+    collected.add_segments(DirectoryTarget(root), root.as_posix())
+    known = [*collected.problems, *(text for each in collected.clients.values() for text in each.damaged)]
+    collected.problems += [
         f"{path}: not a file: {what}"
         for path, what in irregular(root, (SUFFIX, ".db"))
         if not any(os.path.basename(path) in text for text in known)
     ]
-    _put_together(clients, found)
-    return found
+    return collected.found()
 
 
 def collect_path(path: str | os.PathLike[str]) -> Found:
-    """What :func:`collect` finds in a directory; or the segments below an fsspec URL; or one file's journal.
+    """What :func:`collect` finds in a directory; or the segments below an fsspec URL; or the journal of one file.
 
-    Raises :class:`JournalTargetError` when it can't be read, :class:`ConfigError` when there is no package for a URL,
+    Raises :class:`JournalTargetError` if it can't be read, :class:`ConfigError` if there is no package for a URL,
     and :class:`StoreCorrupt` for a file that is neither a segment nor an outbox or inbox.
     """
     text = os.fspath(path)
-    clients: dict[tuple[Role, str], _Client] = {}
-    found = Found()
+    collected = _Collected()
     if text.endswith(SUFFIX):
         parent, _, name = text.rpartition("/")
         place = open_target(parent or ("/" if text.startswith("/") else "."))
-        _take_segment(f"{parent}/{name}" if parent else name, place.read(name), clients, found)
+        collected.add_segment(f"{parent}/{name}" if parent else name, place.read(name))
+        return collected.found()
+    place = open_target(path)
+    if not isinstance(place, DirectoryTarget):
+        collected.add_segments(place, place.shown.rstrip("/"))
+    elif Path(place.shown).is_dir():
+        return collect(place.shown)
     else:
-        place = open_target(path)
-        if isinstance(place, DirectoryTarget):
-            if Path(place.shown).is_dir():
-                return collect(place.shown)
-            file = _read_file(place.shown)
-            clients[file.role, file.client] = _Client([file])
-        else:
-            _take_segments(place, place.shown.rstrip("/"), clients, found)
-    _put_together(clients, found)
-    return found
+        collected.add_file(_read_file(place.shown))
+    return collected.found()
 
 
-def find_journals(directory: str | os.PathLike[str]) -> tuple[list[Chain], list[str]]:
-    """The chains of everything that :func:`collect` finds, and a line for each file that can't be used."""
+def find_journals(directory: str | os.PathLike[str]) -> tuple[Sequence[Chain], Sequence[str]]:
+    """The chains that :func:`collect` finds, and a line for each unusable file."""
     found = collect(directory)
     return found.chains, found.problems
 
 
-@dataclass
+@dataclass(frozen=True)
 class _File:
-    """An outbox or inbox as it was read."""
+    """The content of an outbox or inbox."""
 
     role: Role
     client: str
     piece: Piece
-    broken: list[str]
+    problems: tuple[str, ...] = ()
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Client:
-    """All that was found of one client."""
+    """Everything that was found of one client."""
 
     files: list[_File] = field(default_factory=list)
     segments: dict[str, Piece] = field(default_factory=dict)
     """By digest."""
     damaged: list[str] = field(default_factory=list)
 
+    def chains(self, role: Role, name: str) -> list[Chain]:
+        """Its chains: several if its file was copied or restored at some time."""
+        files = {id(file.piece): file for file in self.files}
+        every = lines([*self.segments.values(), *(file.piece for file in self.files)])
+        found = []
+        for number, line in enumerate(every):
+            last = files.get(id(line[-1])) or _File(role, name, line[-1])
+            problems = [
+                problem for piece in line[:-1] if id(piece) in files for problem in files[id(piece)].problems
+            ]
+            chain = _chain(last, line[:-1], problems, alone=len(every) == 1)
+            # Nobody knows which of the chains the rows of damaged segments belong to.
+            damaged = (
+                self.damaged if number == 0 else ["segments of this client are damaged"] * bool(self.damaged)
+            )
+            found.append(replace(chain, further=(*chain.further, *damaged)))
+        return found
+
+
+class _Collected:
+    """What was found so far."""
+
+    def __init__(self) -> None:
+        self.clients: dict[tuple[Role, str], _Client] = {}
+        self.problems: list[str] = []
+        self._duplicated = 0
+        self._others: list[str] = []
+
+    def add_file(self, file: _File) -> None:
+        """Add an outbox or inbox."""
+        self._client(file.role, file.client).files.append(file)
+
+    def add_segments(self, place: Target, root: str) -> None:
+        """Add all segments at a target; `root` is shown before their paths."""
+        for path in place.paths():
+            full = f"{root}/{path}"
+            try:
+                data = _segment_bytes(place, path, full)
+            except (JournalTargetError, OSError) as error:
+                self._add_damaged(full, f"it can't be read: {error}")
+                continue
+            if data is None:
+                self._others.append(full)
+            else:
+                self.add_segment(full, data)
+
+    def add_segment(self, path: str, data: bytes) -> None:
+        """Add a segment, damaged or not."""
+        try:
+            segment = check_segment(path, data)
+        except SegmentError as error:
+            self._add_damaged(path, str(error))
+            return
+        header = segment.header
+        known = self._client(header.role, header.client).segments
+        if segment.digest in known:
+            self._duplicated += 1
+        else:
+            known[segment.digest] = Piece(path, segment.digest, header.parent, header.first_lsn, segment.rows)
+
+    def found(self) -> Found:
+        """The chains of all clients."""
+        chains: list[Chain] = []
+        problems = list(self.problems)
+        for (role, name), client in sorted(self.clients.items()):
+            own = client.chains(role, name)
+            chains += own
+            if not own:
+                problems += [f"{role} {name}: {line}" for line in client.damaged]
+        return Found(chains, problems, self._duplicated, self._others)
+
+    def _client(self, role: Role, name: str) -> _Client:
+        return self.clients.setdefault((role, name), _Client())
+
+    def _add_damaged(self, path: str, why: str) -> None:
+        """A segment that can't be used; its directories name its client."""
+        owner = owner_by_path(path)
+        if owner is None:
+            self.problems.append(f"{path}: {why}")
+        else:
+            own = self._client(cast(Role, owner[0]), owner[1])
+            own.damaged.append(f"{path.rpartition('/')[2]}: {why}")
+
 
 def _read_file(path: str | os.PathLike[str]) -> _File:
     rows: list[JournalRow] = []
-    broken: list[str] = []
+    problems: list[str] = []
     with reading(path), contextlib.closing(open_readonly(path)) as connection:
-        # One transaction: a running owner's rows leave together with the note that they have.
+        # In one transaction: a running owner removes rows together with noting that they were exported.
         connection.execute("BEGIN")
         role = _ROLE[connection.execute("PRAGMA application_id").fetchone()[0]]
         meta = dict(connection.execute("SELECT name, value FROM meta"))
         try:
-            # Row by row, so that damage in the middle leaves what comes before it.
+            # One by one, so that rows before damage in the middle are not lost.
             for row in read_journal(connection):
                 rows.append(row)
         except (sqlite3.Error, ValueError) as error:
-            broken.append(f"it can't be read beyond row {rows[-1].lsn if rows else 0}: {error}")
+            problems.append(f"it can't be read beyond row {rows[-1].lsn if rows else 0}: {error}")
     if not all(isinstance(value, str) for value in meta.values()):
         raise StoreCorrupt(f"{path}: not a usable outbox or inbox: what it says of itself is damaged")
     try:
         first = int(meta.get("journal_exported_lsn", "0")) + 1
     except ValueError:
         first = 1
-        broken.append("it does not say how much of its journal was exported")
+        problems.append("it does not say how much of its journal was exported")
     if rows and first == 1:
         first = rows[0].lsn
     piece = Piece(str(path), None, meta.get("journal_parent"), first, rows)
-    return _File(role, meta.get("owner", ""), piece, broken)
-
-
-def _take_segments(place: Target, root: str, clients: dict[tuple[Role, str], _Client], found: Found) -> None:
-    for path in place.paths():
-        full = f"{root}/{path}"
-        try:
-            data = _segment_bytes(place, path, full)
-        except (JournalTargetError, OSError) as error:
-            _damaged(full, f"it can't be read: {error}", clients, found)
-            continue
-        if data is None:
-            found.others.append(full)
-        else:
-            _take_segment(full, data, clients, found)
+    return _File(role, meta.get("owner", ""), piece, tuple(problems))
 
 
 def _segment_bytes(place: Target, path: str, full: str) -> bytes | None:
-    """The bytes of a file that is a segment or should be one; None for others, of which little is read."""
+    """The bytes of a file that is, or should be, a segment; None for other files, of which little is read."""
     if isinstance(place, DirectoryTarget):
         head = read_regular(full, _HEAD_BYTES).partition(b"\n")[0]
         return place.read(path) if claims_to_be_segment(full, head) else None
@@ -290,54 +371,8 @@ def _segment_bytes(place: Target, path: str, full: str) -> bytes | None:
     return data if claims_to_be_segment(full, data) else None
 
 
-def _take_segment(path: str, data: bytes, clients: dict[tuple[Role, str], _Client], found: Found) -> None:
-    try:
-        segment = check_segment(path, data)
-    except SegmentError as error:
-        _damaged(path, str(error), clients, found)
-        return
-    header = segment.header
-    known = clients.setdefault((header.role, header.client), _Client()).segments
-    if segment.digest in known:
-        found.duplicated += 1
-    else:
-        known[segment.digest] = Piece(path, segment.digest, header.parent, header.first_lsn, segment.rows)
-
-
-def _damaged(path: str, why: str, clients: dict[tuple[Role, str], _Client], found: Found) -> None:
-    """A segment that can't be used, of the client that its directories name."""
-    owner = owner_by_path(path)
-    if owner is None:
-        found.problems.append(f"{path}: {why}")
-    else:
-        own = clients.setdefault((cast(Role, owner[0]), owner[1]), _Client())
-        own.damaged.append(f"{path.rpartition('/')[2]}: {why}")
-
-
-def _put_together(clients: dict[tuple[Role, str], _Client], found: Found) -> None:
-    for (role, name), client in sorted(clients.items()):
-        files = {id(file.piece): file for file in client.files}
-        every = lines([*client.segments.values(), *(file.piece for file in client.files)])
-        own = []
-        for line in every:
-            file = files.get(id(line[-1]))
-            broken = [
-                problem for piece in line[:-1] if id(piece) in files for problem in files[id(piece)].broken
-            ]
-            last = file or _File(role, name, line[-1], [])
-            own.append(_chain(last, line[:-1], broken, alone=len(every) == 1))
-        if not own:
-            found.problems += [f"{role} {name}: {line}" for line in client.damaged]
-        for i, chain in enumerate(own):
-            # Rows of the client are missing, whichever history they are of.
-            chain.broken += (
-                client.damaged if i == 0 or not client.damaged else ["segments of this client are damaged"]
-            )
-        found.chains += own
-
-
-def _chain(end_of_line: _File, before: list[Piece], broken: list[str], alone: bool = True) -> Chain:
-    """The chain of a line of pieces that ends with that one. `alone`: its client has no other."""
+def _chain(end_of_line: _File, before: list[Piece], problems: list[str], alone: bool = True) -> Chain:
+    """The chain of a line of pieces that ends with that file. `alone`: the client has no other line."""
     last = end_of_line.piece
     line = [*before, last]
     rows = rows_of(line)
@@ -347,16 +382,16 @@ def _chain(end_of_line: _File, before: list[Piece], broken: list[str], alone: bo
         source = directory if alone else f"{directory} up to {source.rpartition('/')[2]}"
     end = rows[-1].lsn if rows else 0
     chain = Chain(
-        end_of_line.role, end_of_line.client, source, rows, [*broken, *end_of_line.broken, *misfits(line)],
+        end_of_line.role, end_of_line.client, source, rows, (*problems, *end_of_line.problems, *misfits(line)),
         to_the_end=last.digest is None, segments=sum(piece.digest is not None for piece in line),
     )  # fmt: skip
     if last.last_lsn > end:
-        chain.broken.append(f"rows {end + 1} to {last.last_lsn} are missing")
+        chain = replace(chain, further=(f"rows {end + 1} to {last.last_lsn} are missing",))
     return chain
 
 
 def merge_copies(chains: Iterable[Chain]) -> list[Chain]:
-    """Leave out chains that are an older state of another one: a backup beside the file it was made from."""
+    """The chains without those that are an older state of another one, such as a backup beside its original."""
     kept: list[Chain] = []
     for chain in sorted(chains, key=lambda c: (c.role, c.client, -len(c.rows), not c.to_the_end)):
         if not any(_is_older_copy(chain, other) for other in kept):
@@ -364,21 +399,32 @@ def merge_copies(chains: Iterable[Chain]) -> list[Chain]:
     return kept
 
 
-def mark_abandoned(chains: Iterable[Chain]) -> None:
-    """Mark as broken each chain of a group that goes on where another inbox had stopped, if that left no journal."""
-    chains = [chain for chain in chains if chain.role == "group"]
-    known = {(chain.client, boot.opened.get("inbox")) for chain in chains for boot in chain.boots}
-    for chain in chains:
-        for row in chain.rows:
-            before = (row.detail or {}).get("from") if row.kind == "took_over" else None
-            problem = f"inbox {before}, whose work it went on with, left no journal"
-            told = isinstance(before, str) and before
-            if told and (chain.client, before) not in known and problem not in chain.broken:
-                chain.broken.append(problem)
+def mark_abandoned(chains: Iterable[Chain]) -> list[Chain]:
+    """The chains, of which those of inboxes that took over from an inbox without a journal have a problem more."""
+    chains = list(chains)
+    known = {
+        (chain.client, boot.opened.get("inbox"))
+        for chain in chains if chain.role == "group" for boot in chain.boots
+    }  # fmt: skip
+    return [_with_abandoned(chain, known) if chain.role == "group" else chain for chain in chains]
+
+
+def _with_abandoned(chain: Chain, known: set[tuple[str, Any]]) -> Chain:
+    """`known`: group and name of every inbox with a journal."""
+    abandoned = dict.fromkeys(
+        f"inbox {before}, whose work it went on with, left no journal"
+        for row in chain.rows
+        if row.kind == "took_over"
+        and isinstance(before := (row.detail or {}).get("from"), str)
+        and before
+        and (chain.client, before) not in known
+    )
+    fresh = [problem for problem in abandoned if problem not in chain.broken]
+    return replace(chain, further=(*chain.further, *fresh)) if fresh else chain
 
 
 def _is_older_copy(chain: Chain, other: Chain) -> bool:
-    """Whether every row of `chain` is in `other`, as it is or extended."""
+    """Whether every row of `chain` is in `other`, unchanged or extended."""
     if (chain.role, chain.client) != (other.role, other.client) or not chain.rows:
         return False
     rows = {(row.boot, row.lsn): row for row in other.rows}
@@ -391,7 +437,7 @@ def _is_older_copy(chain: Chain, other: Chain) -> bool:
 
 
 def is_other_database(path: Path) -> bool:
-    """Whether a file is a readable SQLite database of something else."""
+    """Whether a file is a readable SQLite database, but neither an outbox nor an inbox."""
     try:
         connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
     except sqlite3.Error:

@@ -1,4 +1,4 @@
-"""Latencies of each hop, from the histograms that journal rows carry."""
+"""Latencies of each hop, from the histograms in journal rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_BUCKET = 255
 
 
 def summarize(rows: Iterable[JournalRow]) -> dict[str, dict[str, float]]:
-    """For each hop, quantiles in seconds: upper bounds of buckets that are 19 % wide."""
+    """By hop, quantiles in seconds. They are upper bounds of buckets that are 19 % wide."""
     merged: dict[str, dict[int, int]] = {}
     for row in rows:
         hop = _HOPS.get(row.kind)
@@ -40,5 +40,5 @@ def _quantile(buckets: dict[int, int], q: float) -> float:
         seen += buckets[number]
         if seen >= needed:
             break
-    # Bucket b ends at 2**((b+1)/4) µs. No time is longer than _MAX_BUCKET's; a journal may say anything.
+    # Bucket b ends at 2**((b+1)/4) µs. Numbers in a journal may be absurd, so they are limited.
     return round(2 ** ((min(number, _MAX_BUCKET) + 1) / 4) / 1e6, 6)

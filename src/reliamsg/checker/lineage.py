@@ -1,8 +1,8 @@
-"""Which rows follow which: a client's segments, and what its files still hold, as lines.
+"""The order of a client's segments and of the rows that its files still hold, as lines.
 
-Every piece names the one before it, its parent. Where no two pieces of a client have the same parent or begin at the
-same row, there is one line, in order of rows, whatever is missing from it. Otherwise the client's file was copied or
-restored at some time: then each piece that no other follows ends a line of its own, and lines share their beginning.
+Every piece names its parent, the piece before it. If no two pieces of a client have the same parent or begin at the
+same row, there is one line, ordered by rows, even if pieces are missing. Otherwise the client's file was copied or
+restored at some time: each piece that no other piece follows is the end of a line, and lines share their beginning.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ __all__ = ["Piece", "lines", "misfits", "rows_of"]
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive rows of one client: a segment's, or those that a file still holds."""
+    """Consecutive rows of one client: those of a segment, or those that a file still holds."""
 
     source: str
     """Where it was found."""
     digest: str | None
-    """A segment's own; None for a file."""
+    """The segment's digest; None for a file."""
     parent: str | None
-    """The digest of the segment before it; None for a client's first."""
+    """The digest of the segment before it; None for the client's first."""
     first_lsn: int
-    """Where it begins, even when it holds no row."""
+    """Where it begins, even if it has no row."""
     rows: Sequence[JournalRow]
 
     @property
@@ -55,7 +55,7 @@ def lines(pieces: Iterable[Piece]) -> list[list[Piece]]:
 
 
 def misfits(line: Sequence[Piece]) -> list[str]:
-    """What is wrong between the pieces of a line, beyond rows that are missing."""
+    """A line of text for each piece that is not the child of the piece before it. Missing rows do not count."""
     found = []
     for one, other in pairwise(line):
         if other.first_lsn == one.last_lsn + 1 and one.digest is not None and other.parent != one.digest:
@@ -64,7 +64,7 @@ def misfits(line: Sequence[Piece]) -> list[str]:
 
 
 def rows_of(line: Sequence[Piece]) -> list[JournalRow]:
-    """The rows of a line; what a file holds and a segment has already (a crash between the two) counts once."""
+    """The rows of a line. A crash during export can leave rows in both a segment and the file; they count once."""
     rows: list[JournalRow] = []
     for piece in line:
         last = rows[-1].lsn if rows else 0
@@ -83,14 +83,14 @@ def _forked(pieces: Sequence[Piece]) -> bool:
 
 
 def _parents(pieces: Sequence[Piece]) -> list[int]:
-    """For each piece the number of the one before it, -1 where there is none.
+    """For each piece, the index of the piece before it, or -1.
 
-    One whose parent is missing goes on where rows end before it, nothing else follows, and its boot was the writer, if
-    possible: the latest such piece.
+    A piece whose parent is missing is attached to the latest segment that ends before it and that no other piece
+    follows, preferably one that the same boot wrote.
     """
     numbers = {piece.digest: i for i, piece in enumerate(pieces) if piece.digest is not None}
     before = [-1 if piece.parent is None else numbers.get(piece.parent, -1) for piece in pieces]
-    # A digest covers its parent's, so that no piece is its own ancestor.
+    # No piece is its own ancestor, because a digest covers the parent's digest.
     followed = set(before)
     for i, piece in enumerate(pieces):
         if before[i] >= 0 or piece.parent is None:

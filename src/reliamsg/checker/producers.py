@@ -1,13 +1,13 @@
-"""What the journals of a producer say, and whether it can be true of one that keeps the rules."""
+"""What a producer's journals say, and whether a producer that keeps the rules can have written them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from reliamsg.checker.journals import Boot, Chain
-from reliamsg.checker.membership import Membership, names
+from reliamsg.checker.named_groups import NamedGroups, names
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.checker.report import KINDS, Finding
 from reliamsg.checker.spans import Key, Position, SpanMap, Spans, in_epoch
@@ -30,95 +30,100 @@ def key_of(row: JournalRow) -> Key:
     return stream_of(row), row.epoch
 
 
-@dataclass
+@dataclass(frozen=True)
 class Confirms:
-    """What one chain says that sites confirmed, row by row."""
+    """The confirms of sites in one chain."""
 
     incarnations: set[int] = field(default_factory=set)
-    """Of its boots."""
+    """Those of its boots."""
     rows: list[tuple[int, str, Key, int, int]] = field(default_factory=list)
     """Lsn, site, stream and epoch, first and last number."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProducerFacts:
     """One producer, from all its journals."""
 
     producer: str
-    sound: bool = True
-    """Whether no row is missing, so that what was not journalled did not happen. A row is committed before its
-    message is sent, so this does not take a last ``closed``."""
-    told: bool = True
-    """Whether there is nothing more to read either, so that what was not journalled was never enqueued: the journal
-    comes from the file itself, or was closed."""
-    going_on: bool = False
-    """Whether what can be missing was enqueued after the time that the account is about."""
+    sound: bool
+    """Whether no row is missing, so that nothing was sent that is not in the journal. This does not need a ``closed``
+    row at the end, because a row is committed before its message is sent."""
+    conclusive: bool
+    """Whether in addition nothing remains to be read, so that nothing was enqueued that is not in the journal: it was
+    read from the file itself, or was closed."""
+    continues: bool
+    """Whether everything that may be missing was enqueued after the period that the check is about."""
     epochs: dict[Stream, set[int]] = field(default_factory=dict)
-    """Of each stream, as far as journals tell."""
+    """By stream, as far as journals show."""
     enqueued: SpanMap = field(default_factory=SpanMap)
     later: SpanMap = field(default_factory=SpanMap)
-    """Of it, what was enqueued after the time that the account is about."""
+    """The part of it that was enqueued after the period that the check is about."""
     published: SpanMap = field(default_factory=SpanMap)
     removed: SpanMap = field(default_factory=SpanMap)
     moved: SpanMap = field(default_factory=SpanMap)
-    """What numbers were called that have another epoch now."""
-    renamed: dict[Key, int] = field(default_factory=dict)
-    """Which epoch that is, by the one that they had."""
+    """Messages that are in a later epoch now, by the epoch that they were in first."""
+    moved_to: dict[Key, int] = field(default_factory=dict)
+    """That later epoch."""
     confirmed: dict[str, SpanMap] = field(default_factory=dict)
+    """By site."""
     confirms: list[Confirms] = field(default_factory=list)
-    """The same, of each chain."""
+    """The same, by chain."""
     declined: dict[tuple[str, str], SpanMap] = field(default_factory=dict)
-    """By how and by which site, what was not taken at some time."""
+    """By kind of refusal and site, what a site did not accept at some time."""
     parked: dict[Stream, set[str]] = field(default_factory=dict)
-    """At which sites a stream was parked at the end."""
+    """The sites at which a stream was parked at the end."""
     counted: dict[str, SpanMap] = field(default_factory=dict)
-    """For each group, what was enqueued while the producer named it."""
+    """By group, what was enqueued while the producer named the group."""
     excused: dict[str, SpanMap] = field(default_factory=dict)
-    """For each group, what was enqueued when some journal said that it did not count any more."""
+    """By group, what was enqueued after some journal had recorded that the group does not count any more."""
     consumed: dict[str, SpanMap] = field(default_factory=dict)
-    """For each group, what the producer was told that it is done with."""
-    left: dict[str, dict[Stream, list[tuple[Position, Position]]]] = field(default_factory=dict)
-    """By group that it stopped counting: from where to before where the group had said that everything is settled. The
-    producer forgets that, and can't tell it to an inbox that is put back from a backup."""
-    held: SpanMap = field(default_factory=SpanMap)
-    """What an outbox that keeps messages until they are consumed has not let go of."""
+    """By group, what the group has announced as settled."""
+    settled_before_removal: dict[str, dict[Stream, list[tuple[Position, Position]]]] = field(
+        default_factory=dict
+    )
+    """By group that was removed, half-open ranges that the group had announced as settled by then. The producer forgets
+    them, and can't announce them to an inbox that is restored from a backup."""
+    retained: SpanMap = field(default_factory=SpanMap)
+    """What an outbox that keeps messages until they are consumed still has."""
     groups: dict[str, set[str]] = field(default_factory=dict)
-    """For each topic, the groups that are named, or were and have got something."""
+    """By topic, the groups that are named, or were named when something was enqueued for them."""
     contested: set[Key] = field(default_factory=set)
-    """Where a sequence number was used twice: contents can't be compared there."""
+    """Where a sequence number was used twice, so that contents can't be compared."""
 
     def settled_unseen(self, group: str, key: Key) -> Spans:
-        """What of a stream's epoch a group had said to be settled before the producer stopped counting it."""
-        return in_epoch(self.left.get(group, {}).get(key[0], ()), key[1])
+        """What of a stream's epoch the group had announced as settled before it was removed."""
+        return in_epoch(self.settled_before_removal.get(group, {}).get(key[0], ()), key[1])
 
-    def epoch_now(self, stream: Stream, epoch: int, seq: int) -> int:
-        """The epoch that a message has, which was told to have this one when it was published."""
-        while seq in self.moved[stream, epoch] and self.renamed.get((stream, epoch), epoch) > epoch:
-            epoch = self.renamed[stream, epoch]
+    def final_epoch(self, stream: Stream, epoch: int, seq: int) -> int:
+        """The epoch that a message is in finally, given the one that it was in when it was published."""
+        while seq in self.moved[stream, epoch] and self.moved_to.get((stream, epoch), epoch) > epoch:
+            epoch = self.moved_to[stream, epoch]
         return epoch
 
 
 def gather_producer(
     producer: str, chains: Iterable[Chain], until_us: int | None = None
 ) -> tuple[ProducerFacts, list[Finding]]:
-    """Read all journals of one producer. `until_us`: µs since 1970 by its clock, the end of the account."""
-    facts = ProducerFacts(producer)
+    """Read all journals of one producer. `until_us` is the end of the period that the check is about, in µs since 1970
+    by the producer's clock."""
+    chains = list(chains)
+    sound = not any(chain.broken for chain in chains)
+    unfinished = [chain for chain in chains if not (chain.to_the_end or chain.finished)]
+    facts = ProducerFacts(
+        producer,
+        sound,
+        conclusive=sound and not unfinished,
+        continues=sound and bool(unfinished) and all(chain.goes_beyond(until_us) for chain in unfinished),
+    )
     findings: list[Finding] = []
     seen: set[tuple[str, int, Key]] = set()
-    going_on: list[bool] = []
     for chain in chains:
-        facts.sound &= not chain.broken
-        if not (chain.to_the_end or chain.finished):
-            facts.told = False
-            going_on.append(chain.goes_beyond(until_us))
-        _Reader(facts, findings, chain, seen, until_us).read()
-    facts.told &= facts.sound
-    facts.going_on = facts.sound and bool(going_on) and all(going_on)
-    _check_confirms(facts, findings)
+        _ChainReader(facts, findings, chain, seen, until_us).read()
+    findings += _check_confirms(facts)
     return facts, findings
 
 
-class _Reader:
+class _ChainReader:
     """Reads one chain of a producer."""
 
     def __init__(
@@ -134,29 +139,29 @@ class _Reader:
         self.findings = findings
         self.chain = chain
         self.seen = seen
-        """What was enqueued by files read before: a clone begins with the rows of its original."""
+        """What the chains before this one enqueued: a clone begins with the rows of its original."""
         self.confirmed: dict[str, SpanMap] = {}
-        """By site, as far as this chain was read."""
+        """By site, in this chain so far."""
         self.newest_epoch = 0
         self.tips: dict[Stream, tuple[int, int, int]] = {}
-        """Per stream the newest (epoch, incarnation, last) that was enqueued."""
-        self.now = Renumbering(chain.rows)
-        self.membership = Membership(self.now)
+        """By stream, epoch, incarnation and number of the newest message."""
+        self.renumbering = Renumbering(chain.rows)
+        self.groups = NamedGroups(self.renumbering)
         self.confirms = Confirms()
         self.enqueued = SpanMap()
         self.consumed: dict[str, SpanMap] = {}
         self.released = SpanMap()
-        """By boots that keep messages until they are consumed, and whose journal is there to its end."""
-        self.left = SpanMap()
-        """What is not in the outbox any more."""
+        """By boots that keep messages until they are consumed and have a complete journal."""
+        self.gone = SpanMap()
+        """What has left the outbox."""
 
     def read(self) -> None:
         keeps = False
         parked: set[tuple[Stream, str]] = set()
         for boot in self.chain.boots:
             whole = self.chain.is_whole(boot)
-            self.membership.begin(boot)
-            for topic in self.membership.topics:
+            self.groups.begin(boot)
+            for topic in self.groups.topics:
                 self.facts.groups.setdefault(topic, set())
             keeps = boot.opened.get("release") == "consumed"
             published: SpanMap = SpanMap()
@@ -166,17 +171,17 @@ class _Reader:
                 if row.kind == "fenced":
                     fenced = row.lsn if fenced is None else min(fenced, row.lsn)
                 elif row.kind == "enqueued" and fenced is not None and row.lsn > fenced:
-                    self._find("enqueued_after_fence", self.now(row), row.first, row.last)
+                    self._find("enqueued_after_fence", self.renumbering(row), row.first, row.last)
                 if row.kind in ("enqueued", "epoch", "renumbered"):
                     self._step(row)
                 else:
-                    self._other(self.now(row), keeps and whole)
+                    self._other(self.renumbering(row), keeps and whole)
                 if row.kind == "parked":
                     parked.add((stream_of(row), row.site))
                 elif row.kind == "resumed":
                     parked.discard((stream_of(row), row.site))
                 elif row.kind == "published":
-                    published.put(key_of(self.now(row)), row.first, row.last)
+                    published.put(key_of(self.renumbering(row)), row.first, row.last)
             self.facts.published.merge(published)
             if whole:
                 self._check_policy(boot, published)
@@ -185,14 +190,14 @@ class _Reader:
         self._settle(keeps)
 
     def _step(self, row: JournalRow) -> None:
-        """What goes on with numbers and epochs, judged as it was written."""
+        """A row that uses numbers or enters an epoch. It is judged as it was written."""
         if row.kind == "epoch":
             self._entered(row)
         elif row.kind == "renumbered":
             self._renumbered(row)
         else:
             self._check_number(row)
-            self._enqueued(self.now(row))
+            self._enqueued(self.renumbering(row))
 
     def _other(self, row: JournalRow, keeps: bool) -> None:
         key = key_of(row)
@@ -206,18 +211,18 @@ class _Reader:
             self.facts.declined.setdefault((row.kind, row.site), SpanMap()).put(key, row.first, row.last)
         elif row.kind == "removed":
             self.facts.removed.put(key, row.first, row.last)
-            self.left.put(key, row.first, row.last)
+            self.gone.put(key, row.first, row.last)
         elif row.kind == "consumed":
             self.consumed.setdefault(row.group, SpanMap()).put(key, row.first, row.last)
         elif row.kind in _RELEASED:
-            self.left.put(key, row.first, row.last)
+            self.gone.put(key, row.first, row.last)
             if keeps:
                 self.released.put(key, row.first, row.last)
         elif row.kind in ("group_added", "group_removed"):
-            self.membership.changed(row)
+            self.groups.changed(row)
 
     def _check_number(self, row: JournalRow) -> None:
-        """A number follows on the one before it, in an epoch that is not over."""
+        """A number follows the one before it, in an epoch that is not over."""
         stream = stream_of(row)
         tip = self.tips.get(stream)
         expected = tip[2] + 1 if tip is not None and tip[0] == row.epoch else 1
@@ -245,25 +250,25 @@ class _Reader:
         self.enqueued.put(key, row.first, row.last)
         if self.until_us is not None and row.wall_last_us > self.until_us:
             facts.later.put(key, row.first, row.last)
-        self.membership.enqueued(row)
+        self.groups.enqueued(row)
 
     def _renumbered(self, row: JournalRow) -> None:
         self.facts.moved.put(key_of(row), row.first, row.last)
         new = (row.detail or {}).get("epoch")
         if isinstance(new, int):
-            self.facts.renamed[key_of(row)] = new
+            self.facts.moved_to[key_of(row)] = new
             self._advance(stream_of(row), new, row.incarnation, row.last)
 
     def _settle(self, keeps: bool) -> None:
-        """The chain is read. `keeps`: its last boot keeps messages until they are consumed."""
+        """After the last row. `keeps`: the last boot keeps messages until they are consumed."""
         facts = self.facts
         facts.confirms.append(self.confirms)
-        for (topic, group), named in self.membership.named.items():
+        for (topic, group), named in self.groups.named.items():
             facts.groups.setdefault(topic, set()).update([group] if named else ())
-        counted, excused = self.membership.judge(self.enqueued)
-        for group, streams in self.membership.left.items():
+        counted, excused = self.groups.judge(self.enqueued)
+        for group, streams in self.groups.settled_before_removal.items():
             for stream, ranges in streams.items():
-                facts.left.setdefault(group, {}).setdefault(stream, []).extend(ranges)
+                facts.settled_before_removal.setdefault(group, {}).setdefault(stream, []).extend(ranges)
         for group, spans in excused.items():
             facts.excused.setdefault(group, SpanMap()).merge(spans)
         for group, spans in counted.items():
@@ -271,11 +276,11 @@ class _Reader:
         for group, spans in self.consumed.items():
             facts.consumed.setdefault(group, SpanMap()).merge(spans)
         if keeps:
-            facts.held.merge({key: spans - self.left[key] for key, spans in self.enqueued.items()})
+            facts.retained.merge({key: spans - self.gone[key] for key, spans in self.enqueued.items()})
         self._check_released(counted)
 
     def _check_released(self, counted: dict[str, SpanMap]) -> None:
-        """Nothing leaves an outbox that keeps messages for its groups before they are done with it."""
+        """A message leaves an outbox that keeps messages for its groups only once they have settled it."""
         for group, spans in sorted(counted.items()):
             consumed = self.consumed.get(group, SpanMap())
             for key, released in self.released.items():
@@ -286,25 +291,25 @@ class _Reader:
                     )  # fmt: skip
 
     def _entered(self, row: JournalRow) -> None:
-        """An ``epoch`` row: what it calls the previous epoch must be what this journal has."""
+        """An ``epoch`` row names the epoch before it; this must be the one that the journal has."""
         self.facts.epochs.setdefault(stream_of(row), set()).add(row.epoch)
         if row.epoch < self.newest_epoch:
             self._find("old_epoch", row, None, None)
         self.newest_epoch = max(self.newest_epoch, row.epoch)
         if not row.topic or self.chain.broken or "prev" not in (row.detail or {}):
             return
-        if key_of(row) in self.now.entered:
-            return  # messages moved there, perhaps together with those of the epoch before
+        if key_of(row) in self.renumbering.entered:
+            return  # messages were moved there, perhaps together with those of the epoch before
         said = _as_prev((row.detail or {})["prev"])
         tip = self.tips.get(stream_of(row))
         if tip is not None and tip[0] >= row.epoch:
-            return  # entered again: what matters is the first time
+            return  # entered again; only the first time counts
         if said != tip:
             text = f"{KINDS['wrong_prev'][1]}: it names {said}, where the journal has {tip}"
             self.findings.append(Finding("wrong_prev", text, stream_of(row), epoch=row.epoch))
 
     def _check_policy(self, boot: Boot, published: SpanMap) -> None:
-        """What counts as published was confirmed: by every site of the boot under ``all``, else by some site."""
+        """Published messages are confirmed: with ``all`` by every site of the boot, otherwise by some site."""
         needed: dict[str, SpanMap] = {}
         if boot.opened.get("confirm") == "all":
             needed = {s: self.confirmed.get(s, SpanMap()) for s in names(boot.opened.get("sites"))}
@@ -325,21 +330,21 @@ class _Reader:
         self.findings.append(Finding(kind, KINDS[kind][1], stream, epoch=row.epoch, first=first, last=last))
 
 
-def _check_confirms(facts: ProducerFacts, findings: list[Finding]) -> None:
+def _check_confirms(facts: ProducerFacts) -> Iterator[Finding]:
     """What was confirmed was enqueued."""
-    if not facts.told:
+    if not facts.conclusive:
         return
     for site, confirmed in facts.confirmed.items():
         for (stream, epoch), spans in confirmed.items():
             for first, last in spans - facts.enqueued[stream, epoch]:
-                findings.append(
-                    Finding("confirmed_unknown", KINDS["confirmed_unknown"][1], stream, site=site, epoch=epoch,
-                            first=first, last=last)
+                yield Finding(
+                    "confirmed_unknown", KINDS["confirmed_unknown"][1], stream, site=site, epoch=epoch,
+                    first=first, last=last,
                 )  # fmt: skip
 
 
 def _as_prev(value: Any) -> tuple[int, int, int] | None:
-    """(epoch, incarnation, last), whose incarnation may be written as hex digits."""
+    """Epoch, incarnation (which may be in hex digits) and last number."""
     if not isinstance(value, list | tuple) or len(value) != 3:
         return None
     epoch, incarnation, last = value

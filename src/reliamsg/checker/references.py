@@ -1,13 +1,12 @@
-"""What journals tell of and no journal has: openings of producers, parts of them, and clients.
+"""What journals refer to and no journal has: clients, openings of producers, and parts of them.
 
-Whoever leaves files away takes rows with them, and nothing in the rows that are left need look wrong: a journal that
-ends with ``closed`` may well have gone on in another opening. But a message that was received, and a status, name the
-opening that they came from by its incarnation, 64 random bits; so do an outbox that was fenced and a group that met
-two histories. And what a group had, or was told to exist, its producer had enqueued. Where no journal has that, the
-messages of which it would tell are unknown, whatever became of them.
+If files are left out, the remaining rows need not look wrong: a journal that ends with ``closed`` may have continued in
+another opening. But received messages and statuses name the opening that they came from by its incarnation, 64 random
+bits. So do outboxes that were fenced, and groups that met two histories. Moreover, a producer had enqueued everything
+that a group had, or that was announced to it. If no journal has that, the fate of these messages is unknown.
 
-Nothing is said of producers whose journals lack rows, which they show themselves, nor of what may be in segments that
-have yet to come.
+This does not report producers whose journals lack rows, because those show it themselves, nor what may be in segments
+that have not arrived yet.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from reliamsg.checker.journals import Chain
@@ -25,160 +23,165 @@ from reliamsg.checker.report import Finding
 from reliamsg.checker.spans import ENDLESS, Key, as_position
 from reliamsg.store.journal import JournalRow
 
-__all__ = ["find_missing", "groups_told_of", "producers_told_of"]
+__all__ = ["find_missing", "groups_named_in", "producers_named_in"]
 
 _INCARNATION = re.compile("[0-9a-f]{16}")
 _HAD = frozenset(
     {"received", "duplicate", "buffered", "late", "before_join", "dead_lettered", "quarantined", "let_go"}
 )
-"""Kinds of rows about messages that a group had, or was told of, to which no other finding may be due."""
-_SPOKE = frozenset({"consumed", "repaired", "surpassed"})
-"""Kinds of a producer's rows that a group's own word, or its asking, brought about."""
+"""Kinds of rows about messages that a group had, or that were announced to it, without being a finding themselves."""
+_FROM_GROUPS = frozenset({"consumed", "repaired", "surpassed"})
+"""Kinds of a producer's rows that an announcement or request of a group caused."""
 
 
-class _Told(NamedTuple):
-    """An opening of a producer, of which some row tells."""
+class _Reference(NamedTuple):
+    """An opening of a producer that some row refers to."""
 
     producer: str
     incarnation: int
     epoch: int | None
-    """In which it was, where that is told."""
+    """The opening's epoch, if the row names it."""
     lsn: int = 0
-    """How many rows its journal had."""
+    """The number of rows that its journal had at least."""
 
 
-@dataclass
-class _Has:
+class _Journals:
     """What the journals of one producer have."""
 
-    broken: bool = False
-    incarnations: set[int] = field(default_factory=set)
-    rows: dict[int, int] = field(default_factory=dict)
-    """By opening, its last row."""
-    epochs: set[int] = field(default_factory=set)
-    last: dict[Key, int] = field(default_factory=dict)
-    """What was enqueued, under any name."""
-    growing: set[int] = field(default_factory=set)
-    """The last openings of journals that go on."""
-    goes_on_from: int | None = None
-    """The epoch from which on something may have yet to come, if anything may."""
+    def __init__(self) -> None:
+        self.broken = False
+        self.incarnations: set[int] = set()
+        self.epochs: set[int] = set()
+        self.last: dict[Key, int] = {}
+        """The last number of each stream's epoch that was enqueued, by the first and the final epoch."""
+        self._rows: dict[int, int] = {}
+        """By opening, its last row."""
+        self._growing: set[int] = set()
+        """The last openings of journals that may continue."""
+        self._continues_from: int | None = None
+        """The epoch from which on more may follow; None if nothing can."""
 
     def read(self, chain: Chain, until_us: int | None) -> None:
-        """Take in what one journal has."""
+        """Add a journal."""
         self.broken |= bool(chain.broken)
-        now, end = Renumbering(chain.rows), 0
+        renumbering, end = Renumbering(chain.rows), 0
         for row in chain.rows:
             renumbered = (row.detail or {}).get("epoch") if row.kind == "renumbered" else None
             own = [row.epoch, renumbered] if isinstance(renumbered, int) else [row.epoch]
             self.epochs.update(own)
             end = max(end, *own)
             self.incarnations.add(row.incarnation)
-            for key in {key_of(row), key_of(now(row))} if row.kind == "enqueued" else ():
+            for key in {key_of(row), key_of(renumbering(row))} if row.kind == "enqueued" else ():
                 self.last[key] = max(row.last, self.last.get(key, 0))
         for boot in chain.boots:
             name = boot.rows[0].incarnation
-            self.rows[name] = max(boot.rows[-1].lsn, self.rows.get(name, 0))
+            self._rows[name] = max(boot.rows[-1].lsn, self._rows.get(name, 0))
         if not chain.finished or chain.goes_beyond(until_us):
-            self.goes_on_from = end if self.goes_on_from is None else min(end, self.goes_on_from)
-            self.growing.update(boot.rows[0].incarnation for boot in chain.boots[-1:])
+            self._continues_from = end if self._continues_from is None else min(end, self._continues_from)
+            self._growing.update(boot.rows[0].incarnation for boot in chain.boots[-1:])
 
     def may_come(self, epoch: int | None) -> bool:
-        """Whether what lies in an epoch may have yet to come."""
-        return self.goes_on_from is not None and (epoch is None or epoch >= self.goes_on_from)
+        """Whether rows about an epoch may still follow."""
+        return self._continues_from is not None and (epoch is None or epoch >= self._continues_from)
 
-    def lacks_rows(self, told: _Told) -> bool:
-        """Whether there were more rows of an opening than its journal has."""
-        return told.lsn > self.rows.get(told.incarnation, told.lsn) and told.incarnation not in self.growing
+    def lacks_rows(self, reference: _Reference) -> bool:
+        """Whether an opening had more rows than its journal has."""
+        known = self._rows.get(reference.incarnation, reference.lsn)
+        return reference.lsn > known and reference.incarnation not in self._growing
 
 
 def find_missing(chains: Iterable[Chain], until_us: int | None) -> list[Finding]:
-    """``missing``, a line for each opening or epoch of which others tell more than its producer's journals.
+    """``missing``: a line for each opening or epoch of which others refer to more than its producer's journals have.
 
-    `until_us`: as in :class:`reliamsg.checker.run.Expect`; what a journal that goes on after that may still have is
-    not missing.
+    `until_us` as in :class:`reliamsg.checker.run.Expect`: what may follow in a journal that continues after it is not
+    missing.
     """
     chains = list(chains)
-    has: dict[str, _Has] = {}
+    journals: dict[str, _Journals] = {}
     for chain in chains:
         if chain.role == "producer":
-            has.setdefault(chain.client, _Has()).read(chain, until_us)
-    openings: dict[str, set[_Told]] = defaultdict(set)
+            journals.setdefault(chain.client, _Journals()).read(chain, until_us)
+    openings: dict[str, set[_Reference]] = defaultdict(set)
     ends: dict[str, dict[Key, int]] = defaultdict(dict)
     for chain in chains:
         for row in chain.rows:
-            for told in _openings(chain, row):
-                openings[told.producer].add(told)
+            for reference in _openings(chain, row):
+                openings[reference.producer].add(reference)
             for (stream, epoch), last in _ends(chain, row):
                 own = ends[stream.producer]
                 own[stream, epoch] = max(last, own.get((stream, epoch), 0))
     lines: set[str] = set()
-    for producer, its in has.items():
-        if not its.broken:
-            lines |= set(_lacking(producer, its, openings[producer], ends[producer]))
+    for producer, own_journals in journals.items():
+        if not own_journals.broken:
+            lines |= set(_lacking(producer, own_journals, openings[producer], ends[producer]))
     return [Finding("missing", line) for line in sorted(lines)]
 
 
-def _lacking(producer: str, has: _Has, openings: set[_Told], ends: dict[Key, int]) -> Iterator[str]:
+def _lacking(
+    producer: str, journals: _Journals, openings: set[_Reference], ends: dict[Key, int]
+) -> Iterator[str]:
     absent: set[int | None] = set()
-    for told in openings:
-        opening = f"the opening {told.incarnation:016x} of producer {producer}"
-        if told.incarnation in has.incarnations:
-            if has.lacks_rows(told):
+    for reference in openings:
+        opening = f"the opening {reference.incarnation:016x} of producer {producer}"
+        if reference.incarnation in journals.incarnations:
+            if journals.lacks_rows(reference):
                 yield f"the journal of {opening} lacks rows that it had"
-        elif not has.may_come(told.epoch):
-            absent.add(told.epoch)
+        elif not journals.may_come(reference.epoch):
+            absent.add(reference.epoch)
             yield f"no journal of {opening}"
     for key, last in ends.items():
         epoch = key[1]
-        if epoch in absent or has.may_come(epoch):
+        if epoch in absent or journals.may_come(epoch):
             continue
-        if epoch not in has.epochs:
+        if epoch not in journals.epochs:
             yield f"no journal of epoch {epoch} of producer {producer}"
-        elif last > has.last.get(key, 0):
+        elif last > journals.last.get(key, 0):
             yield f"the journal of epoch {epoch} of producer {producer} lacks messages that others tell of"
 
 
-def producers_told_of(chain: Chain) -> set[str]:
-    """The producers of which a group's journal tells."""
+def producers_named_in(chain: Chain) -> set[str]:
+    """The producers that a journal refers to."""
     return {row.producer for row in chain.rows if _names_producer(chain, row)} | {
-        told.producer for row in chain.rows for told in _openings(chain, row)
+        reference.producer for row in chain.rows for reference in _openings(chain, row)
     }
 
 
-def groups_told_of(chain: Chain) -> set[str]:
-    """The groups that a producer's journal says to have said something."""
-    return {row.group for row in chain.rows if chain.role == "producer" and row.kind in _SPOKE and row.group}
+def groups_named_in(chain: Chain) -> set[str]:
+    """The groups whose announcements or requests a producer's journal refers to."""
+    return {
+        row.group for row in chain.rows if chain.role == "producer" and row.kind in _FROM_GROUPS and row.group
+    }
 
 
 def _names_producer(chain: Chain, row: JournalRow) -> bool:
     return chain.role == "group" and row.kind != "rejected" and bool(row.producer)
 
 
-def _openings(chain: Chain, row: JournalRow) -> Iterator[_Told]:
-    """Of which openings a row tells."""
+def _openings(chain: Chain, row: JournalRow) -> Iterator[_Reference]:
+    """The openings that a row refers to."""
     detail = row.detail or {}
     if chain.role == "producer":
         if row.kind == "fenced":
             epoch, incarnation = detail.get("epoch"), _incarnation(detail.get("incarnation"))
             if isinstance(epoch, int) and incarnation:
-                yield _Told(chain.client, incarnation, epoch)
+                yield _Reference(chain.client, incarnation, epoch)
         return
     if _names_producer(chain, row) and row.incarnation:
         lsn = detail.get("lsn") if row.kind == "heard" else None
-        yield _Told(row.producer, row.incarnation, row.epoch, lsn if isinstance(lsn, int) else 0)
+        yield _Reference(row.producer, row.incarnation, row.epoch, lsn if isinstance(lsn, int) else 0)
     if row.kind == "conflict":
         match detail.get("known"):
             case [int(epoch), name, int(_)] if (incarnation := _incarnation(name)) and row.producer:
-                yield _Told(row.producer, incarnation, epoch)
+                yield _Reference(row.producer, incarnation, epoch)
     if row.kind in ("drained", "connected") and isinstance(heard := detail.get("heard"), dict):
-        for producer, said in heard.items():
-            match said:
+        for producer, announced in heard.items():
+            match announced:
                 case [int(lsn), name] if incarnation := _incarnation(name):
-                    yield _Told(producer, incarnation, None, lsn)
+                    yield _Reference(producer, incarnation, None, lsn)
 
 
 def _ends(chain: Chain, row: JournalRow) -> Iterator[tuple[Key, int]]:
-    """Up to which number there were messages of streams' epochs, as a row tells; 0: there was the epoch."""
+    """Streams' epochs that a row refers to, with the last number that existed; 0 if only the epoch is known."""
     for (stream, epoch), last in _places(chain, row) if row.topic else ():
         if epoch > 0:
             yield (stream, epoch), last if last < ENDLESS - 1 else 0
@@ -207,5 +210,5 @@ def _places(chain: Chain, row: JournalRow) -> Iterator[tuple[Key, int]]:
 
 
 def _incarnation(value: Any) -> int:
-    """The number that 16 hex digits say, else 0."""
+    """The number that 16 hex digits stand for; 0 for anything else."""
     return int(value, 16) if isinstance(value, str) and _INCARNATION.fullmatch(value) else 0

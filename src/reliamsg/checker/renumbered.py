@@ -1,4 +1,4 @@
-"""Messages that were given another epoch before anybody was offered them: one message, whatever it was called first."""
+"""Messages whose producer moved them to another epoch before it offered them to any site."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from reliamsg.store.journal import JournalRow
 __all__ = ["Renumbering"]
 
 _AS_WRITTEN = frozenset({"epoch", "renumbered"})
-"""Kinds that are about an epoch itself."""
+"""Kinds of rows about an epoch itself."""
 
 
 class Renumbering:
-    """What a producer's chain says of epochs that moved. A ``renumbered`` row moves all that its stream had in the old
-    epoch, with the same sequence numbers."""
+    """The moves in a producer's chain. A ``renumbered`` row moves all that its stream had in the old epoch. Sequence
+    numbers stay the same."""
 
     def __init__(self, rows: Iterable[JournalRow]) -> None:
         self._moves: dict[Stream, list[tuple[int, int, int]]] = {}
-        """By stream: lsn, old epoch, new epoch, in order."""
+        """By stream: lsn, old epoch and new epoch, in order."""
         for row in sorted((row for row in rows if row.kind == "renumbered"), key=lambda row: row.lsn):
             new = (row.detail or {}).get("epoch")
             if isinstance(new, int):
@@ -33,14 +33,14 @@ class Renumbering:
         """Streams and epochs that messages were moved to."""
 
     def __call__(self, row: JournalRow) -> JournalRow:
-        """The row, about the epoch that its messages are in now."""
+        """The row, with the epoch that its messages are in finally."""
         if not self._moves or row.kind in _AS_WRITTEN:
             return row
         now = self.epoch(Stream(row.producer, row.topic, row.partition), row.epoch, row.lsn)
         return row if now == row.epoch else replace(row, epoch=now)
 
     def epoch(self, stream: Stream, epoch: int, lsn: int) -> int:
-        """Where messages are now that were in that epoch when a row was written."""
+        """The final epoch of messages that were in `epoch` when row `lsn` was written."""
         for at, old, new in self._moves.get(stream, ()):
             if at > lsn and old == epoch:
                 epoch = new

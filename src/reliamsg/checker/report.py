@@ -1,9 +1,9 @@
-"""What the checker says: findings, counts, and one verdict."""
+"""The result of a check: findings, counts, and one verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from reliamsg.checker.spans import ENDLESS
@@ -78,18 +78,18 @@ KINDS: dict[str, tuple[Severity, str]] = {
     "missing": ("unknown", "evidence is missing"),
     "broken": ("unknown", "evidence is damaged"),
     "unclosed": ("unknown", "a journal ends without being closed"),
-    # What people want to know, and no verdict rests on
+    # Worth knowing, without influence on the verdict
     "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
 }
-"""Every kind of finding: how bad it is, and what it means."""
+"""Every kind of finding: its severity, and its meaning."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as promised, or that can't be known.
+    """One broken promise, one loss, or one question that the evidence leaves open.
 
-    `first` to `last` are sequence numbers of `epoch` (in logs of clients without epochs: the application's own
-    numbers, and `epoch` is None); `source` says which evidence shows it: ``journal`` or ``application``.
+    `first` to `last` are sequence numbers of `epoch`. In logs of clients without epochs, they are the application's own
+    numbers, and `epoch` is None. `source` names the evidence: ``journal`` or ``application``.
     """
 
     kind: str
@@ -104,9 +104,9 @@ class Finding:
     """For losses: ``prefix``, ``middle`` or ``tail`` of what the group was given of the stream."""
     source: str = "journal"
     hop: str = ""
-    """For losses, how far it got: ``enqueued``, ``confirmed``, ``received`` or ``buffered``."""
+    """For losses, the last hop that was reached: ``enqueued``, ``confirmed``, ``received`` or ``buffered``."""
     sites: tuple[str, ...] = ()
-    """Where it got that far, sorted."""
+    """The sites where that hop was reached, sorted."""
 
     @property
     def severity(self) -> Severity:
@@ -114,7 +114,7 @@ class Finding:
 
     @property
     def count(self) -> int:
-        """How many messages it is about."""
+        """Number of messages in the range."""
         if self.first is None or self.last is None or self.last >= ENDLESS - 1:
             return 0
         return self.last - self.first + 1
@@ -145,7 +145,7 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Verdict:
-    """The verdict: proven violations first, then losses, then what is not known; remarks count for nothing."""
+    """The verdict. Proven violations outrank losses, losses outrank open questions, and remarks do not count."""
     severities = {finding.severity for finding in findings}
     for severity in _PRECEDENCE:
         if severity in severities:
@@ -153,15 +153,16 @@ def worst(findings: Iterable[Finding]) -> Verdict:
     return "complete"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Counts:
-    """Messages, by what became of them.
+    """Numbers of messages, by fate.
 
-    All but `enqueued` and `pending` count each message once for each group that it concerns.
+    All but `enqueued` and `pending` count each message once per group that it concerns.
     """
 
     enqueued: int = 0
-    delivered: dict[str, int] = field(default_factory=dict)
+    delivered: Mapping[str, int] = field(default_factory=dict)
+    """By group."""
     lost: int = 0
     declared_gaps: int = 0
     duplicates: int = 0
@@ -171,43 +172,63 @@ class Counts:
     late: int = 0
     before_join: int = 0
     saved_by_repair: int = 0
-    """Confirmed and delivered, and received only because its producer sent it again on request."""
+    """Confirmed and delivered, but received only because the producer resent it on request."""
     saved_by_second_site: int = 0
-    """Delivered, lost by a site that had confirmed it, and received from another one."""
+    """Lost by a site that had confirmed it, received from another site, and delivered."""
+
+    def __add__(self, other: Counts) -> Counts:
+        """The sums. Groups are the same or different ones."""
+        return self._merged(other, sum)
+
+    def at_least(self, other: Counts) -> Counts:
+        """The larger of each pair of numbers: both count the same messages, and neither need have seen all."""
+        return self._merged(other, max)
+
+    def _merged(self, other: Counts, merge: Callable[[tuple[int, int]], int]) -> Counts:
+        groups = {**self.delivered, **other.delivered}
+        numbers = {
+            each.name: merge((getattr(self, each.name), getattr(other, each.name)))
+            for each in fields(self)
+            if each.name != "delivered"
+        }
+        delivered = {
+            name: merge((self.delivered.get(name, 0), other.delivered.get(name, 0))) for name in groups
+        }
+        return Counts(delivered=delivered, **numbers)
 
     def as_dict(self) -> dict[str, Any]:
         return {**vars(self), "delivered": dict(sorted(self.delivered.items()))}
 
 
-@dataclass
+@dataclass(frozen=True)
 class SiteCounts:
-    """What passed through a site. All but `confirmed` count each message once for each group."""
+    """Numbers of messages that passed through a site. All but `confirmed` count each message once per group."""
 
     confirmed: int = 0
     received: int = 0
     lost_after_confirm: int = 0
-    """Confirmed, and proven not to be there any more without having been received: after its producer had told that it
-    was confirmed, the queue was seen empty, or the session was found gone. At least so many."""
+    """A lower bound. Confirmed, never received, and proven to be gone: the queue was empty, or the session gone, after
+    the producer had announced the confirm."""
     saved_alone: int = 0
-    """Delivered, and received from no other site."""
+    """Delivered, and received from this site only."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Report:
-    """The outcome of a check."""
+    """The result of a check."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: Sequence[Finding] = ()
     messages: Counts = field(default_factory=Counts)
     streams: int = 0
-    sites: dict[str, SiteCounts] = field(default_factory=dict)
-    latency: dict[str, dict[str, float]] = field(default_factory=dict)
-    """For each hop, quantiles in seconds."""
+    sites: Mapping[str, SiteCounts] = field(default_factory=dict)
+    latency: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By hop, quantiles in seconds."""
     clients: int = 0
     logs: int = 0
     duplicated: int = 0
-    """Segments that were found in more than one place, beyond the first."""
+    """Further copies of segments that were found already."""
     unverified: int = 0
-    """Messages, once for each group, whose content could not be compared with what was published."""
+    """Messages, once per group, whose content could not be compared with what was published."""
     rows: int = 0
     seconds: float = 0.0
 
@@ -220,7 +241,7 @@ class Report:
         return [finding for finding in self.findings if finding.kind == kind]
 
     def as_dict(self) -> dict[str, Any]:
-        """The report as plain data, for JSON."""
+        """The report as plain data for JSON."""
         return {
             "verdict": self.verdict,
             "messages": self.messages.as_dict(),
@@ -235,14 +256,14 @@ class Report:
                 "unverified": self.unverified,
                 "broken": [str(f) for f in self.findings if f.kind in ("broken", "unclosed")],
             },
-            "latency": self.latency,
+            "latency": {hop: dict(quantiles) for hop, quantiles in self.latency.items()},
             "findings": [finding.as_dict() for finding in self.findings],
             "rows": self.rows,
             "seconds": round(self.seconds, 3),
         }
 
     def text(self, limit: int = 20) -> str:
-        """A summary for people, with at most `limit` findings of each kind."""
+        """A summary to read, with at most `limit` findings of each kind."""
         m = self.messages
         lines = [
             f"verdict: {self.verdict}",

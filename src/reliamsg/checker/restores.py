@@ -1,20 +1,26 @@
-"""Where a producer's journal lacks a part, since its outbox was replaced by an older copy of itself.
+"""Where a producer's journal lacks a part because its outbox was replaced by an older copy of itself.
 
-The copy went on from what it knew, and nothing in its own journal shows that there was more. But groups had been given
-some of that, and write a ``conflict`` when the opening that comes next knows nothing of it; and where the other history
-has the later epoch, a ``fenced`` row names an opening that left no journal. A ``heard`` row tells of an opening how far
-its journal was committed, which can be further than it is now: what is lacking goes on to the next opening that the
-journal has. A ``surpassed`` row is the producer's own: a group told that it was further than the outbox ever was. That
-and a ``conflict`` are about a stream, and the copy may have been opened before without publishing anything to it: so
-the part may be lacking anywhere behind the opening that published to it last. But a ``conflict`` says what was known:
-where the journal has that opening, and not all of that, the copy is as old as the opening, and the part is lacking
-between it and the next. Where the copy's clock went back, both say that the group had come further; so does a
-``fenced`` row. How far the other history went nobody can tell: from there on anything may be lacking but what the copy
-entered itself. And no journal says what was before it: the outbox may have taken the place of one that was lost.
-Nor did anybody meet an opening that published nothing: if the last ones are such, the first of them may be of a copy
-whose clock was behind. Where an inbox went on (``behind``) before it had met an opening, the one that did is gone.
-Nothing need have reached a group of the openings that followed on a lost one: but an epoch that either row names, and
-that no journal has, was between those that come before it and after it.
+The copy continues from what it knows, and nothing in its own journal shows that there was more. The evidence is
+elsewhere:
+
+- A group that had messages of the lost part writes a ``conflict`` when the next opening knows nothing of them. A
+  ``surpassed`` row is the producer's own: a group announced a position beyond anything that the outbox ever had. Both
+  are about one stream, and the copy may have been opened before without publishing to that stream. So the lost part may
+  be anywhere after the opening that published to it last.
+- A ``conflict`` also says what the group knew. If the journal has that opening, but not everything that the group knew
+  of it, the copy is as old as that opening, and the lost part is between it and the next one.
+- If the clock was set back when the copy was opened, both rows say that the group had reached a later epoch, and a
+  ``fenced`` row names an opening that left no journal. Nobody knows how far the other history went: everything from
+  there on may be missing, except for what the copy entered itself.
+- A ``heard`` row says how long an opening's journal was, which may be longer than it is now. The lost part extends up
+  to the next opening that the journal has.
+- An epoch that one of these rows names, and that no journal has, was between the epochs before and after it. The
+  openings after a lost one need not have reached any group.
+
+Some parts may be missing without any evidence. The outbox may have replaced one that was lost, so anything may precede
+a journal. Nobody meets an opening that publishes nothing: if the last openings are such, the first of them may be that
+of a copy whose clock was behind. And if an inbox continued for another one (``behind``) before it had met an opening,
+the inbox that had met it is gone.
 """
 
 from __future__ import annotations
@@ -38,51 +44,51 @@ _INCARNATION = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True, order=True)
 class Cut:
-    """Where there was more than a producer's journal has: between two openings that follow each other in it, or up to
-    one that it lacks."""
+    """A place where a producer's journal may lack a part: between two consecutive openings, or up to one that it
+    lacks."""
 
     low: int
-    """The epoch in which the one before ended."""
+    """The last epoch of the opening before it."""
     goes_on: bool
-    """Whether that was not closed, so that its epoch may have gone on."""
+    """Whether that opening was not closed, so that its last epoch may have continued."""
     high: int
-    """The epoch that a group met next, of the one after; or one beyond all that may be missing."""
+    """The epoch of the opening after it that a group met, or one above everything that may be missing."""
 
     def touches(self, epoch: int) -> bool:
-        """Whether there may be messages of the epoch that the journal does not have."""
+        """Whether the journal may lack messages of the epoch."""
         return self.low < epoch < self.high or (self.goes_on and epoch == self.low)
 
 
 class _Known(NamedTuple):
-    """Messages that a group knew to exist."""
+    """What a group knew to exist."""
 
     epoch: int
     incarnation: int
     last: int
 
 
-class _Met(NamedTuple):
-    """An opening did not know of something."""
+class _Unknown(NamedTuple):
+    """Something that an opening did not know of."""
 
     stream: Stream
     epoch: int
-    """Of the opening."""
+    """The opening's."""
     is_above: bool
-    """The group had entered a later one by then."""
+    """Whether the group had entered a later epoch by then."""
     known: _Known | None
-    """What the group knew, where that is said."""
+    """What the group knew, if the row says so."""
 
 
 def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
-    """Of each producer, the cuts that groups have met, or it has itself."""
+    """By producer, the places where its journals may lack a part."""
     chains = list(chains)
-    met: dict[tuple[str, int], set[_Met]] = {}
+    unknown: dict[tuple[str, int], set[_Unknown]] = {}
     for chain in chains:
         for row in chain.rows:
             witness = "conflict" if chain.role == "group" else "surpassed"
             if row.kind == witness and row.incarnation:
-                found = _Met(stream_of(row), row.epoch, _is_above(row), _known(row))
-                met.setdefault((row.producer, row.incarnation), set()).add(found)
+                found = _Unknown(stream_of(row), row.epoch, _is_above(row), _known(row))
+                unknown.setdefault((row.producer, row.incarnation), set()).add(found)
     has = _enqueued(chains)
     known: dict[tuple[str, int], int] = {}
     for chain in chains:
@@ -92,22 +98,22 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
     heard = _heard_of(chains, known)
     passed = set(_passed(chains))
     entered: dict[str, list[list[int]]] = {}
-    """By producer, the epochs of each opening of any chain."""
+    """By producer, the epochs of each opening, over all chains."""
     for chain in chains:
         if chain.role == "producer":
             entered.setdefault(chain.client, []).extend(map(_entered, chain.boots))
-    told = set(_told(chains))
+    named = set(_named_epochs(chains))
     cuts = {producer: {Cut(0, False, epoch)} for producer, epoch in _beginnings(chains).items()}
     for chain in chains:
         if chain.role != "producer":
             continue
         own = cuts.setdefault(chain.client, set())
-        own.update(_between(chain, met, has))
+        own.update(_between(chain, unknown, has))
         own.update(_unmet(chain, entered[chain.client]))
         own.update(_passed_unmet(chain, passed, has))
-        own.update(_around_unknown(chain, told, entered[chain.client]))
+        own.update(_around_named(chain, named, entered[chain.client]))
         if chain.boots and chain.to_the_end and not chain.finished:
-            # The file may be an older copy that nobody has opened yet.
+            # The file may be an older copy that was not opened yet.
             whole = map(_entered, chain.boots)
             own.update(_around(Cut(_end(chain.boots[-1]), True, ENDLESS), whole))
         for incarnation, epoch in heard.get(chain.client, ()):
@@ -123,7 +129,7 @@ def find_cuts(chains: Iterable[Chain]) -> dict[str, list[Cut]]:
 
 
 def _beginnings(chains: Iterable[Chain]) -> dict[str, int]:
-    """With which epoch each producer's journals begin."""
+    """By producer, the epoch with which its journals begin."""
     found: dict[str, int] = {}
     for chain in chains:
         if chain.role == "producer" and chain.boots:
@@ -133,7 +139,8 @@ def _beginnings(chains: Iterable[Chain]) -> dict[str, int]:
 
 
 def _unmet(chain: Chain, entered: Iterable[Iterable[int]]) -> Iterator[Cut]:
-    """The cut behind the last opening that published anything, if more follow. `entered`: epochs that journals have."""
+    """The cut after the last opening that published anything, if more openings follow. `entered`: the epochs that
+    journals have, by opening."""
     published = [number for number, boot in enumerate(chain.boots) if _has_published(boot)]
     last = max(published, default=-1)
     if last + 1 < len(chain.boots):
@@ -143,13 +150,13 @@ def _unmet(chain: Chain, entered: Iterable[Iterable[int]]) -> Iterator[Cut]:
 
 
 def _has_published(boot: Boot) -> bool:
-    """Whether there are messages in epochs of the opening, so that groups can have met it."""
+    """Whether the opening has messages, so that groups can have met it."""
     return any(row.kind in ("enqueued", "renumbered") for row in boot.rows)
 
 
 def _passed(chains: Iterable[Chain]) -> Iterator[tuple[Stream, int, int]]:
-    """Epochs of which an inbox had settled everything up to a number, and whose end it never met: it went on where
-    another one had been."""
+    """Epochs that an inbox left in the middle to continue where another inbox had been: stream, epoch, and the last
+    number that the inbox had settled."""
     for chain in chains:
         for row in chain.rows if chain.role == "group" else ():
             own = as_position((row.detail or {}).get("from")) if row.kind == "behind" else None
@@ -160,7 +167,8 @@ def _passed(chains: Iterable[Chain]) -> Iterator[tuple[Stream, int, int]]:
 def _passed_unmet(
     chain: Chain, passed: Iterable[tuple[Stream, int, int]], has: dict[Key, int]
 ) -> Iterator[Cut]:
-    """The cuts behind openings that had more of such an epoch than journals have: whoever met the next one is gone."""
+    """The cuts after openings that had more of such an epoch than journals have: the inbox that met the next opening is
+    gone."""
     entered = [_entered(boot) for boot in chain.boots]
     for stream, epoch, last in passed:
         if stream.producer == chain.client and last > has.get((stream, epoch), 0):
@@ -170,8 +178,8 @@ def _passed_unmet(
                     yield from _around(Cut(max(entered[number]), not boot.closed, high), entered)
 
 
-def _told(chains: Iterable[Chain]) -> Iterator[tuple[str, int, int]]:
-    """By producer, epochs of which a group says that it knew something, and the opening that did not."""
+def _named_epochs(chains: Iterable[Chain]) -> Iterator[tuple[str, int, int]]:
+    """Producers, epochs that a group knew, and the epochs of the openings that did not know these."""
     for chain in chains:
         for row in chain.rows:
             if row.kind == "conflict" and chain.role == "group" and (known := _known(row)) is not None:
@@ -181,33 +189,35 @@ def _told(chains: Iterable[Chain]) -> Iterator[tuple[str, int, int]]:
                 yield chain.client, entered, row.epoch
 
 
-def _around_unknown(
-    chain: Chain, told: Iterable[tuple[str, int, int]], everywhere: Iterable[Iterable[int]]
+def _around_named(
+    chain: Chain, named: Iterable[tuple[str, int, int]], everywhere: Iterable[Iterable[int]]
 ) -> Iterator[Cut]:
-    """The cuts around epochs before an opening of the chain that groups told of, and that are not `everywhere` in the
-    producer's journals."""
+    """The cuts around epochs that groups knew, that precede an opening of the chain, and that none of the producer's
+    journals has. `everywhere`: the epochs of all openings."""
     has = {epoch for boot in everywhere for epoch in boot}
     own = {epoch for boot in chain.boots for epoch in _entered(boot)}
     ends = {_end(boot): boot.closed for boot in chain.boots}
-    for producer, epoch, opening in told:
+    for producer, epoch, opening in named:
         if producer == chain.client and 0 < epoch < opening and opening in own and epoch not in has:
             low = max(each for each in own if each < epoch)
             yield Cut(low, not ends.get(low, True), min(each for each in own if each > epoch))
 
 
-def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key, int]) -> Iterator[Cut]:
-    """The cuts between openings of a chain. `met`: what openings are shown not to have known; `has`: how much of each
-    epoch all journals have."""
+def _between(
+    chain: Chain, unknown: dict[tuple[str, int], set[_Unknown]], has: dict[Key, int]
+) -> Iterator[Cut]:
+    """The cuts between openings of a chain. `unknown`: what openings did not know, by producer and incarnation. `has`:
+    the last number of each epoch in any journal."""
     ends: list[tuple[int, bool, int]] = []
-    """Before each opening: the latest epoch, whether that may have gone on, and the epoch that it began with."""
+    """For each opening: the latest epoch before it, whether that may have continued, and its own first epoch."""
     published: dict[Stream, int] = {}
-    """By stream, which opening published to it last."""
+    """By stream, the last opening that published to it."""
     entered = [_entered(boot) for boot in chain.boots]
     low, goes_on = 0, False
     openings: dict[int, int] = {}
     for number, boot in enumerate(chain.boots):
         ends.append((low, goes_on, boot.rows[0].epoch))
-        for one in met.get((chain.client, boot.rows[0].incarnation), ()):
+        for one in unknown.get((chain.client, boot.rows[0].incarnation), ()):
             of_it = -1 if one.known is None else openings.get(one.known.incarnation, -1)
             if one.known is not None and of_it >= 0 and one.known.epoch in entered[of_it]:
                 if one.known.last > has.get((one.stream, one.known.epoch), 0):
@@ -225,9 +235,9 @@ def _between(chain: Chain, met: dict[tuple[str, int], set[_Met]], has: dict[Key,
 
 
 def _behind(chain: Chain, incarnation: int, epoch: int) -> Iterator[Cut]:
-    """The cut behind an opening that told of more than the chain has of it; or, where the chain lacks it altogether,
-    from the opening before it on. It reaches up to the next opening that the chain has. An opening before it that
-    published nothing may be of the copy, whose clock was behind: so there may be more before that."""
+    """The cut after an opening whose journal was longer than the chain has it; if the chain lacks the opening, the cut
+    begins after the opening before it. It extends up to the next opening that the chain has. An opening before it that
+    published nothing may be that of the copy, if its clock was behind; so another cut may precede that opening."""
     openings = [(boot.rows[0].incarnation, boot.rows[0].epoch) for boot in chain.boots]
     of_it = [number for number, (name, _) in enumerate(openings) if name == incarnation]
     before = of_it or [number for number, (_, began) in enumerate(openings) if began < epoch]
@@ -243,32 +253,32 @@ def _behind(chain: Chain, incarnation: int, epoch: int) -> Iterator[Cut]:
 
 
 def _heard_of(chains: list[Chain], known: dict[tuple[str, int], int]) -> dict[str, set[tuple[int, int]]]:
-    """By producer, incarnations and epochs of openings whose statuses told of more than their journals have. `known`:
-    of each opening, its last row."""
+    """By producer, incarnation and epoch of openings whose statuses announced more rows than their journals have.
+    `known`: the last row of each opening."""
     found: dict[str, set[tuple[int, int]]] = {}
     for chain in chains:
         for row in chain.rows if chain.role == "group" else ():
-            told = (row.detail or {}).get("lsn") if row.kind == "heard" and row.incarnation else None
-            if isinstance(told, int) and told > known.get((row.producer, row.incarnation), 0):
+            lsn = (row.detail or {}).get("lsn") if row.kind == "heard" and row.incarnation else None
+            if isinstance(lsn, int) and lsn > known.get((row.producer, row.incarnation), 0):
                 found.setdefault(row.producer, set()).add((row.incarnation, row.epoch))
     return found
 
 
 def _enqueued(chains: Iterable[Chain]) -> dict[Key, int]:
-    """The last number of each stream's epochs that the producers' journals have."""
+    """The last number of each stream's epochs in the producers' journals."""
     found: dict[Key, int] = {}
     for chain in chains:
         if chain.role == "producer":
-            now = Renumbering(chain.rows)
+            renumbering = Renumbering(chain.rows)
             for row in chain.rows:
                 if row.kind == "enqueued":
-                    key = key_of(now(row))
+                    key = key_of(renumbering(row))
                     found[key] = max(row.last, found.get(key, 0))
     return found
 
 
 def _known(row: JournalRow) -> _Known | None:
-    """What a ``conflict`` row says that the group knew."""
+    """What the group knew according to a ``conflict`` row."""
     match (row.detail or {}).get("known"):
         case [int(epoch), str(incarnation), int(last)] if _INCARNATION.fullmatch(incarnation):
             return _Known(epoch, int(incarnation, 16), last)
@@ -276,13 +286,13 @@ def _known(row: JournalRow) -> _Known | None:
 
 
 def _is_above(row: JournalRow) -> bool:
-    """Whether the group had entered a later epoch by then than the one that is named."""
+    """Whether the group had entered a later epoch than the row's."""
     entered = (row.detail or {}).get("entered")
     return isinstance(entered, int) and entered > row.epoch
 
 
 def _around(cut: Cut, own: Iterable[Iterable[int]]) -> Iterator[Cut]:
-    """A cut without the epochs of the openings from it on, of which the journal has everything."""
+    """A cut without the epochs that journals have completely. `own`: epochs by opening."""
     low, goes_on = cut.low, cut.goes_on
     for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):
         yield Cut(low, goes_on, epoch)
@@ -296,14 +306,14 @@ def _end(boot: Boot) -> int:
 
 
 def _entered(boot: Boot) -> list[int]:
-    """The epochs of an opening: its own, those that it went on to, and those to which it moved messages."""
+    """The epochs of an opening: its first one, those that it entered later, and those to which it moved messages."""
     entered = [row.epoch for row in boot.rows if row.kind == "epoch"]
     moved = [(row.detail or {}).get("epoch") for row in boot.rows if row.kind == "renumbered"]
     return [0, boot.rows[0].epoch, *entered, *(epoch for epoch in moved if isinstance(epoch, int))]
 
 
 def _fenced_by(row: JournalRow) -> tuple[int, int] | None:
-    """Epoch and incarnation of the opening that a ``fenced`` row names."""
+    """Epoch and incarnation of the opening that a ``fenced`` row names; None for other rows."""
     if row.kind != "fenced":
         return None
     epoch, incarnation = ((row.detail or {}).get(name) for name in ("epoch", "incarnation"))

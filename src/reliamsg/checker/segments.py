@@ -1,8 +1,8 @@
-"""Reading segments, one at a time: what each is worth as evidence.
+"""Reads single segments, and decides whether each is valid evidence.
 
-A segment is believed when its bytes are those that its name promises, when they are a whole segment of a version that
-is known here, and when its name and its directories say the same of it as its header. Of any other nothing is used: it
-counts as missing, and one line says what is wrong with it.
+A segment is valid if its bytes have the digest in its name, if they are a complete segment of a known version, and if
+its name and directories agree with its header. Nothing of an invalid segment is used: it counts as missing, and one
+line says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OWNER = re.compile(r"(?:^|.*/)role=(?P<role>producer|group)/client=(?P<client>[
 
 @dataclass(frozen=True)
 class Sound:
-    """A segment that can be believed. `path` is where it was found."""
+    """A valid segment. `path` is where it was found."""
 
     path: str
     digest: str
@@ -40,15 +40,15 @@ class Sound:
 
 
 def owner_by_path(path: str) -> tuple[str, str] | None:
-    """The role and client that a file's directories (``role=…/client=…/``) name; None where they name none."""
+    """The role and client that a file's directories (``role=…/client=…/``) name; None if they name none."""
     found = _OWNER.fullmatch(path)
     return (found["role"], unquote(found["client"])) if found else None
 
 
 def claims_to_be_segment(path: str, head: bytes) -> bool:
-    """Whether a file is a segment or should be one: by its name, its directories, or its first line.
+    """Whether a file is, or should be, a segment, judging by its name, its directories or its first line.
 
-    `head` is how the file begins: its first line, or as much of it as there is.
+    `head` is the beginning of the file: at least its first line, if it has one.
     """
     if parse_name(path.rpartition("/")[2]) is not None or owner_by_path(path) is not None:
         return True
@@ -60,9 +60,9 @@ def claims_to_be_segment(path: str, head: bytes) -> bool:
 
 
 def check_segment(path: str, data: bytes) -> Sound:
-    """Read a segment; `path` is where it was found, with ``/`` between the parts.
+    """Read a segment that was found at `path`, whose parts are separated by ``/``.
 
-    Raises :class:`SegmentError`, which says what is wrong without naming the file.
+    Raises :class:`SegmentError`, which says what is wrong but does not name the file.
     """
     failure: SegmentError | None = None
     header: Header | None = None

@@ -1,6 +1,6 @@
-"""Sets of sequence numbers for the checker, as sorted disjoint intervals.
+"""Sets of sequence numbers, as sorted disjoint intervals.
 
-Written apart from the protocol's own range arithmetic on purpose: a mistake there must not hide itself here.
+The checker deliberately does not use the protocol's range arithmetic: a bug there must not hide itself here.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from reliamsg.message import Stream
 __all__ = ["ENDLESS", "Key", "Position", "SpanMap", "Spans", "as_position", "in_epoch", "total"]
 
 ENDLESS = 2**63
-"""Beyond every sequence number: the end of a range whose extent nobody knows."""
+"""Above every sequence number: the end of a range of unknown length."""
 
 Position = tuple[int, int]
 """Epoch and sequence number."""
 
 Key = tuple[Stream, int]
-"""A stream and one of its epochs: within it, sequence numbers count from 1."""
+"""A stream and one of its epochs, in which sequence numbers count from 1."""
 
 
 class Spans:
-    """A set of integers; both ends of each interval belong to it."""
+    """A mutable set of integers. Intervals include both ends."""
 
     __slots__ = ("_ends", "_starts")
 
@@ -35,7 +35,7 @@ class Spans:
             self.add(first, last)
 
     def add(self, first: int, last: int) -> None:
-        """Put in `first` to `last`; nothing happens when `last` is below `first`."""
+        """Add `first` to `last`; nothing if `last` is below `first`."""
         if last < first:
             return
         starts, ends = self._starts, self._ends
@@ -51,7 +51,7 @@ class Spans:
         ends[i:j] = [last]
 
     def discard(self, first: int, last: int) -> None:
-        """Take out `first` to `last`, as far as they belong to the set."""
+        """Remove what the set has of `first` to `last`."""
         i, j = bisect_left(self._ends, first), bisect_right(self._starts, last)
         if i >= j or last < first:
             return
@@ -61,11 +61,12 @@ class Spans:
         self._ends[i:j] = [end for _, end in kept]
 
     def update(self, other: Spans) -> None:
+        """Add all of `other`."""
         for first, last in other:
             self.add(first, last)
 
     def within(self, first: int, last: int) -> Spans:
-        """What of `first` to `last` belongs to the set."""
+        """The part of `first` to `last` that belongs to the set."""
         found = Spans()
         for i in range(bisect_left(self._ends, first), len(self._starts)):
             if self._starts[i] > last:
@@ -74,7 +75,7 @@ class Spans:
         return found
 
     def lacking(self, first: int, last: int) -> Spans:
-        """What of `first` to `last` does not belong to the set."""
+        """The part of `first` to `last` that does not belong to the set."""
         return Spans([(first, last)]) - self if first <= last else Spans()
 
     def __and__(self, other: Spans) -> Spans:
@@ -123,7 +124,7 @@ class Spans:
 
     @property
     def count(self) -> int:
-        """How many numbers belong to the set."""
+        """The size of the set."""
         return sum(self._ends) - sum(self._starts) + len(self._starts)
 
     @property
@@ -135,7 +136,7 @@ class Spans:
         return self._ends[-1]
 
     def _put(self, first: int, last: int) -> None:
-        """Append what is known to lie beyond all that is there."""
+        """Append an interval that lies above all others."""
         if self._ends and self._ends[-1] + 1 == first:
             self._ends[-1] = last
         else:
@@ -144,37 +145,39 @@ class Spans:
 
 
 class SpanMap(dict[Key, Spans]):
-    """Spans for each stream and epoch; what was never put in is empty."""
+    """Spans by stream and epoch. A key that was never added has an empty set."""
 
     def __missing__(self, key: Key) -> Spans:
         return Spans()
 
     def put(self, key: Key, first: int, last: int) -> None:
+        """Add a range to a key's set."""
         spans = self.get(key)
         if spans is None:
             spans = self[key] = Spans()
         spans.add(first, last)
 
     def merge(self, other: Mapping[Key, Spans]) -> None:
+        """Add all sets of `other`; they are copied."""
         for key, spans in other.items():
             for first, last in spans:
                 self.put(key, first, last)
 
 
 def total(spans: Iterable[Spans]) -> int:
-    """How many numbers are in all of `spans` together."""
+    """The sum of the sizes of `spans`."""
     return sum(each.count for each in spans)
 
 
 def as_position(value: Any) -> Position | None:
-    """The position that a row's detail gives, as a list; None where it gives none."""
+    """The position that a row's detail holds as a list; None if it is no position."""
     if isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(each, int) for each in value):
         return value[0], value[1]
     return None
 
 
 def in_epoch(ranges: Iterable[tuple[Position, Position]], epoch: int) -> Spans:
-    """What of an epoch lies in ranges of a stream, each from one position to before another."""
+    """The part of an epoch that lies in half-open ranges of positions of its stream."""
     found = Spans()
     for low, high in ranges:
         if low[0] <= epoch <= high[0]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,7 @@ def verify(path: str, as_json: bool) -> int:
 
     _check_there(path)
     found = collect_path(path)
-    found.chains = merge_copies(found.chains)
+    found = replace(found, chains=merge_copies(found.chains))
     sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
     if as_json:
         say_json(
@@ -154,7 +155,7 @@ def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
             yield full, data
 
 
-def _rows(path: str, data: bytes | _Damaged | None) -> tuple[str, str, list[JournalRow], str]:
+def _rows(path: str, data: bytes | _Damaged | None) -> tuple[str, str, Sequence[JournalRow], str]:
     """The role, client and rows of one file, and why it can't be read to its end, if so."""
     from reliamsg.checker.journals import read_chain
     from reliamsg.checker.segments import check_segment

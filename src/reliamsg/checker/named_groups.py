@@ -1,4 +1,4 @@
-"""Which groups a producer counts, from which message to which, as its journal has it."""
+"""For which messages a producer counts which groups, according to its journal."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from reliamsg.checker.spans import ENDLESS, Position, SpanMap, Spans, as_positio
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
 
-__all__ = ["Membership", "names"]
+__all__ = ["NamedGroups", "names"]
 
 _FOREVER: Position = (ENDLESS, 0)
 
 
-class Membership:
-    """One chain's groups, read row by row.
+class NamedGroups:
+    """The groups that one chain of a producer names. Give it the rows one by one.
 
-    A group counts for what is enqueued by a boot that names it; from where a ``group_added`` row says on; and never
-    from where a ``group_removed`` row says that it was, until it is added again.
+    A group counts for everything that is enqueued by a boot that names it. A ``group_added`` row makes it count from a
+    position on, and a ``group_removed`` row makes it not count from a position on, until it is added again.
     """
 
-    def __init__(self, now: Renumbering) -> None:
+    def __init__(self, renumbering: Renumbering) -> None:
         self.named: dict[tuple[str, str], bool] = {}
-        """By topic and group: whether it is named, or was and has got something."""
-        self._now = now
+        """By topic and group: whether the group is named, or was named when something was enqueued for it."""
+        self._renumbering = renumbering
         self._boot: dict[str, set[str]] = {}
         self._by_boot: dict[str, SpanMap] = {}
         self._changes: dict[tuple[Stream, str], list[tuple[int, bool, Position]]] = {}
-        self.left: dict[str, dict[Stream, list[tuple[Position, Position]]]] = {}
-        """By group that was removed: from where to before where it had said that everything is settled."""
+        self.settled_before_removal: dict[str, dict[Stream, list[tuple[Position, Position]]]] = {}
+        """By group that was removed, half-open ranges that the group had announced as settled by then."""
 
     def begin(self, boot: Boot) -> None:
-        """The next boot begins."""
+        """Start the next boot."""
         groups = boot.opened.get("groups")
         self._boot = {t: set(names(g)) for t, g in groups.items()} if isinstance(groups, dict) else {}
         for topic, own in self._boot.items():
@@ -41,17 +41,17 @@ class Membership:
 
     @property
     def topics(self) -> set[str]:
-        """The topics that the boot names, with groups or without."""
+        """The topics that the boot names, with or without groups."""
         return set(self._boot)
 
     def enqueued(self, row: JournalRow) -> None:
-        """An ``enqueued`` row of the boot, about its messages' epoch of today."""
+        """Add an ``enqueued`` row of the boot, with the epoch that its messages are in finally."""
         key = (Stream(row.producer, row.topic, row.partition), row.epoch)
         for group in self._boot.get(row.topic, ()):
             self._by_boot.setdefault(group, SpanMap()).put(key, row.first, row.last)
 
     def changed(self, row: JournalRow) -> None:
-        """A ``group_added`` or ``group_removed`` row, as written."""
+        """Add a ``group_added`` or ``group_removed`` row, as it was written."""
         stream, added = Stream(row.producer, row.topic, row.partition), row.kind == "group_added"
         since = at = (row.epoch, row.first)
         if not added:
@@ -63,14 +63,14 @@ class Membership:
         moved = self._moved(stream, at, row.lsn)
         self._changes.setdefault((stream, row.group), []).append((row.lsn, added, moved))
         if at != since:
-            spans = self.left.setdefault(row.group, {}).setdefault(stream, [])
+            spans = self.settled_before_removal.setdefault(row.group, {}).setdefault(stream, [])
             spans.append((self._moved(stream, since, row.lsn), moved))
 
     def _moved(self, stream: Stream, at: Position, lsn: int) -> Position:
-        return self._now.epoch(stream, at[0], lsn), at[1]
+        return self._renumbering.epoch(stream, at[0], lsn), at[1]
 
     def judge(self, enqueued: SpanMap) -> tuple[dict[str, SpanMap], dict[str, SpanMap]]:
-        """For each group, what of all that the chain enqueued it counts for, and what it was excused from."""
+        """By group, what it counts for of everything that the chain enqueued, and what it was excused from."""
         counted: dict[str, SpanMap] = {}
         for group, spans in self._by_boot.items():
             counted.setdefault(group, SpanMap()).merge(spans)
@@ -88,7 +88,7 @@ class Membership:
 
 
 def _put_between(into: SpanMap, enqueued: SpanMap, stream: Stream, first: Position, until: Position) -> None:
-    """Put what of a stream lies between two positions, the second exclusive."""
+    """Add what was enqueued to a stream from position `first` to before `until`."""
     for key, spans in enqueued.items():
         if key[0] == stream and first[0] <= key[1] <= until[0]:
             low = first[1] if key[1] == first[0] else 1
@@ -98,5 +98,5 @@ def _put_between(into: SpanMap, enqueued: SpanMap, stream: Stream, first: Positi
 
 
 def names(value: Any) -> list[str]:
-    """Names from a list of them, or from an object whose keys they are."""
+    """The names in a list, or those that are the keys of an object."""
     return [name for name in value if isinstance(name, str)] if isinstance(value, list | dict) else []
