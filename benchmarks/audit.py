@@ -41,9 +41,8 @@ def traffic(directory: Path, messages: int, interval: float) -> float:
     started = time.monotonic()
     with (
         Producer("producer", sites, outbox=directory / "outbox.db", groups={TOPIC: ["group"]}, journal=journal,
-                 retain_seconds=1.0, transports=network) as producer,
-        Consumer("group", sites, topics=[TOPIC], inbox=directory / "inbox.db", journal=journal,
-                 transports=network) as consumer,
+                 retain_seconds=1.0) as producer,
+        Consumer("group", sites, topics=[TOPIC], inbox=directory / "inbox.db", journal=journal) as consumer,
     ):  # fmt: skip
         handled, done = 0, threading.Event()
 

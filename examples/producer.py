@@ -11,8 +11,7 @@ Repeat --group for more groups. Without any there would be nobody to keep the me
 import argparse
 import sys
 
-from reliamsg import Producer, Site
-from reliamsg.errors import ConfirmTimeout
+from reliamsg import ConfirmTimeout, Producer, Site
 
 
 def main() -> int:

@@ -38,6 +38,8 @@ class TestUrls:
             ("mqtt://u:p@ss@h", [("h", 1883)], "", ("u", "p@ss")),
             ("amqp://127.0.0.1:1,[::1]:2", [("127.0.0.1", 1), ("::1", 2)], "/", None),
             ("amqp://[::1]", [("::1", 5672)], "/", None),
+            ("memory://dc1", [("dc1", 0)], "", None),
+            ("memory://Dc%201.x_~-", [("Dc%201.x_~-", 0)], "", None),
         ],
     )
     def test_good(
@@ -47,7 +49,24 @@ class TestUrls:
         assert site.endpoints == tuple(Endpoint(*endpoint) for endpoint in endpoints)
         assert (site.vhost, site.login()) == (vhost, login)
         assert site.secure == url.split(":", maxsplit=1)[0].endswith("s")
-        assert site.protocol == url[:4]
+        assert site.protocol == ("amqp" if url.startswith("memory") else url[:4])
+        assert Site("dc1", site.url) == dataclasses.replace(site, credentials=None)
+
+    @pytest.mark.parametrize(
+        ("url", "protocol", "shown"),
+        [
+            ("memory://dc1", "amqp", "memory://dc1"),
+            ("memory://dc1/", "amqp", "memory://dc1"),
+            ("memory://dc1/amqp", "amqp", "memory://dc1"),
+            ("memory://dc1/mqtt", "mqtt", "memory://dc1/mqtt"),
+        ],
+    )
+    def test_in_memory(self, url: str, protocol: str, shown: str) -> None:
+        site = Site("dc1", url)
+        assert (site.scheme, site.protocol, site.secure) == ("memory", protocol, False)
+        assert (site.url, site.shown_url, repr(site)) == (shown, shown, f"Site('dc1', '{shown}')")
+        assert [str(endpoint) for endpoint in site.endpoints] == ["dc1"]
+        assert pickle.loads(pickle.dumps(site)) == site
 
     @pytest.mark.parametrize(
         "url",
@@ -73,6 +92,14 @@ class TestUrls:
             f"http://u:{SECRET}@h",
             f"mqtt://u:{SECRET}@h/topic",
             f"mqtt://u:{SECRET}/x@h",
+            "memory://",
+            "memory:///mqtt",
+            "memory://a,b",
+            "memory://a:1",
+            "memory://a/http",
+            "memory://a/mqtt/x",
+            "memory://a?x=1",
+            f"memory://u:{SECRET}@a",
             None,
             5,
             b"amqp://h",

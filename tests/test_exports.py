@@ -41,6 +41,17 @@ def test_the_package_offers_what_applications_import() -> None:
     )
 
 
+def test_every_public_error_and_warning_can_be_imported_from_the_package() -> None:
+    public = {
+        name
+        for name, kind in vars(errors).items()
+        if inspect.isclass(kind) and issubclass(kind, Exception) and not name.startswith("_")
+    }
+    assert public == set(errors.__all__)
+    assert public <= set(reliamsg.__all__)
+    assert all(getattr(reliamsg, name) is getattr(errors, name) for name in public)
+
+
 @pytest.mark.parametrize("name", [n for n in reliamsg.__all__ if n[0].isupper()])
 def test_public_methods_are_documented(name: str) -> None:
     thing = getattr(reliamsg, name)

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.checker import check
+from reliamsg.checker.journals import collect
 from reliamsg.errors import JournalTargetError, StoreUnsafe
 from reliamsg.export.target import DirectoryTarget
 from reliamsg.files import irregular, make_directories, read_regular
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.outbox import Outbox
-from reliamsg.verify import check
-from reliamsg.verify.journals import collect
 from tests.cli.commands import reliamsg_here
 from tests.fuzz import seeds
 

@@ -95,7 +95,7 @@ def test_secrets_do_not_show() -> None:
 def test_clients_need_a_ring_that_signs(keys: object, tmp_path: Path) -> None:
     network = MemoryNetwork("dc1")
     with pytest.raises(ConfigError, match="keys"):
-        Producer("p", network.sites, outbox=tmp_path / "p.db", keys=keys, transports=network)  # type: ignore[arg-type]
+        Producer("p", network.sites, outbox=tmp_path / "p.db", keys=keys)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="keys"):
-        Consumer("g", network.sites, topics=["t"], inbox=tmp_path / "g.db", keys=keys, transports=network)  # type: ignore[arg-type]
+        Consumer("g", network.sites, topics=["t"], inbox=tmp_path / "g.db", keys=keys)  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())

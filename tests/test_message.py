@@ -19,10 +19,8 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Consum
     path = tmp_path_factory.mktemp("clients")
     with (
         MemoryNetwork("dc1") as network,
-        Producer(
-            "p", network.sites, outbox=path / "o.db", groups={"t": ["g"]}, transports=network
-        ) as producer,
-        Consumer("g", network.sites, topics=["t"], inbox=path / "i.db", transports=network) as consumer,
+        Producer("p", network.sites, outbox=path / "o.db", groups={"t": ["g"]}) as producer,
+        Consumer("g", network.sites, topics=["t"], inbox=path / "i.db") as consumer,
     ):
         producer.publish("t", b"body", key="k", headers={"h": "v"})
         message = consumer.get(timeout=10)

@@ -13,7 +13,7 @@ __all__ = ["CountedTransports"]
 
 
 class CountedTransports:
-    """Give it to a producer or consumer as `transports`. Bytes are those of bodies, over all sites."""
+    """Injected as the `transports` of a producer or consumer. Bytes are those of bodies, over all sites."""
 
     def __init__(self) -> None:
         self.data_bytes = 0

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.child import answer, orders, serve
-from reliamsg import Producer, Receipt, Site
-from reliamsg.errors import OutboxFull
+from reliamsg import OutboxFull, Producer, Receipt, Site
 
 STEP_S = 0.02
 """At a rate, what is due within so many seconds is published by one call."""

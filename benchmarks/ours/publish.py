@@ -18,8 +18,7 @@ from typing import Any
 
 from benchmarks.measured import say
 from benchmarks.sites import GROUP, work_directory
-from reliamsg import Producer, Site
-from reliamsg.errors import OutboxFull
+from reliamsg import OutboxFull, Producer, Site
 from reliamsg.store.outbox_view import inspect_outbox
 
 MANY, MANY_BYTES, THREADS = 10_000, 4 << 20, 2

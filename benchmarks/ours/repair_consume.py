@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.child import answer, orders
 from benchmarks.ours.counted import CountedTransports
 from reliamsg import Consumer, Message, Site
+from reliamsg.testing import inject
 
 
 class Reader:
@@ -53,14 +54,15 @@ def main() -> None:
     config = next(lines)
     counts = CountedTransports()
     sites = [Site(name, url) for name, url in config["sites"]]
-    with Consumer(
-        "bench",
-        sites,
-        topics=config["topics"],
-        inbox=Path(config["inbox"]),
-        max_unacknowledged=20_000,
-        transports=counts,
-    ) as consumer:
+    with inject(transports=counts):
+        consumer = Consumer(
+            "bench",
+            sites,
+            topics=config["topics"],
+            inbox=Path(config["inbox"]),
+            max_unacknowledged=20_000,
+        )
+    with consumer:
         reader = Reader(consumer)
         while any(site.state != "connected" for site in consumer.status().sites.values()):
             time.sleep(0.05)

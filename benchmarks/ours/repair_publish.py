@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.child import answer, orders
 from benchmarks.ours.counted import CountedTransports
-from reliamsg import Producer, Site
-from reliamsg.errors import OutboxFull
+from reliamsg import OutboxFull, Producer, Site
+from reliamsg.testing import inject
 
 
 def main() -> None:
@@ -22,15 +22,16 @@ def main() -> None:
     config = next(lines)
     counts = CountedTransports()
     sites = [Site(name, url) for name, url in config["sites"]]
-    with Producer(
-        "bench",
-        sites,
-        outbox=Path(config["outbox"]),
-        groups=config["groups"],
-        release="consumed",
-        max_bytes=4 << 30,
-        transports=counts,
-    ) as producer:
+    with inject(transports=counts):
+        producer = Producer(
+            "bench",
+            sites,
+            outbox=Path(config["outbox"]),
+            groups=config["groups"],
+            release="consumed",
+            max_bytes=4 << 30,
+        )
+    with producer:
         say(counts, 0.0)
         for order in lines:
             start = time.perf_counter()

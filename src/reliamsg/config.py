@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 from urllib.parse import quote, unquote
 
 from reliamsg.arguments import check_callback, check_choice, check_count, check_list, check_number
@@ -72,7 +72,8 @@ _FORBIDDEN = frozenset("+#*:~")
 Credentials = tuple[str, str]
 """User name and password."""
 
-Scheme = Literal["amqp", "amqps", "mqtt", "mqtts"]
+Scheme = Literal["amqp", "amqps", "mqtt", "mqtts", "memory"]
+Protocol = Literal["amqp", "mqtt"]
 _PORTS: dict[str, int] = {"amqp": 5672, "amqps": 5671, "mqtt": 1883, "mqtts": 8883}
 
 
@@ -149,9 +150,13 @@ class Endpoint:
     """One address of a site."""
 
     host: str
+    """For a site in memory, the name of its broker."""
     port: int
+    """For a site in memory, 0."""
 
     def __str__(self) -> str:
+        if not self.port:
+            return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -189,6 +194,11 @@ class Site:
     ``mqtts``; several hosts are separated by commas and tried in turn. A login stands once, before the first host; in
     user name, password and virtual host the characters ``/ ? # @ ,`` and blanks are percent-encoded (``@`` as ``%40``).
     A URL that could mean several things is refused, and not repeated. A URL has no options: settings are arguments.
+
+    ``Site("dc1", "memory://dc1")`` is a broker in the memory of this process, for tests, demos and trying things out:
+    no other process can reach it, and it keeps nothing when the process exits. All clients of the process that use the
+    same name share one broker, which behaves like RabbitMQ, or like an MQTT broker with ``memory://dc1/mqtt``. Use
+    :class:`reliamsg.testing.MemoryNetwork` for brokers that fail when told to.
 
     The password never shows in ``repr``, logs, errors or journals, nor in :func:`dataclasses.asdict`; a site with a
     password can't be pickled. :func:`dataclasses.replace` keeps the login.
@@ -240,22 +250,24 @@ class Site:
     mqtt_version: Literal["auto", "5", "3.1.1"] = field(default="auto", kw_only=True)
     """MQTT: ``auto`` tries 5 and falls back to 3.1.1 where the broker refuses it."""
     scheme: Scheme = field(init=False)
+    protocol: Protocol = field(init=False)
+    """What the broker speaks; a broker in memory behaves accordingly."""
     endpoints: tuple[Endpoint, ...] = field(init=False)
     vhost: str = field(init=False)
-    """AMQP virtual host; for MQTT empty."""
+    """AMQP virtual host; empty for MQTT and in memory."""
 
     def __post_init__(self) -> None:
         check_name("site name", self.name)
-        scheme, endpoints, vhost, user = _parse_url(self.name, self.url)
+        parsed = _parse_url(self.name, self.url)
         put = object.__setattr__
-        put(self, "scheme", scheme)
-        put(self, "endpoints", endpoints)
-        put(self, "vhost", vhost)
+        put(self, "scheme", parsed.scheme)
+        put(self, "protocol", parsed.protocol)
+        put(self, "endpoints", parsed.endpoints)
+        put(self, "vhost", parsed.vhost)
         # The login leaves the URL here: what copies or shows the fields has no password to show.
-        if user is not None and self.credentials is None:
-            put(self, "credentials", _Login(*user))
-        path = "/" + quote(vhost, safe="") if scheme.startswith("amqp") and vhost != "/" else ""
-        put(self, "url", f"{scheme}://{','.join(map(str, endpoints))}{path}")
+        if parsed.login is not None and self.credentials is None:
+            put(self, "credentials", _Login(*parsed.login))
+        put(self, "url", f"{parsed.scheme}://{','.join(map(str, parsed.endpoints))}{parsed.path}")
         for name in ("confirm_timeout", "connect_timeout", "backoff_min", "backoff_max", "heartbeat"):
             check_number(f"site {self.name}: {name}", getattr(self, name), above=0)
         if self.backoff_max < self.backoff_min:
@@ -289,16 +301,14 @@ class Site:
             raise ConfigError(f"site {self.name}: auth='external' and a user name exclude each other")
 
     @property
-    def protocol(self) -> Literal["amqp", "mqtt"]:
-        return "amqp" if self.scheme.startswith("amqp") else "mqtt"
-
-    @property
     def secure(self) -> bool:
         return self.scheme in ("amqps", "mqtts")
 
     @property
     def shown_url(self) -> str:
         """The URL as it may be shown: without user and password."""
+        if self.scheme == "memory":
+            return self.url
         hosts = ",".join(map(str, self.endpoints))
         return f"{self.scheme}://{hosts}" + (f"/{self.vhost}" if self.protocol == "amqp" else "")
 
@@ -335,13 +345,27 @@ def check_sites(sites: Sequence[Site]) -> tuple[Site, ...]:
     return found
 
 
-def _parse_url(name: str, url: str) -> tuple[Scheme, tuple[Endpoint, ...], str, Credentials | None]:
+class _ParsedUrl(NamedTuple):
+    scheme: Scheme
+    protocol: Protocol
+    endpoints: tuple[Endpoint, ...]
+    path: str
+    """As the URL has it, in its shortest form."""
+    vhost: str = ""
+    login: Credentials | None = None
+
+
+def _parse_url(name: str, url: str) -> _ParsedUrl:
     """Take a broker URL apart; no error shows the URL itself, since it may hold a password."""
     if not isinstance(url, str):
         raise ConfigError(f"site {name}: the URL must be a string, not {type(url).__name__}")
     scheme, sep, rest = url.partition("://")
+    if sep and scheme == "memory":
+        return _parse_memory_url(name, rest)
     if not sep or scheme not in _PORTS:
-        raise ConfigError(f"site {name}: the URL must start with amqp://, amqps://, mqtt:// or mqtts://")
+        raise ConfigError(
+            f"site {name}: the URL must start with amqp://, amqps://, mqtt://, mqtts:// or memory://"
+        )
     # urlsplit() takes no comma-separated hosts, and what it makes of odd URLs depends on the version of Python.
     authority, _, path = rest.partition("/")
     login, at, hosts = authority.rpartition("@")
@@ -360,13 +384,26 @@ def _parse_url(name: str, url: str) -> tuple[Scheme, tuple[Endpoint, ...], str, 
     if scheme.startswith("mqtt"):
         if path.strip("/"):
             raise ConfigError(f"site {name}: an MQTT URL has no path")
-        return scheme, endpoints, "", user  # type: ignore[return-value]
+        return _ParsedUrl(scheme, "mqtt", endpoints, "", "", user)  # type: ignore[arg-type]
     vhost = unquote(path) or "/"
     if not path.isprintable() or unsafe_characters(vhost):
         raise ConfigError(f"site {name}: the virtual host contains control characters")
-    return scheme, endpoints, vhost, user  # type: ignore[return-value]
+    shortest = "" if vhost == "/" else "/" + quote(vhost, safe="")
+    return _ParsedUrl(scheme, "amqp", endpoints, shortest, vhost, user)  # type: ignore[arg-type]
 
 
+def _parse_memory_url(name: str, rest: str) -> _ParsedUrl:
+    found = _MEMORY.fullmatch(rest)
+    if found is None:
+        raise ConfigError(
+            f"site {name}: a site in memory is memory://NAME, or memory://NAME/mqtt for one that behaves like an MQTT"
+            " broker; NAME has letters, digits and . _ ~ % - only"
+        )
+    protocol: Protocol = "mqtt" if found[2] == "mqtt" else "amqp"
+    return _ParsedUrl("memory", protocol, (Endpoint(found[1], 0),), "/mqtt" if protocol == "mqtt" else "")
+
+
+_MEMORY = re.compile(r"([A-Za-z0-9._~%-]+)(?:/(amqp|mqtt)?)?")
 _AMBIGUOUS_LOGIN = re.compile(r"[/?#,\\\s\x00-\x1f\x7f]")
 _HOST = re.compile(r"\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]|[^\s\[\]\\/?#@,:%\"'<>^`{|}]+")
 

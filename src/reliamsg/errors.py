@@ -37,7 +37,7 @@
         └── ProducerFenced        a newer owner of this producer id is alive
 
 :class:`TransientError` and :class:`FatalError` partition the tree. Exceptions of the application's own
-callbacks and handlers pass through unchanged.
+callbacks and handlers pass through unchanged. All of these can be imported from :mod:`reliamsg` as well.
 """
 
 from __future__ import annotations

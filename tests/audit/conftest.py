@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from reliamsg.verify import Chain
+from reliamsg.checker import Chain
 from tests.audit.equality import Outcome, by_spark
 
 

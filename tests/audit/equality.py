@@ -25,9 +25,9 @@ from reliamsg.audit.expect import Expect as JobsExpect
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.ranges import LAST
 from reliamsg.audit.schema import FINDINGS, union
-from reliamsg.verify import Expect, Report, check
-from reliamsg.verify.journals import Chain, mark_abandoned, merge_copies
-from reliamsg.verify.spans import Spans
+from reliamsg.checker import Expect, Report, check
+from reliamsg.checker.journals import Chain, mark_abandoned, merge_copies
+from reliamsg.checker.spans import Spans
 from tests.audit.fleet import frames
 
 __all__ = ["EVIDENCE", "Outcome", "Place", "by_spark", "differences", "plain", "shared"]
@@ -122,8 +122,7 @@ def by_spark(
 ) -> Outcome:
     """What the job's steps say of chains, put together as the job does; what is damaged is for the readers of
     segments."""
-    chains = merge_copies(chains)
-    mark_abandoned(chains)
+    chains = mark_abandoned(merge_copies(chains))
     rows, known = (frame.localCheckpoint() for frame in frames(spark, chains))
     counted = membership.counted(rows).localCheckpoint()
     contested = producers.contested(rows, known).localCheckpoint()

@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from reliamsg.audit.renumbered import settled
 from reliamsg.audit.schema import CHAINS, ROWS
+from reliamsg.checker.journals import Chain, Role
 from reliamsg.message import digest
 from reliamsg.simulation.keeping import renamed_row
 from reliamsg.store.journal import JournalRow
-from reliamsg.verify.journals import Chain, Role
 
 T = 1_700_000_000_000_000
 """When the first row is written, in µs since 1970."""

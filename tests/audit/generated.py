@@ -13,11 +13,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from reliamsg.checker.journals import Chain, Role
 from reliamsg.message import Prev, Stream
 from reliamsg.store.journal import Entry, JournalRow
 from reliamsg.store.segment import Segment, encode
-from reliamsg.verify.journals import Chain, Role
-from tests.verify.histories import EPOCH, digest_of, write
+from tests.checker.histories import EPOCH, digest_of, write
 
 __all__ = ["GAP_TIMEOUT", "Journals", "journals", "segments", "spoil", "write_chains"]
 

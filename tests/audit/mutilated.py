@@ -12,8 +12,8 @@ from reliamsg.export.offline import export_file
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import Role, digest_of, encode, parse_name
 from tests.audit.generated import journals as generated
-from tests.verify.histories import make
-from tests.verify.test_files import save_all
+from tests.checker.histories import make
+from tests.checker.test_files import save_all
 
 __all__ = ["a_day_off", "exported", "of", "of_run", "rewritten", "written"]
 

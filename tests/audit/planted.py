@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from reliamsg.checker.journals import Chain
 from reliamsg.message import Prev, Stream, digest
 from reliamsg.store.journal import Entry
-from reliamsg.verify.journals import Chain
 from tests.audit.fleet import renamed
-from tests.verify.histories import SITES, History, body_of, digest_of
-from tests.verify.test_mutants import (
+from tests.checker.histories import SITES, History, body_of, digest_of
+from tests.checker.test_mutants import (
     E1,
     E2,
     INC,
@@ -31,7 +31,7 @@ from tests.verify.test_mutants import (
     second_inbox,
     swap_out,
 )
-from tests.verify.test_restores import (
+from tests.checker.test_restores import (
     E0,
     inbox_of_latest_gone,
     lost_with_its_clock,
@@ -81,11 +81,7 @@ def chains_of(kind: str, spoil: Callable[[History], None] | None = None) -> list
     """The journals with that kind planted, or with `spoil` instead; the kind is behind each name."""
     run = sound()
     ((PLANTS | MORE)[kind].spoil if spoil is None else spoil)(run)
-    chains = renamed(run.chains(), f"-{kind}")
-    for chain in chains:
-        chain.to_the_end = False  # as from segments
-        chain.broken = list(dict.fromkeys(chain.broken))
-    return chains
+    return renamed(run.chains(), f"-{kind}")
 
 
 def _unnamed(run: History) -> None:

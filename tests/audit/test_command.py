@@ -13,8 +13,8 @@ import pytest
 from reliamsg.audit.expect import Expect, parse_expect
 from reliamsg.audit.until import parse_until
 from reliamsg.audit.verdict import status, table
+from reliamsg.checker import check_directory
 from reliamsg.errors import ConfigError
-from reliamsg.verify import check_directory
 from tests.audit.mutilated import exported
 
 _SECONDS = 500

@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.verdict import table
-from reliamsg.verify import check_directory
+from reliamsg.checker import check_directory
 from tests.audit.generated import write_chains
-from tests.verify.controlled import E2, E9, SCENARIOS
+from tests.checker.controlled import E2, E9, SCENARIOS
 
 PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "audit.py"
 

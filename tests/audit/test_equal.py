@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.job import MAX_FINDINGS, audit
-from reliamsg.verify import Expect, check, check_directory
-from reliamsg.verify.journals import collect, merge_copies
+from reliamsg.checker import Expect, check, check_directory
+from reliamsg.checker.journals import collect, merge_copies
 from tests.audit.equality import Outcome, by_spark, differences, plain, shared
 from tests.audit.generated import Journals, journals
 from tests.chance import examples

@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 from reliamsg.audit.chains import Header, lines
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.job import MAX_FINDINGS, audit
+from reliamsg.checker import Expect as PlainExpect
+from reliamsg.checker import check_directory
 from reliamsg.store.segment import decode, parse_name
-from reliamsg.verify import Expect as PlainExpect
-from reliamsg.verify import check_directory
 from tests.audit.equality import shared
 from tests.audit.generated import write_chains
 from tests.audit.mutilated import a_day_off, of, of_run, rewritten, written
 from tests.audit.test_equal import universe
 from tests.audit.together import of_scenario
-from tests.verify.controlled import SCENARIOS
+from tests.checker.controlled import SCENARIOS
 
 pytestmark = pytest.mark.integrations
 """One audit of all that takes two minutes."""

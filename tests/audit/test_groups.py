@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,12 +18,12 @@ from pyspark.sql import functions as F
 from reliamsg.audit import groups
 from reliamsg.audit.ranges import LAST
 from reliamsg.audit.schema import CHAINS, FINDINGS, ROWS
+from reliamsg.checker.groups import GroupFacts, gather_group
+from reliamsg.checker.journals import Chain
+from reliamsg.checker.report import Finding
+from reliamsg.checker.spans import Spans
 from reliamsg.message import Stream
 from reliamsg.store.journal import JournalRow
-from reliamsg.verify.groups import GroupFacts, gather_group
-from reliamsg.verify.journals import Chain
-from reliamsg.verify.report import Finding
-from reliamsg.verify.spans import Spans
 
 STREAM = Stream("p", "t", 0)
 SECOND_US = 1_000_000
@@ -374,8 +374,7 @@ def random_chains(seed: int) -> Iterator[Chain]:
             del journal.rows[dice.randrange(1, len(journal.rows))]
             chain = journal.chain()
             assert chain.broken or chain.rows[-1].lsn < journal.lsn
-        chain.to_the_end = dice.random() < 0.7
-        yield chain
+        yield replace(chain, to_the_end=dice.random() < 0.7)
 
 
 def _random_row(
@@ -439,17 +438,19 @@ def test_where_streams_began_and_how_far_they_got(spark: SparkSession, crowd: li
     }
     wanted = {}
     for facts, _ in gather(crowd).values():
-        told = {stream for stream, _ in (*facts.handed, *facts.dead, *facts.late)}
-        for stream in facts.joined.keys() | facts.reached.keys() | facts.leaps.keys() | told:
+        told = {stream for stream, _ in (*facts.delivered, *facts.dead, *facts.late)}
+        for stream in facts.joined.keys() | facts.reached.keys() | facts.skipped_epochs.keys() | told:
             reached = facts.reached.get(stream)
             handed = [
-                (epoch, spans.lowest) for (of, epoch), spans in facts.handed.items() if of == stream and spans
+                (epoch, spans.lowest)
+                for (of, epoch), spans in facts.delivered.items()
+                if of == stream and spans
             ]
             wanted[facts.group, stream] = (
                 facts.joined.get(stream),
                 reached and (reached[0], min(reached[1], LAST)),
                 min(handed, default=None),
-                set(facts.leaps.get(stream, ())),
+                set(facts.skipped_epochs.get(stream, ())),
             )
     nothing: tuple[None, None, None, set[object]] = (None, None, None, set())
     wrong = {key for key in bounds | wanted if bounds.get(key, nothing) != wanted.get(key, nothing)}

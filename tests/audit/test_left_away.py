@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.job import MAX_FINDINGS, audit
+from reliamsg.checker import check_directory
+from reliamsg.checker.journals import Role
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import Segment
-from reliamsg.verify import check_directory
-from reliamsg.verify.journals import Role
 from tests.audit.equality import shared
 from tests.audit.generated import Journals, journals, segments
 from tests.chance import examples

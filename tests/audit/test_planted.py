@@ -7,8 +7,8 @@ import re
 import pytest
 
 from reliamsg.audit import kinds as of_audit
-from reliamsg.verify import check
-from reliamsg.verify import report as of_verify
+from reliamsg.checker import check
+from reliamsg.checker import report as of_verify
 from tests.audit.equality import EVIDENCE, Outcome, plain
 from tests.audit.planted import ELSEWHERE, MORE, PLANTS, Found, chains_of
 from tests.audit.together import SOUND

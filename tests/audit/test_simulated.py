@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit.job import MAX_FINDINGS, audit
 from reliamsg.audit.verdict import worst
+from reliamsg.checker import Expect, check_directory
 from reliamsg.simulation.keeping import chains_of
 from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.world import BEGIN_S, BEGIN_WALL_US
-from reliamsg.verify import Expect, check_directory
 from tests.audit.equality import shared
 from tests.audit.generated import Journals, spoil
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from reliamsg.verify import Chain, Expect
+from reliamsg.checker import Chain, Expect
 from tests.audit.equality import Outcome, by_spark, differences, plain
 from tests.audit.fleet import SECOND_US, T, soup
 from tests.audit.together import wild

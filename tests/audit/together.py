@@ -8,13 +8,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from reliamsg.verify.journals import Chain
+from reliamsg.checker.journals import Chain
 from tests.audit.fleet import Writer, renamed, soup, sum_of
 from tests.audit.planted import MORE, PLANTS, chains_of
-from tests.verify import test_random_mutants
-from tests.verify.controlled import SCENARIOS
-from tests.verify.histories import make
-from tests.verify.test_random_mutants import MUTANTS
+from tests.checker import test_random_mutants
+from tests.checker.controlled import SCENARIOS
+from tests.checker.histories import make
+from tests.checker.test_random_mutants import MUTANTS
 
 __all__ = ["SOUND", "all_chains", "of_scenario", "wild"]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Message, Site
+from reliamsg.checker import check_directory
 from reliamsg.errors import InboxWriteError, OutboxWriteError
-from reliamsg.verify import check_directory
 from tests.badinput.tools import Clients, bodies, take, wait_connected
 from tests.patience import wait_for
 from tests.store.faults import FailingDisk, fill, remount, small_disk

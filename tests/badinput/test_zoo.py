@@ -16,7 +16,7 @@ import pytest
 
 from reliamsg import Consumer, JournalExport, KeyRing, MessageId, Producer, Quorum, Receipt, Site
 from reliamsg.errors import ConfigError, ReliamsgError
-from reliamsg.testing import MemoryNetwork
+from reliamsg.testing import MemoryNetwork, inject
 
 Call = Callable[[dict[str, Any]], object]
 
@@ -144,10 +144,8 @@ def test_constructors(here: Path, network: MemoryNetwork, which: str, wrong: Any
     }
     threads = set(threading.enumerate())
     for name in parameters(kind):
-        if name == "probe" and callable(wrong):
-            continue  # for tests: what it raises passes through
         if name == "sites" and isinstance(wrong, list) and wrong and isinstance(wrong[0], Site):
-            continue  # a good one, which is not in this network
+            continue  # a good one
         before = set(here.iterdir())
         if (
             name in ("outbox", "inbox")
@@ -158,7 +156,7 @@ def test_constructors(here: Path, network: MemoryNetwork, which: str, wrong: Any
             continue  # a good one
         made = attempt(
             lambda given: kind(**given),
-            {"sites": network.sites, "transports": network, **own[which], name: wrong},
+            {"sites": network.sites, **own[which], name: wrong},
         )
         if isinstance(made, kind):
             made.close(0.0)
@@ -172,6 +170,21 @@ def test_constructors(here: Path, network: MemoryNetwork, which: str, wrong: Any
     for thread in left:
         thread.join(5)
     assert not [t for t in left if t.is_alive()]
+
+
+@pytest.mark.parametrize("name", ["transports", "probe"])
+def test_injections(name: str, wrong: Any) -> None:
+    def enter(given: dict[str, Any]) -> None:
+        with inject(**given):
+            pass
+
+    attempt(enter, {name: wrong})
+
+
+def test_what_is_said_of_injections() -> None:
+    words = r"transports must have open_sender and open_receiver, .* not str"
+    with pytest.raises(ConfigError, match=words), inject(transports="amqp"):  # type: ignore[arg-type]
+        pass
 
 
 def calls_of(
@@ -195,10 +208,8 @@ def calls_of(
 
 def test_methods(here: Path, network: MemoryNetwork, wrong: Any) -> None:
     with (
-        Producer(
-            "p", network.sites, outbox="o.db", transports=network, hello_timeout=0, groups={"t": ["g"]}
-        ) as producer,
-        Consumer("g", network.sites, topics=["t"], inbox="i.db", transports=network) as consumer,
+        Producer("p", network.sites, outbox="o.db", hello_timeout=0, groups={"t": ["g"]}) as producer,
+        Consumer("g", network.sites, topics=["t"], inbox="i.db") as consumer,
     ):
         receipt = producer.publish("t", b"first")
         receipt.wait(10)
@@ -218,7 +229,7 @@ def test_methods(here: Path, network: MemoryNetwork, wrong: Any) -> None:
 
 
 def test_run(here: Path, network: MemoryNetwork, wrong: Any) -> None:
-    with Consumer("g", network.sites, topics=["t"], inbox="i.db", transports=network) as consumer:
+    with Consumer("g", network.sites, topics=["t"], inbox="i.db") as consumer:
         consumer.stop()
         for name in ("handler", "batch", "workers"):
             attempt(
@@ -232,8 +243,8 @@ def test_run(here: Path, network: MemoryNetwork, wrong: Any) -> None:
 )
 def test_files_that_are_none(here: Path, network: MemoryNetwork, path: Any) -> None:
     for make in (
-        lambda: Producer("p", network.sites, outbox=path, transports=network),
-        lambda: Consumer("g", network.sites, topics=["t"], inbox=path, transports=network),
+        lambda: Producer("p", network.sites, outbox=path),
+        lambda: Consumer("g", network.sites, topics=["t"], inbox=path),
     ):
         with pytest.raises(ConfigError, match=r"outbox|inbox"):
             make()
@@ -254,15 +265,11 @@ def test_files_that_are_none(here: Path, network: MemoryNetwork, path: Any) -> N
         ({"hello_timeout": True}, "hello_timeout must be a number, not bool"),
         ({"status_interval": -1}, "status_interval must be at least 0.05"),
         ({"confirm": 2}, r"confirm=2: choose 'all' or .* or Quorum\(k\)"),
-        ({"transports": "amqp"}, "transports must be a MemoryNetwork"),
         ({"keys": {"k": b"x" * 32}}, "keys must be a KeyRing, not dict"),
         ({"on_error": "print"}, "on_error must be callable or None, not str"),
     ],
 )
 def test_what_is_said(here: Path, network: MemoryNetwork, arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Producer(
-            **{"producer_id": "p", "sites": network.sites, "outbox": "o.db", "transports": network}
-            | arguments
-        )
+        Producer(**{"producer_id": "p", "sites": network.sites, "outbox": "o.db"} | arguments)
     assert not list(here.iterdir())

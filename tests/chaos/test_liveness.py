@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from reliamsg.checker import Counts, Report
+from reliamsg.checker.report import Finding
 from reliamsg.lab.chaos.campaign_apps import enlarge_quarantine
 from reliamsg.lab.chaos.campaign_run import compare
 from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
 from reliamsg.lab.chaos.processes import App
 from reliamsg.lab.chaos.result import Judgement, Observations, Result
 from reliamsg.lab.chaos.scenario import Scenario
-from reliamsg.verify import Report
-from reliamsg.verify.report import Finding
 
 SITE = {"heartbeat": 1.0, "confirm_timeout": 2.0, "connect_timeout": 2.0, "backoff_max": 0.5}
 CONSUMER = {"gap_timeout": 5.0, "on_gap": "hold", "nak_delay": 0.5, "takeover_timeout": 6.0}
@@ -145,11 +145,7 @@ def compared(report: Report, **found: int) -> Result:
 
 
 def reported(*kinds: str, **counts: int) -> Report:
-    report = Report()
-    for name, value in counts.items():
-        setattr(report.messages, name, value)
-    report.findings += [Finding(kind, "planted") for kind in kinds]
-    return report
+    return Report([Finding(kind, "planted") for kind in kinds], Counts(**counts))
 
 
 def test_there_is_no_problem_if_judge_and_checker_agree() -> None:

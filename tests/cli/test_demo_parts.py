@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from reliamsg.checker import AppRecord, Counts, Finding, Report
 from reliamsg.cli.demo.audit import Audit, audit
 from reliamsg.cli.demo.director import Outcome
 from reliamsg.cli.demo.display import LiveDisplay
@@ -17,7 +18,6 @@ from reliamsg.cli.demo.summary import exit_code, text
 from reliamsg.cli.demo.watch import PlainCounts, Watch
 from reliamsg.cli.signals import StopRequest
 from reliamsg.message import Stream
-from reliamsg.verify import AppRecord, Counts, Finding, Report
 
 
 def plan(directory: Path) -> Plan:

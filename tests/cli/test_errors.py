@@ -39,6 +39,7 @@ def test_version_and_help() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["pub", "t", "--producer", "p", "--outbox", "o.db", "--site", "dc1=memory://dc1"], ["in memory"]),
         (["nonsense"], ["nonsense"]),
         (["pub"], ["TOPIC"]),
         (["pub", "t", "--producer", "p", "--outbox", "o.db"], ["--site"]),

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer
+from reliamsg.checker import check_directory
 from reliamsg.cli import main
 from reliamsg.errors import ProducerFenced, QuarantineFull
 from reliamsg.store.requests import Request, RequestBox
 from reliamsg.testing import MemoryNetwork
-from reliamsg.verify import check_directory
 from reliamsg.wire.limits import MAX_EPOCH
 from tests.patience import wait_for
 from tests.receiving.tools import GROUP, TOPIC, send
@@ -49,9 +49,7 @@ def command(inbox: Path, capsys: pytest.CaptureFixture[str]) -> Command:
 
 
 def opened(inbox: Path, network: MemoryNetwork, **options: object) -> Consumer:
-    return Consumer(
-        GROUP, network.sites, topics=[TOPIC], inbox=inbox, transports=network, gap_timeout=0.2, **options
-    )  # type: ignore[arg-type]
+    return Consumer(GROUP, network.sites, topics=[TOPIC], inbox=inbox, gap_timeout=0.2, **options)  # type: ignore[arg-type]
 
 
 def take(consumer: Consumer, *expected: int) -> None:
@@ -188,7 +186,7 @@ def test_a_producer_that_a_forged_epoch_shut_out_goes_on_once_the_stream_is_forg
 
     def producing() -> Producer:
         return Producer(
-            "p", network.sites, outbox=tmp_path / "outbox.db", transports=network, groups={TOPIC: [GROUP]},
+            "p", network.sites, outbox=tmp_path / "outbox.db", groups={TOPIC: [GROUP]},
             release="consumed", hello_timeout=0.5, on_error=errors.append,
         )  # fmt: skip
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from reliamsg.store.database import Database
+from tests.checker.histories import make
+from tests.checker.test_files import save_all
 from tests.cli.commands import json_of, refused, reliamsg, start, succeeded
-from tests.verify.histories import make
-from tests.verify.test_files import save_all
 
 
 @pytest.fixture

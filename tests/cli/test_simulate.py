@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.checker import check_directory
 from reliamsg.cli.status import Status
 from reliamsg.simulation import producing
-from reliamsg.verify import check_directory
 from tests.cli.commands import json_of, refused, reliamsg, reliamsg_here, succeeded
 
 

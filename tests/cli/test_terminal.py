@@ -20,13 +20,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from reliamsg.checker.report import Finding, Report, SiteCounts
 from reliamsg.cli.app import main, root
 from reliamsg.cli.progress import Progress
 from reliamsg.message import Message, Stream
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import encode
 from reliamsg.terminal import ascii_json, printable, printable_lines
-from reliamsg.verify.report import Finding, Report, SiteCounts
 from tests.cli.commands import reliamsg_here
 from tests.fuzz import seeds
 

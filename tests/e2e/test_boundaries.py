@@ -24,10 +24,10 @@ def test_a_slow_consumer_gets_everything_from_sites_with_different_frame_limits(
         ]
         with (
             Producer(
-                "p", sites, outbox=tmp_path / "o.db", groups={t: ["g"] for t in TOPICS}, transports=network,
+                "p", sites, outbox=tmp_path / "o.db", groups={t: ["g"] for t in TOPICS},
                 hello_timeout=0,
             ) as producer,
-            Consumer("g", sites, topics=TOPICS, inbox=tmp_path / "i.db", transports=network) as consumer,
+            Consumer("g", sites, topics=TOPICS, inbox=tmp_path / "i.db") as consumer,
         ):  # fmt: skip
             for i in range(rows):
                 producer.publish_many(TOPICS[i % 2], [bytes(1_000)] * size)
@@ -57,11 +57,11 @@ def test_what_was_removed_in_part_at_one_site_is_delivered_from_the_other(tmp_pa
         sites = [Site("a", a.url, prefetch=1_000), Site("b", b.url, prefetch=64)]
         with (
             Producer(
-                "p", sites, outbox=tmp_path / "o.db", groups={"t": ["g"], "x": ["g"]}, transports=network,
+                "p", sites, outbox=tmp_path / "o.db", groups={"t": ["g"], "x": ["g"]},
                 hello_timeout=0,
             ) as producer,
             Consumer(
-                "g", sites, topics=["t", "x"], inbox=tmp_path / "i.db", transports=network, nak_delay=60,
+                "g", sites, topics=["t", "x"], inbox=tmp_path / "i.db", nak_delay=60,
                 gap_timeout=60,
             ) as consumer,
         ):  # fmt: skip

@@ -24,7 +24,7 @@ def network(request: pytest.FixtureRequest) -> Iterator[MemoryNetwork]:
 
 @pytest.fixture
 def world(tmp_path: Path, network: MemoryNetwork) -> Iterator[World]:
-    world = World(tmp_path, "orders", network.sites, network)
+    world = World(tmp_path, "orders", network.sites)
     yield world
     world.close()
 

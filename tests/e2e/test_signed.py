@@ -34,7 +34,7 @@ def both(tmp_path: Path, rabbit: RabbitNode, shared_mosquitto: Mosquitto, unique
 
 
 def test_a_lost_tail_is_repaired(tmp_path: Path, network: MemoryNetwork) -> None:
-    world = World(tmp_path, "orders", network.sites, network)
+    world = World(tmp_path, "orders", network.sites)
     producer = world.producer(release="consumed", keys=KEYS)
     consumer = world.consumer(keys=OLD_KEYS)  # in the middle of an exchange of keys
     world.connected(consumer)

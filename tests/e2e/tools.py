@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg import Consumer, Producer, Site
-from reliamsg.transport import factory
-from reliamsg.verify import check_directory
-from reliamsg.verify.report import Report
+from reliamsg.checker import check_directory
+from reliamsg.checker.report import Report
 from tests.badinput.tools import all_connected, take
 from tests.patience import wait_for
 
@@ -19,21 +18,20 @@ __all__ = ["World", "numbers", "published", "take"]
 class World:
     """Clients of one topic, whose files are side by side, so that all journals can be checked at the end."""
 
-    def __init__(self, directory: Path, topic: str, sites: Sequence[Site], transports: Any = None) -> None:
+    def __init__(self, directory: Path, topic: str, sites: Sequence[Site]) -> None:
         self.directory = directory
         self.topic = topic
         self.sites = tuple(sites)
-        self.transports = transports or factory
         self.open: list[Producer | Consumer] = []
 
     def producer(self, name: str = "p", *, groups: Iterable[str] = ("billing",), **options: Any) -> Producer:
-        options = {"groups": {self.topic: list(groups)}, "transports": self.transports, **options}
+        options = {"groups": {self.topic: list(groups)}, **options}
         made = Producer(name, self.sites, outbox=self.directory / f"{name}.outbox.db", **options)
         self.open.append(made)
         return made
 
     def consumer(self, name: str = "billing", *, group: str = "billing", **options: Any) -> Consumer:
-        options = {"topics": [self.topic], "transports": self.transports, "takeover_timeout": 8.0, **options}
+        options = {"topics": [self.topic], "takeover_timeout": 8.0, **options}
         made = Consumer(group, self.sites, inbox=self.directory / f"{name}.inbox.db", **options)
         self.open.append(made)
         return made

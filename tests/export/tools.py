@@ -13,7 +13,7 @@ from reliamsg.export.target import Target, open_target
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import Header, decode, digest_of, parse_name
-from reliamsg.testing import MemoryNetwork
+from reliamsg.testing import MemoryNetwork, inject
 
 TOPICS = ["orders", *(f"t{number}" for number in range(60))]
 GROUPS = {topic: ["billing"] for topic in TOPICS}
@@ -30,16 +30,18 @@ class Found:
 
 
 def producer(network: MemoryNetwork, outbox: Path, **options: Any) -> Producer:
-    """A producer at all sites of `network`."""
+    """A producer at all sites of `network`; `probe` is injected."""
     name = options.pop("producer_id", "gateway")
-    return Producer(name, network.sites, outbox=outbox, groups=GROUPS, transports=network, **options)
+    with inject(probe=options.pop("probe", None)):
+        return Producer(name, network.sites, outbox=outbox, groups=GROUPS, **options)
 
 
 def consumer(network: MemoryNetwork, inbox: Path, **options: Any) -> Consumer:
-    """A consumer of all sites of `network`."""
+    """A consumer of all sites of `network`; `probe` is injected."""
     group = options.pop("group", "billing")
     options.setdefault("topics", ["orders"])
-    return Consumer(group, network.sites, inbox=inbox, transports=network, **options)
+    with inject(probe=options.pop("probe", None)):
+        return Consumer(group, network.sites, inbox=inbox, **options)
 
 
 def segments(target: str | Path | Target) -> list[Found]:

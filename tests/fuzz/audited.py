@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from reliamsg.checker.segments import check_segment
 from reliamsg.store.segment import Name, SegmentError, digest_of
-from reliamsg.verify.segments import check_segment
 from tests.fuzz import seeds
 from tests.fuzz.target import Target, scratch
 

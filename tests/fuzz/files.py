@@ -9,6 +9,9 @@ import msgspec
 
 from reliamsg import JournalExport, Site
 from reliamsg.audit.expect import parse_expect
+from reliamsg.checker import Chain, check, read_chain
+from reliamsg.checker.applog import read_applog
+from reliamsg.checker.segments import check_segment, claims_to_be_segment, owner_by_path
 from reliamsg.cli.options import KeysType
 from reliamsg.config import is_remote
 from reliamsg.errors import ConfigError, InboxWriteError, OutboxWriteError, StoreError
@@ -20,9 +23,6 @@ from reliamsg.store.inbox_view import inspect_inbox, read_dead_letters
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
 from reliamsg.store.segment import Name, SegmentError, decode, digest_of, parse_name
-from reliamsg.verify import Chain, check, read_chain
-from reliamsg.verify.applog import read_applog
-from reliamsg.verify.segments import check_segment, claims_to_be_segment, owner_by_path
 from tests.fuzz import seeds
 from tests.fuzz.target import Target, edited, scratch
 

@@ -28,8 +28,8 @@ from reliamsg.wire.address import call_address, group_address, producer_address,
 from reliamsg.wire.control import ChainEpoch, State, Status, StreamState, StreamStatus
 from reliamsg.wire.data import CONTENT_TYPE, Records, encode, open_frame
 from reliamsg.wire.plain import encode_plain
+from tests.checker import histories
 from tests.fuzz.target import scratch
-from tests.verify import histories
 
 RING = KeyRing({"a": b"A" * 16, "b": b"B" * 16}, sign_with="a")
 STREAM = Stream("gateway-7", "orders", 3)

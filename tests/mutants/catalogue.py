@@ -1718,12 +1718,12 @@ MUTANTS = (
     ),
     Mutant(
         "inbox-gone-without-a-witness",
-        "verify/losses.py",
-        "        if group.replaced or key[0] not in group.joined:",
-        "        if group.replaced:",
+        "checker/losses.py",
+        "        if group.lost_inbox or key[0] not in group.joined:",
+        "        if group.lost_inbox:",
         "P9: what a lost inbox had settled of a stream that its successor never heard of counts as lost",
         ByTest(
-            "verify/test_restores.py"
+            "checker/test_restores.py"
             "::test_what_a_group_has_consumed_of_a_stream_that_no_journal_joined_is_the_word_of_an_inbox_that_is_gone"
             "[False]",
             'assert found == {("settled_unseen", E1, 1, 30), ("settled_unseen", E2, 1, 20)}',
@@ -1731,12 +1731,12 @@ MUTANTS = (
     ),
     Mutant(
         "joined-twice-is-lost",
-        "verify/losses.py",
-        "missing & group.settled_before_joining(key, producer.left.get(group.group, {}).get(key[0], ()))\n",
+        "checker/losses.py",
+        "missing & group.settled_before_joining(key, announced)\n",
         "Spans()\n",
         "P9: messages that a lost inbox had settled before its successor joined count as never owed",
         ByTest(
-            "verify/test_restores.py"
+            "checker/test_restores.py"
             "::test_what_was_settled_before_a_group_joined_was_settled_by_an_inbox_that_is_gone",
             'assert found_in(h) == {("settled_unseen", E1, 1, 20)}',
         ),
@@ -2294,56 +2294,56 @@ MUTANTS = (
     ),
     Mutant(
         "cut-ends-with-the-copy",
-        "verify/restores.py",
+        "checker/restores.py",
         "            beyond = ENDLESS if one.is_above else one.epoch\n",
         "            beyond = one.epoch\n",
         "P9: messages that went with the disk of an outbox whose clock went back count as never published",
         ByTest(
-            "verify/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
+            "checker/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
             'assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}',
         ),
     ),
     Mutant(
         "journal-begins-the-world",
-        "verify/restores.py",
+        "checker/restores.py",
         "    cuts = {producer: {Cut(0, False, epoch)} for producer, epoch in _beginnings(chains).items()}\n",
         "    cuts: dict[str, set[Cut]] = {}\n",
         "P9: what an outbox that was lost had published counts as never published",
         ByTest(
-            "verify/test_controlled.py::test_scenario[an outbox takes the place of one that was lost]",
+            "checker/test_controlled.py::test_scenario[an outbox takes the place of one that was lost]",
             "assert _found(report.findings) == scenario.found",
         ),
     ),
     Mutant(
         "unmet-openings-are-whole",
-        "verify/restores.py",
+        "checker/restores.py",
         "        own.update(_unmet(chain, entered[chain.client]))\n",
         "",
         "P9: what went with the disk of an outbox that has published nothing since counts as never published",
         ByTest(
-            "verify/test_controlled.py::test_scenario[an opening of an outbox was never met]",
+            "checker/test_controlled.py::test_scenario[an opening of an outbox was never met]",
             "assert _found(report.findings) == scenario.found",
         ),
     ),
     Mutant(
         "opening-without-journal-complete",
-        "verify/references.py",
-        "        elif not has.may_come(told.epoch):\n",
+        "checker/references.py",
+        "        elif not journals.may_come(reference.epoch):\n",
         "        elif False:\n",
         "P9: the segments of an opening of which a group only received something are away, and all is complete",
         ByTest(
-            "verify/test_references.py::test_what_a_row_tells_of_is_missing[received]",
+            "checker/test_references.py::test_what_a_row_tells_of_is_missing[received]",
             "assert found == {line}, report.text()",
         ),
     ),
     Mutant(
         "rows-told-of-not-asked-for",
-        "verify/references.py",
-        "            if has.lacks_rows(told):\n",
+        "checker/references.py",
+        "            if journals.lacks_rows(reference):\n",
         "            if False:\n",
         "P9: a status told of more rows than an opening's journal has, and all is complete",
         ByTest(
-            "verify/test_references.py::test_what_a_row_tells_of_is_missing[a status told more]",
+            "checker/test_references.py::test_what_a_row_tells_of_is_missing[a status told more]",
             "assert found == {line}, report.text()",
         ),
     ),
@@ -2361,23 +2361,23 @@ MUTANTS = (
     ),
     Mutant(
         "gone-inbox-met-nobody",
-        "verify/restores.py",
+        "checker/restores.py",
         "        own.update(_passed_unmet(chain, passed, has))\n",
         "",
         "P9: what went with the disk of an outbox counts as never published if the inbox that met the copy is gone",
         ByTest(
-            "verify/test_controlled.py::test_scenario[whoever met an older copy of an outbox is gone]",
+            "checker/test_controlled.py::test_scenario[whoever met an older copy of an outbox is gone]",
             "assert _found(report.findings) == scenario.found",
         ),
     ),
     Mutant(
         "copy-lacks-its-own",
-        "verify/restores.py",
+        "checker/restores.py",
         "    for epoch in sorted({epoch for boot in own for epoch in boot if cut.low < epoch < cut.high}):\n",
         "    for epoch in ():\n",
         "P9: made-up messages in the epochs of a restored copy are excused as lost with the disk",
         ByTest(
-            "verify/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
+            "checker/test_restores.py::test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch[group]",
             'assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}',
         ),
     ),
@@ -2441,35 +2441,35 @@ MUTANTS = (
     ),
     Mutant(
         "moved-and-offered-is-made-up",
-        "verify/losses.py",
+        "checker/losses.py",
         "stray & producer.moved[key] if self._may_lack_rows(key) else Spans()",
         "Spans()",
         "P9: what an outbox that was put back did not know was offered counts as never published",
         ByTest(
-            "verify/test_controlled.py"
+            "checker/test_controlled.py"
             "::test_scenario[an older copy of an outbox does not know what was offered]",
             "assert _found(report.findings) == scenario.found",
         ),
     ),
     Mutant(
         "unopened-copy-is-whole",
-        "verify/restores.py",
+        "checker/restores.py",
         "        if chain.boots and chain.to_the_end and not chain.finished:\n",
         "        if False:\n",
         "P9: what went with the disk of an outbox that was not opened again counts as never published",
         ByTest(
-            "verify/test_until.py::test_a_journal_that_was_not_closed_proves_no_phantom[True-False]",
+            "checker/test_until.py::test_a_journal_that_was_not_closed_proves_no_phantom[True-False]",
             'assert ("phantom" in kinds, "unproven" in kinds) == (closed, not closed)',
         ),
     ),
     Mutant(
         "known-and-journalled-is-a-cut",
-        "verify/restores.py",
+        "checker/restores.py",
         "                if one.known.last > has.get((one.stream, one.known.epoch), 0):\n",
         "                if True:\n",
         "P9: a group that tells of two histories where there is one excuses what was made up",
         ByTest(
-            "verify/test_restores.py"
+            "checker/test_restores.py"
             "::test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made[detail1-False]",
             "assert found == {",
         ),
@@ -2732,7 +2732,7 @@ MUTANTS = (
     Mutant(
         "password-in-the-fields",
         "config.py",
-        '        put(self, "url", f"{scheme}://{\',\'.join(map(str, endpoints))}{path}")\n',
+        '        put(self, "url", f"{parsed.scheme}://{\',\'.join(map(str, parsed.endpoints))}{parsed.path}")\n',
         "",
         "P9: asdict(site) shows the password",
         ByTest(

@@ -10,6 +10,7 @@ from reliamsg.message import Prev
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.testing import MemoryNetwork
+from reliamsg.transport import factory
 from reliamsg.transport.base import Binding, Evidence, Mark, Outcome, Outgoing
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from reliamsg.wire.control import (
@@ -30,7 +31,7 @@ class Ear:
 
     def __init__(self, network: MemoryNetwork, site: Site, name: str, addresses: Sequence[str]) -> None:
         self.heard_frames: list[tuple[str, bytes]] = []
-        self.transport = network.open_sender(site, name, (), self)
+        self.transport = factory.open_sender(site, name, (), self)
         self.transport.listen(addresses)
         self.transport.start()
 

@@ -35,9 +35,7 @@ def run(streams: int, directory: Path, max_streams: int) -> dict[str, Any]:
     """Have a message of each of so many streams delivered and acknowledged."""
     inbox = directory / "inbox.db"
     network = MemoryNetwork("dc1")
-    consumer = Consumer(
-        GROUP, network.sites, topics=[TOPIC], inbox=inbox, transports=network, max_streams=max_streams
-    )
+    consumer = Consumer(GROUP, network.sites, topics=[TOPIC], inbox=inbox, max_streams=max_streams)
     base, began = memory_mib("VmRSS"), time.monotonic()
     samples: list[float] = []
     most = 0

@@ -9,12 +9,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reliamsg.config import Site
 from reliamsg.errors import (
     ClosedError,
     ConfigError,
@@ -47,7 +47,7 @@ class Opener:
         self.opened: list[Consumer] = []
 
     def __call__(self, **options: Any) -> Consumer:
-        options = {"topics": [TOPIC], "inbox": self.path, "transports": self.network, **options}
+        options = {"topics": [TOPIC], "inbox": self.path, **options}
         consumer = Consumer(GROUP, self.network.sites, **options)
         self.opened.append(consumer)
         until(lambda: all(s.state == "connected" for s in consumer.status().sites.values()), "connected")
@@ -305,7 +305,7 @@ def test_a_raising_handler_holds_up_no_other_stream(opener: Opener, network: Mem
 
 def test_a_blocked_handler_exhausts_no_prefetch_window(tmp_path: Path) -> None:
     with MemoryNetwork("dc1") as network:
-        site = Site("dc1", "amqp://memory", prefetch=4)
+        site = replace(network.sites[0], prefetch=4)
         release = threading.Event()
         got: list[int] = []
 
@@ -315,7 +315,7 @@ def test_a_blocked_handler_exhausts_no_prefetch_window(tmp_path: Path) -> None:
             else:
                 got.append(message.seq)
 
-        consumer = Consumer(GROUP, [site], topics=[TOPIC], inbox=tmp_path / "i.db", transports=network)
+        consumer = Consumer(GROUP, [site], topics=[TOPIC], inbox=tmp_path / "i.db")
         thread, _ = in_thread(consumer.run, handle, workers=2)
         until(lambda: consumer.status().sites["dc1"].state == "connected", "connected")
         for n in range(1, 101):
@@ -348,7 +348,6 @@ def test_a_second_consumer_is_refused(opener: Opener, network: MemoryNetwork, tm
         network.sites,
         topics=[TOPIC],
         inbox=tmp_path / "other.db",
-        transports=network,
         takeover_timeout=0.3,
     )
     with pytest.raises(GroupBusy, match="billing"):
@@ -378,9 +377,7 @@ def test_use_after_close_and_after_fork(opener: Opener) -> None:
 def test_construction_succeeds_with_unreachable_sites(tmp_path: Path) -> None:
     with MemoryNetwork("dc1") as network:
         network["dc1"].down()
-        with Consumer(
-            GROUP, network.sites, topics=[TOPIC], inbox=tmp_path / "i.db", transports=network
-        ) as consumer:
+        with Consumer(GROUP, network.sites, topics=[TOPIC], inbox=tmp_path / "i.db") as consumer:
             until(lambda: consumer.status().sites["dc1"].state == "unreachable", "it says so")
             assert consumer.get(0) is None
             network["dc1"].up()
@@ -465,7 +462,7 @@ def test_wrong_arguments(tmp_path: Path, network: MemoryNetwork, options: dict[s
         Consumer(
             GROUP,
             network.sites,
-            **{"topics": [TOPIC], "inbox": tmp_path / "i.db", "transports": network, **options},
+            **{"topics": [TOPIC], "inbox": tmp_path / "i.db", **options},
         )
     assert not (tmp_path / "i.db").exists()
 
@@ -477,9 +474,7 @@ def test_a_full_disk_stops_handing_out_and_acknowledging_until_there_is_room(
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", small], check=True)
     errors: list[BaseException] = []
-    consumer = Consumer(
-        GROUP, network.sites, topics=[TOPIC], inbox=small / "i.db", transports=network, on_error=errors.append
-    )
+    consumer = Consumer(GROUP, network.sites, topics=[TOPIC], inbox=small / "i.db", on_error=errors.append)
     try:
         until(lambda: consumer.status().sites["dc1"].state == "connected", "connected")
         send(network["dc1"], 1, 1)

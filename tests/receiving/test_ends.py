@@ -31,7 +31,7 @@ def opener(tmp_path: Path, network: MemoryNetwork) -> Iterator[Opener]:
     opened: list[Consumer] = []
 
     def open_one(**options: Any) -> Consumer:
-        options = {"topics": [TOPIC], "inbox": tmp_path / "inbox.db", "transports": network, **options}
+        options = {"topics": [TOPIC], "inbox": tmp_path / "inbox.db", **options}
         opened.append(Consumer(GROUP, network.sites, **options))
         return opened[-1]
 
@@ -320,7 +320,6 @@ def test_a_group_that_is_busy_at_one_site_only(
         network.sites,
         topics=[TOPIC],
         inbox=tmp_path / "o.db",
-        transports=network,
         takeover_timeout=0.3,
     )
     try:

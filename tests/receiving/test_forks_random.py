@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.checker import check_directory
 from reliamsg.message import Prev
 from reliamsg.receiving.engine import GapItem
 from reliamsg.receiving.lane import Chunk
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import read_journal
-from reliamsg.verify import check_directory
 from tests.receiving.test_random import History, Place
 from tests.receiving.tools import Bench, body_of, send
 

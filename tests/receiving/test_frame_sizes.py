@@ -19,17 +19,14 @@ def test_a_producer_may_send_larger_frames_than_the_consumer_was_told_of(
     with (
         MemoryNetwork("a") as network,
         Producer(
-            "p", network.sites, outbox=tmp_path / "o.db", groups={"t": ["g"]}, release="consumed",
-            transports=network, status_interval=0.1,
+            "p", network.sites, outbox=tmp_path / "o.db", groups={"t": ["g"]}, release="consumed", status_interval=0.1,
         ) as producer,
     ):  # fmt: skip
         producer.publish_many("t", bodies).wait(timeout=60)
         if repaired:
             network["a"].wipe()
         small = [replace(site, max_frame_bytes=1024) for site in network.sites]
-        with Consumer(
-            "g", small, topics=["t"], inbox=tmp_path / "i.db", transports=network, nak_delay=0.05
-        ) as consumer:
+        with Consumer("g", small, topics=["t"], inbox=tmp_path / "i.db", nak_delay=0.05) as consumer:
             got = [consumer.get(timeout=60) for _ in bodies]
             assert [message.body for message in got if message is not None] == bodies
             assert not any(site.rejected for site in consumer.status().sites.values())

@@ -6,12 +6,12 @@ Heartbeats flow through the same in-memory connections as messages, as real clie
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from reliamsg.config import Site
 from reliamsg.errors import InboxFull
 from reliamsg.message import Message, Stream
 from reliamsg.receiving.status import ConsumerStatus, status_of
@@ -39,7 +39,7 @@ def open_bench(
         for name in names
     }
     network = MemoryNetwork(*names, protocol=kinds, threaded=False)
-    network.sites = tuple(Site(name, f"{kinds[name]}://memory", prefetch=prefetch) for name in names)
+    network.sites = tuple(replace(site, prefetch=prefetch) for site in network.sites)
     for broker in network.brokers.values():
         if protocol == "mqtt3":
             # Mosquitto without a limit: everything is sent at once, and far more than can be held.
@@ -220,10 +220,7 @@ class TestMatrix:
 @pytest.mark.parametrize("kind", ["amqp", "mqtt", "mixed"])
 def test_a_standby_does_not_take_over_from_one_that_is_only_full(tmp_path: Path, kind: str) -> None:
     group = Group(tmp_path, kind)
-    group.network.sites = tuple(
-        Site(name, f"{broker.protocol}://memory", prefetch=2)
-        for name, broker in group.network.brokers.items()
-    )
+    group.network.sites = tuple(replace(site, prefetch=2) for site in group.network.sites)
     first = group.join(max_inbox_bytes=4_000)
     group.settle(3.0)
     second = group.join(standby=True, max_inbox_bytes=4_000)

@@ -16,7 +16,7 @@ import pytest
 
 from reliamsg import Consumer, Producer
 from reliamsg.errors import ConfigError
-from reliamsg.testing import MemoryNetwork
+from reliamsg.testing import MemoryNetwork, inject
 from tests.patience import wait_for
 
 
@@ -66,7 +66,7 @@ def no_coroutine_is_forgotten() -> Iterator[None]:
 
 
 def consumer_of(network: MemoryNetwork, path: Path, **options: Any) -> Consumer:
-    return Consumer("g", network.sites, topics=["t"], inbox=path / "i.db", transports=network, **options)
+    return Consumer("g", network.sites, topics=["t"], inbox=path / "i.db", **options)
 
 
 def producer_of(network: MemoryNetwork, path: Path, **options: Any) -> Producer:
@@ -75,7 +75,6 @@ def producer_of(network: MemoryNetwork, path: Path, **options: Any) -> Producer:
         network.sites,
         outbox=path / "o.db",
         groups={"t": ["g"]},
-        transports=network,
         hello_timeout=0,
         **options,
     )
@@ -85,12 +84,13 @@ def producer_of(network: MemoryNetwork, path: Path, **options: Any) -> Producer:
 def test_functions_whose_body_would_not_run_are_refused(
     network: MemoryNetwork, tmp_path: Path, function: Callable[..., object]
 ) -> None:
-    for name in ("on_gap", "on_late", "on_error", "probe"):
+    for name in ("on_gap", "on_late", "on_error"):
         with pytest.raises(ConfigError, match=name):
             consumer_of(network, tmp_path, **{name: function})
-    for name in ("on_error", "probe"):
-        with pytest.raises(ConfigError, match=name):
-            producer_of(network, tmp_path, **{name: function})
+    with pytest.raises(ConfigError, match="on_error"):
+        producer_of(network, tmp_path, on_error=function)
+    with pytest.raises(ConfigError, match="probe"), inject(probe=function):  # type: ignore[arg-type]
+        pass
     assert not list(tmp_path.iterdir())
     with consumer_of(network, tmp_path) as consumer, producer_of(network, tmp_path) as producer:
         with pytest.raises(ConfigError, match="handler"):

@@ -38,9 +38,7 @@ class Application:
     def __init__(self, network: MemoryNetwork, path: Path, before: int = 0, **options: Any) -> None:
         """`before`: so many messages were sent before."""
         self.network = network
-        self.consumer = Consumer(
-            GROUP, network.sites, topics=[TOPIC], inbox=path, transports=network, **options
-        )
+        self.consumer = Consumer(GROUP, network.sites, topics=[TOPIC], inbox=path, **options)
         self.got: list[Message] = []
         self.sent = self._before = before
 
@@ -339,9 +337,7 @@ def test_stop_in_a_signal_handler(network: MemoryNetwork, tmp_path: Path) -> Non
     """Wherever it interrupts a call that waits, that returns."""
     number = 0
     while number < 150:
-        with Consumer(
-            GROUP, network.sites, topics=[TOPIC], inbox=tmp_path / "inbox.db", transports=network
-        ) as consumer:
+        with Consumer(GROUP, network.sites, topics=[TOPIC], inbox=tmp_path / "inbox.db") as consumer:
             with Interruption(number, consumer.stop, everywhere=True) as interruption:
                 assert consumer.get(HANG_S if number % 2 else None) is None
             assert interruption.happened
@@ -377,8 +373,8 @@ from reliamsg.testing import MemoryNetwork
 faulthandler.dump_traceback_later(90, exit=True)
 rng, armed, count, got = random.Random(int(sys.argv[2])), [False], 0, []
 with MemoryNetwork("a", "b") as net:
-    producer = Producer("p", net.sites, outbox=sys.argv[1] + "/o.db", groups={"t": ["g"]}, transports=net)
-    consumer = Consumer("g", net.sites, topics=["t"], inbox=sys.argv[1] + "/i.db", transports=net)
+    producer = Producer("p", net.sites, outbox=sys.argv[1] + "/o.db", groups={"t": ["g"]})
+    consumer = Consumer("g", net.sites, topics=["t"], inbox=sys.argv[1] + "/i.db")
 
     def handler(*_):
         if armed[0]:

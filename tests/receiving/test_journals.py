@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
+from reliamsg.checker import check_directory
 from reliamsg.core.consumer import Rules
 from reliamsg.lab import Mosquitto
 from reliamsg.receiving.engine import GapItem
 from reliamsg.receiving.lane import Chunk
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
-from reliamsg.verify import check_directory
 from reliamsg.wire.data import CONTENT_TYPE
 from tests.receiving.tools import Bench, send, seqs
 from tests.runs.harness import SiteSpec, run_in, wait_for

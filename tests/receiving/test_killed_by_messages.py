@@ -37,7 +37,7 @@ def handled(messages):
 
 with MemoryNetwork("dc1") as network:
     consumer = Consumer(
-        GROUP, network.sites, topics=[TOPIC], inbox=inbox, transports=network, max_deliveries=most, takeover_timeout=2.0
+        GROUP, network.sites, topics=[TOPIC], inbox=inbox, max_deliveries=most, takeover_timeout=2.0
     )
     until(lambda: consumer.status().sites["dc1"].state == "connected", "connected")
     send(network["dc1"], 1, 40)

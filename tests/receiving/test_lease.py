@@ -100,9 +100,7 @@ def test_a_consumer_that_was_suspended_hands_out_nothing_before_it_has_a_new_pro
     monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + slept)
     with (
         MemoryNetwork("dc1", protocol=protocol) as network,  # type: ignore[arg-type]
-        Consumer(
-            "billing", network.sites, topics=["orders"], inbox=tmp_path / "i.db", transports=network
-        ) as consumer,
+        Consumer("billing", network.sites, topics=["orders"], inbox=tmp_path / "i.db") as consumer,
     ):
         shared = consumer._engine.shared
         wait_for(lambda: shared.holds and shared.lease.until < float("inf"), "it has a proof", 60)

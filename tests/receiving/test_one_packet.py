@@ -72,7 +72,7 @@ def test_a_producer_is_not_silenced(
 ) -> None:
     def opened() -> Producer:
         return Producer(
-            "till", network.sites, outbox=tmp_path / "till.db", transports=network, groups={"sales": [GROUP]},
+            "till", network.sites, outbox=tmp_path / "till.db", groups={"sales": [GROUP]},
             release="consumed", hello_timeout=0.3, on_error=errors.append,
         )  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_a_producer_is_not_silenced(
     errors: list[BaseException] = []
     with MemoryNetwork("dc1") as network:
         consumer = Consumer(
-            GROUP, network.sites, topics=["sales"], inbox=tmp_path / "books.db", transports=network, gap_timeout=1.0,
+            GROUP, network.sites, topics=["sales"], inbox=tmp_path / "books.db", gap_timeout=1.0,
             takeover_timeout=4.0,
         )  # fmt: skip
         producer = opened()

@@ -37,8 +37,7 @@ def read(network: MemoryNetwork, tmp_path: Path) -> Iterator[Read]:
     def make(group: str, inbox: str = "", **settings: Any) -> Consumer:
         settings = {"gap_timeout": 1.5, "keys": KEYS, "takeover_timeout": 4.0} | settings
         consumer = Consumer(
-            group, network.sites, topics=["orders"], inbox=tmp_path / f"{inbox or group}.inbox.db",
-            transports=network, **settings,
+            group, network.sites, topics=["orders"], inbox=tmp_path / f"{inbox or group}.inbox.db", **settings,
         )  # fmt: skip
         opened.append(consumer)
         wait_for(lambda: consumer.status().sites["dc1"].state == "connected", "connected", 20.0)
@@ -56,7 +55,7 @@ def produce(network: MemoryNetwork, tmp_path: Path) -> Iterator[Callable[[], Pro
     def make() -> Producer:
         opened.append(
             Producer(
-                "bank", network.sites, outbox=tmp_path / "bank.outbox.db", transports=network, keys=KEYS,
+                "bank", network.sites, outbox=tmp_path / "bank.outbox.db", keys=KEYS,
                 groups={"orders": ["billing"]}, retain_seconds=3_600.0, hello_timeout=0.2,
             )
         )  # fmt: skip

@@ -151,7 +151,7 @@ def test_ordinary_messages_are_refused(bench: Bench, tmp_path: Path) -> None:
         ({"keys": KeyRing({"a": b"A" * 16})}, "sign_with"),
     ):
         with pytest.raises(ConfigError, match=says):
-            Consumer("g", network.sites, topics=["t"], inbox=tmp_path / "g.db", transports=network, **options)
+            Consumer("g", network.sites, topics=["t"], inbox=tmp_path / "g.db", **options)
 
 
 def a_status(ring: KeyRing | None, last: int) -> bytes:

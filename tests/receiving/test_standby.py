@@ -33,7 +33,7 @@ def opener(tmp_path: Path, network: MemoryNetwork) -> Iterator[Opener]:
 
     def open_one(name: str = "inbox", *, group: str = GROUP, **options: Any) -> Consumer:
         options = {
-            "topics": [TOPIC], "inbox": tmp_path / f"{name}.db", "transports": network, "takeover_timeout": TIMEOUT,
+            "topics": [TOPIC], "inbox": tmp_path / f"{name}.db", "takeover_timeout": TIMEOUT,
             **options,
         }  # fmt: skip
         opened.append(Consumer(group, network.sites, **options))

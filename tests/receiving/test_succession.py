@@ -132,7 +132,7 @@ class Group:
         self.stopped.add(bench)
         for site in bench.engine.sites.values():
             for link in site.links.all:
-                self.network._transports.remove(link)  # type: ignore[arg-type]
+                link.pause()  # type: ignore[attr-defined]
 
     def drop(self, bench: Bench) -> None:
         """Brokers notice that nothing comes from it; with a session that is taken over it would be the same."""
@@ -144,7 +144,7 @@ class Group:
         self.stopped.discard(bench)
         for site in bench.engine.sites.values():
             for link in site.links.all:
-                self.network._transports.append(link)  # type: ignore[arg-type]
+                link.resume()  # type: ignore[attr-defined]
 
     def leave(self, bench: Bench) -> None:
         """Close one as consumers are closed: it says goodbye."""

@@ -12,6 +12,7 @@ from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
 from reliamsg.receiving.lane import Chunk
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
+from reliamsg.transport import factory
 from reliamsg.wire.data import CONTENT_TYPE, Records, encode
 from tests.patience import wait_for
 
@@ -87,7 +88,7 @@ class Bench:
             Rules(**self.rules),
             self.network.sites,
             self.inbox,
-            self.network,
+            factory,
             clock=lambda: self.now,
             wall_us=lambda: int(self.now * 1e6) + self.wall_offset_us,
             probe=self.points.append,

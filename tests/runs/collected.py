@@ -13,7 +13,7 @@ import re
 import shutil
 from pathlib import Path
 
-from reliamsg.verify import Report, check_directory
+from reliamsg.checker import Report, check_directory
 
 __all__ = ["keep"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from reliamsg import Consumer
+from reliamsg.checker import Report
 from reliamsg.lab.chaos import processes, waiting
 from reliamsg.lab.chaos.processes import App, LineCounter, Run, SiteSpec
-from reliamsg.verify import Report
 from tests.runs.collected import keep
 
 __all__ = [

@@ -13,13 +13,13 @@ import pika
 import pytest
 
 from reliamsg import Consumer, Producer, Site
+from reliamsg.checker import check_directory
 from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
 from reliamsg.lab.chaos.traffic import message_count
 from reliamsg.store.journal import JournalRow
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
-from reliamsg.verify import check_directory
 from reliamsg.wire.address import EXCHANGE, group_queue
 from tests.runs.harness import assert_complete, run_in, wait_for, wait_until_reading
 from tests.runs.paths import IMPATIENT, Paths, Traffic, paths_to, traffic

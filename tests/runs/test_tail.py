@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Producer, Site
+from reliamsg.checker import check_directory
 from reliamsg.lab import Mosquitto
 from reliamsg.lab.chaos.fixtures import PahoFixture
-from reliamsg.verify import check_directory
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for, wait_until_reading
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from reliamsg.checker import AppRecord, read_applog
 from reliamsg.lab import Mosquitto, RabbitNode
-from reliamsg.verify import AppRecord, read_applog
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
 from tests.runs.paths import IMPATIENT
 

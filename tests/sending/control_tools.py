@@ -14,6 +14,7 @@ from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import make_settings
 from reliamsg.store.outbox import Outbox
 from reliamsg.testing import MemoryNetwork
+from reliamsg.transport import factory
 from reliamsg.transport.base import Binding, Delivery, Evidence, Mark
 from reliamsg.wire.address import call_address, group_address, is_group, producer_address, status_address
 from reliamsg.wire.control import (
@@ -74,7 +75,7 @@ class Bench:
         )
         engine = Engine(
             outbox, sites, {topic: tuple(names) for topic, names in (groups or {}).items()}, make_settings(**chosen),
-            self.network, self.clock, self.wall_us, None, lambda: None,
+            factory, self.clock, self.wall_us, None, lambda: None,
         )  # fmt: skip
         engine.callbacks.on_error = self.errors.append
         for link in engine.links.values():
@@ -129,7 +130,7 @@ class Sink:
     def __init__(self, network: MemoryNetwork, site: Site) -> None:
         self.frames: list[Frame] = []
         bindings = [Binding(topic, 0, "sink") for topic in ("t", "u")]
-        self._transport = network.open_receiver(site, bindings, self)
+        self._transport = factory.open_receiver(site, bindings, self)
         self._transport.start()
         network.run_pending()
 
@@ -173,7 +174,7 @@ class Group:
         self.nonce = b"n"
         """With the length of a challenge it wants to be answered."""
         where = next(s for s in bench.network.sites if s.name == site)
-        self._transport = bench.network.open_sender(where, f"group {name}", (), self)  # type: ignore[arg-type]
+        self._transport = factory.open_sender(where, f"group {name}", (), self)  # type: ignore[arg-type]
         self._transport.listen([group_address(name), *map(status_address, topics)])
         self._transport.start()
         bench.network.run_pending()

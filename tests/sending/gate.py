@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from reliamsg.testing import MemoryNetwork
+from reliamsg.transport import factory
 from reliamsg.transport.base import Binding, Evidence, Mark
 from reliamsg.wire.address import group_address, producer_address
 from reliamsg.wire.control import VERSION, State, Status, StreamState, encode_state, open_control
@@ -17,7 +18,7 @@ class _Ahead:
     def __init__(self, network: MemoryNetwork, topic: str, group: str) -> None:
         self._topic, self._group = topic, group
         self._epoch = time.time_ns() // 10**6 + 3_600_000
-        self._transport = network.open_sender(network.sites[0], f"group {group}", (), self)
+        self._transport = factory.open_sender(network.sites[0], f"group {group}", (), self)
         self._transport.listen([group_address(group)])
         self._transport.start()
 

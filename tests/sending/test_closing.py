@@ -12,7 +12,7 @@ import pytest
 from reliamsg import JournalExport, Producer, Site
 from reliamsg.errors import OutboxLocked
 from reliamsg.sending.producer import ENDING_S, LEAST_GOODBYE_S
-from reliamsg.testing import MemoryNetwork
+from reliamsg.testing import MemoryNetwork, inject
 from reliamsg.transport.base import Binding, SenderEvents
 from tests.patience import wait_for
 from tests.sending.tools import GROUPS
@@ -65,7 +65,8 @@ def test_sites_that_hang_share_the_time(path: Path, tmp_path: Path, journal: boo
     """None takes the others' time, nor the file's; all together take no more than one."""
     network = AllHang()
     export = JournalExport(tmp_path / "journals", interval=3600.0) if journal else None
-    producer = Producer("p", SITES, outbox=path, transports=network, journal=export)  # type: ignore[arg-type]
+    with inject(transports=network):  # type: ignore[arg-type]
+        producer = Producer("p", SITES, outbox=path, journal=export)
     producer.publish("orders", b"x")
     began = time.monotonic()
     remaining = producer.close(timeout=0.2)
@@ -75,7 +76,9 @@ def test_sites_that_hang_share_the_time(path: Path, tmp_path: Path, journal: boo
     assert min(network.given) >= LEAST_GOODBYE_S
     assert sum(network.given) <= ENDING_S / 2 + len(SITES) * LEAST_GOODBYE_S
     assert took < 0.2 + ENDING_S + STALLS_S
-    Producer("p", SITES[:1], outbox=path, transports=network).close(timeout=0.0)  # type: ignore[arg-type]
+    with inject(transports=network):  # type: ignore[arg-type]
+        producer = Producer("p", SITES[:1], outbox=path)
+    producer.close(timeout=0.0)
     assert any((tmp_path / "journals").rglob("*.ndjson")) == journal
 
 
@@ -104,7 +107,8 @@ def test_a_disk_that_hangs_is_left_behind(
     path: Path, network: MemoryNetwork, stuck: Stuck, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is said, the file stays ours, and is closed as soon as the disk answers."""
-    producer = Producer("p", network.sites, outbox=path, transports=network, probe=stuck)
+    with inject(probe=stuck):
+        producer = Producer("p", network.sites, outbox=path)
     producer.publish_nowait("orders", b"x")
     assert stuck.reached.wait(60)
     began = time.monotonic()
@@ -112,13 +116,13 @@ def test_a_disk_that_hangs_is_left_behind(
     assert time.monotonic() - began < 0.2 + ENDING_S + STALLS_S
     assert "still being written" in caplog.text
     with pytest.raises(OutboxLocked):
-        Producer("p", network.sites, outbox=path, transports=network)
+        Producer("p", network.sites, outbox=path)
     stuck.answers.set()
     again: list[Producer] = []
 
     def opens() -> bool:
         try:
-            again.append(Producer("p", network.sites, outbox=path, transports=network, groups=GROUPS))
+            again.append(Producer("p", network.sites, outbox=path, groups=GROUPS))
         except OutboxLocked:
             return False
         return True
@@ -132,7 +136,8 @@ def test_whoever_waits_for_a_disk_that_hangs_is_not_waited_for(
     path: Path, network: MemoryNetwork, stuck: Stuck
 ) -> None:
     """``publish()`` on other threads goes on waiting for its commit; close() does not wait for them."""
-    producer = Producer("p", network.sites, outbox=path, transports=network, probe=stuck)
+    with inject(probe=stuck):
+        producer = Producer("p", network.sites, outbox=path)
     outcomes: list[object] = []
 
     def publish() -> None:

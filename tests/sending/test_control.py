@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -473,9 +474,8 @@ class TestRepairs:
         assert group.repaired() == [1, 2]
 
     def test_large_batches_are_split_as_the_site_needs_it(self, bench: Bench) -> None:
-        from reliamsg import Site
-
-        engine = bench.open(hello_timeout=0, sites=[Site("dc1", "amqp://memory", max_frame_bytes=5_000)])
+        sites = [replace(bench.network.sites[0], max_frame_bytes=5_000)]
+        engine = bench.open(hello_timeout=0, sites=sites)
         bench.publish(engine, "t", *[bytes(1_000)] * 20)
         group, epoch = bench.group("g"), engine._outbox.epoch
         group.tell(state(missing=[(epoch, 1, 20)], wanted=[(epoch, 1, 20)]))

@@ -66,7 +66,7 @@ class TestDisk:
             "network = MemoryNetwork('dc1', 'dc2')\n"
             "path = os.environ['DIRECTORY'] + '/outbox.db'\n"
             "errors = []\n"
-            "p = Producer('p', network.sites, outbox=path, transports=network, groups={'t': ['g']},\n"
+            "p = Producer('p', network.sites, outbox=path, groups={'t': ['g']},\n"
             "             on_error=errors.append)\n"
             "p.publish('t', b'1').wait(timeout=120)\n"
             "fail('outbox.db-wal')\n"

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from reliamsg import Producer, Site
+from reliamsg import Producer
 from reliamsg.errors import FatalError
 from reliamsg.sending import feed
 from reliamsg.store.outbox import Cursors, Outbox, Parked
@@ -78,7 +79,7 @@ class TestSites:
     @pytest.mark.parametrize("fault", ["cut", "down", "ignore", "shuffle"])
     def test_everything_arrives_in_order(self, make: Make, network: MemoryNetwork, fault: str) -> None:
         broker = network["dc1"]
-        sites = [Site("dc1", "amqp://memory", confirm_timeout=0.5), network.sites[1]]
+        sites = [replace(network.sites[0], confirm_timeout=0.5), network.sites[1]]
         producer = make(max_batch_messages=5, sites=sites)
         reader = Reader(network, "dc1")
         if fault == "shuffle":
@@ -97,7 +98,7 @@ class TestSites:
             assert reader.bodies() == numbers(1, 500)
 
     def test_a_site_that_does_not_confirm_is_connected_anew(self, make: Make, network: MemoryNetwork) -> None:
-        sites = [Site("dc1", "amqp://memory", confirm_timeout=0.3), network.sites[1]]
+        sites = [replace(network.sites[0], confirm_timeout=0.3), network.sites[1]]
         producer = make(sites=sites)
         network["dc1"].hold_confirms()
         receipt = producer.publish("orders", b"x")
@@ -329,14 +330,15 @@ class TestRestart:
     def test_killed(self, path: Path, point: str) -> None:
         """The process dies at the point; what was durable is all there, and one life later confirmed."""
         code = (
-            "import os, signal, sys\nfrom reliamsg import Producer\nfrom reliamsg.testing import MemoryNetwork\n"
+            "import os, signal, sys\nfrom reliamsg import Producer\n"
+            "from reliamsg.testing import MemoryNetwork, inject\n"
             "network = MemoryNetwork('dc1')\n"
             "passed = []\n"
             "def probe(point):\n"
             "    passed.append(point)\n"
             "    if passed.count(sys.argv[2]) == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-            "p = Producer('p', network.sites, outbox=sys.argv[1], transports=network, probe=probe,\n"
-            "             groups={'orders': ['g']})\n"
+            "with inject(probe=probe):\n"
+            "    p = Producer('p', network.sites, outbox=sys.argv[1], groups={'orders': ['g']})\n"
             "for n in range(100_000):\n"
             "    p.publish('orders', b'%d' % n)\n"
             "    print(n, flush=True)\n"

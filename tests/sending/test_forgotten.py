@@ -41,9 +41,7 @@ def test_one_with_unconfirmed_messages_warns_when_it_is_collected(
 def test_one_that_was_closed_or_has_nothing_left_does_not(tmp_path: Path) -> None:
     with MemoryNetwork("dc1") as network, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        producer = Producer(
-            "a", network.sites, outbox=tmp_path / "a.db", transports=network, groups={"t": ["g"]}
-        )
+        producer = Producer("a", network.sites, outbox=tmp_path / "a.db", groups={"t": ["g"]})
         producer.publish("t", b"1").wait(10)
         del producer
         closed = Producer("b", AWAY, outbox=tmp_path / "b.db")

@@ -26,7 +26,7 @@ Make = Callable[..., Producer]
 @contextmanager
 def reading(network: MemoryNetwork, path: Path, group: str = "g") -> Iterator[list[bytes]]:
     """A consumer that takes everything."""
-    consumer = Consumer(group, network.sites, topics=["orders"], inbox=path, transports=network)
+    consumer = Consumer(group, network.sites, topics=["orders"], inbox=path)
     bodies: list[bytes] = []
     thread = threading.Thread(target=consumer.run, args=[lambda message: bodies.append(message.body)])
     thread.start()
@@ -144,12 +144,12 @@ def test_killed_at_the_gate(path: Path, point: str) -> None:
         "import os, signal, sys, time\n"
         "from tests.sending.gate import group_that_is_ahead\n"
         "from reliamsg import Producer\n"
-        "from reliamsg.testing import MemoryNetwork\n"
+        "from reliamsg.testing import MemoryNetwork, inject\n"
         "network = MemoryNetwork('dc1')\n"
         "def probe(point):\n"
         "    if point == sys.argv[2]: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "p = Producer('p', network.sites, outbox=sys.argv[1], transports=network, groups={'orders': ['g']},\n"
-        "             hello_timeout=0.3, probe=probe)\n"
+        "with inject(probe=probe):\n"
+        "    p = Producer('p', network.sites, outbox=sys.argv[1], groups={'orders': ['g']}, hello_timeout=0.3)\n"
         "group_that_is_ahead(network, 'orders', 'g')\n"
         "p.publish('orders', b'1').wait(100)\n"
         "print('not killed')\n"
@@ -164,9 +164,7 @@ def test_killed_at_the_gate(path: Path, point: str) -> None:
     assert found.returncode == -signal.SIGKILL, found.stdout + found.stderr
     with MemoryNetwork("dc1") as network:
         network["dc1"].declare([Binding("orders", 0, "g")])
-        again = Producer(
-            "p", network.sites, outbox=path, transports=network, groups={"orders": ["g"]}, hello_timeout=0
-        )
+        again = Producer("p", network.sites, outbox=path, groups={"orders": ["g"]}, hello_timeout=0)
         again.flush(120)
         again.close()
     (row,) = journal(path, "renumbered")

@@ -312,7 +312,7 @@ from reliamsg.testing import MemoryNetwork
 faulthandler.dump_traceback_later(60, exit=True)
 rng, armed, count = random.Random(int(sys.argv[2])), [False], 0
 with MemoryNetwork("a", "b") as net:
-    producer = Producer("p", net.sites, outbox=sys.argv[1], groups={"t": ["g"]}, transports=net, hello_timeout=0)
+    producer = Producer("p", net.sites, outbox=sys.argv[1], groups={"t": ["g"]}, hello_timeout=0)
 
     def handler(*_):
         if armed[0]:

@@ -158,12 +158,7 @@ class TestPublish:
             assert reader.raw[7].headers["a"] == "b"
 
     def test_a_batch_over_a_sites_limit_goes_in_parts(self, make: Make, network: MemoryNetwork) -> None:
-        from dataclasses import fields
-
-        from reliamsg import Site
-
-        assert {"name", "max_frame_bytes"} <= {f.name for f in fields(Site)}
-        sites = [Site("dc1", "amqp://memory", max_frame_bytes=2_000), network.sites[1]]
+        sites = [replace(network.sites[0], max_frame_bytes=2_000), network.sites[1]]
         reader = Reader(network, "dc1")
         producer = make(sites=sites)
         bodies = [bytes([n]) * 100 for n in range(100)]
@@ -350,7 +345,7 @@ class TestClosing:
         code = (
             "import sys\nfrom reliamsg import Producer\nfrom reliamsg.testing import MemoryNetwork\n"
             "network = MemoryNetwork('dc1')\n"
-            "producer = Producer('p', network.sites, outbox=sys.argv[1], transports=network)\n"
+            "producer = Producer('p', network.sites, outbox=sys.argv[1])\n"
             "producer.publish('orders', b'x')\n"
         )
         subprocess.run([sys.executable, "-c", code, str(path)], check=True, timeout=120)
@@ -362,7 +357,7 @@ class TestClosing:
             "import os, sys\nfrom reliamsg import Producer\nfrom reliamsg.errors import ForkedError, OutboxLocked\n"
             "from reliamsg.testing import MemoryNetwork\n"
             "network = MemoryNetwork('dc1')\n"
-            "producer = Producer('p', network.sites, outbox=sys.argv[1], transports=network, groups={'t': ['g']})\n"
+            "producer = Producer('p', network.sites, outbox=sys.argv[1], groups={'t': ['g']})\n"
             "producer.publish('t', b'x')\n"
             "child = os.fork()\n"
             "if child == 0:\n"
@@ -372,7 +367,7 @@ class TestClosing:
             "        os._exit(1)\n"
             "    sys.exit(0)\n"
             "assert os.waitpid(child, 0)[1] == 0\n"
-            "try: Producer('p', network.sites, outbox=sys.argv[1], transports=network)\n"
+            "try: Producer('p', network.sites, outbox=sys.argv[1])\n"
             "except OutboxLocked: pass\n"
             "else: sys.exit('the child gave the lock away')\n"
             "producer.publish('t', b'y').wait(timeout=120)\n"
@@ -414,4 +409,4 @@ def test_plain_needs_headers(make: Make) -> None:
     from reliamsg import Site
 
     with pytest.raises(ConfigError, match=r"3\.1\.1"):
-        make(sites=[Site("dc1", "mqtt://memory", mqtt_version="3.1.1")], wire="plain")
+        make(sites=[Site("dc1", "memory://dc1/mqtt", mqtt_version="3.1.1")], wire="plain")

@@ -24,7 +24,7 @@ DAY_US = 86_400 * 10**6
 def bodies(network: MemoryNetwork, tmp_path: Path) -> Iterator[list[bytes]]:
     """What a consumer is given."""
     consumer = Consumer(
-        "g", network.sites, topics=["orders"], inbox=tmp_path / "g.db", transports=network, on_gap="skip",
+        "g", network.sites, topics=["orders"], inbox=tmp_path / "g.db", on_gap="skip",
         gap_timeout=600.0,
     )  # fmt: skip
     found: list[bytes] = []

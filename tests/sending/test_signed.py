@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from reliamsg import Consumer, KeyRing, Producer, Site
+from reliamsg import Consumer, KeyRing, Producer
 from reliamsg.core.groups import MAX_HEARD_PER_STREAM
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.mailbox import MAX_FRAMES
@@ -45,7 +46,7 @@ class TestSigned:
             verify(frame, topic_address("t"), RING)
 
     def test_parts_of_batches_for_sites_with_a_smaller_limit(self, bench: Bench) -> None:
-        sites = [Site("dc1", "amqp://memory", max_frame_bytes=5_000)]
+        sites = [replace(bench.network.sites[0], max_frame_bytes=5_000)]
         engine = bench.open(hello_timeout=0, sites=sites, keys=RING)
         bench.publish(engine, "t", *[bytes(1_000)] * 20)
         group, epoch = bench.group("g", keys=RING), engine._outbox.epoch
@@ -93,13 +94,11 @@ class TestSigned:
         with MemoryNetwork("dc1") as network:
             groups = {"mine": RING, "without": None, "theirs": OTHERS}
             consumers = {
-                name: Consumer(
-                    name, network.sites, topics=["t"], inbox=tmp_path / name, keys=ring, transports=network
-                )
+                name: Consumer(name, network.sites, topics=["t"], inbox=tmp_path / name, keys=ring)
                 for name, ring in groups.items()
             }
             with Producer(
-                "p", network.sites, outbox=tmp_path / "p.db", wire=wire, keys=RING, transports=network,
+                "p", network.sites, outbox=tmp_path / "p.db", wire=wire, keys=RING,
                 groups={"t": list(groups)}, hello_timeout=0,
             ) as producer:  # fmt: skip
                 producer.publish("t", b"body", key="k", headers={"a": "b"}).wait(60)

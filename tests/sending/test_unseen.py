@@ -39,7 +39,7 @@ def opened(network: MemoryNetwork, tmp_path: Path) -> Iterator[Open]:
 
     def make(**options: object) -> Producer:
         settings = {"groups": {TOPIC: ["g"]}, "hello_timeout": 0.0, **options}
-        made.append(Producer("p", network.sites, outbox=tmp_path / "p.db", transports=network, **settings))  # type: ignore[arg-type]
+        made.append(Producer("p", network.sites, outbox=tmp_path / "p.db", **settings))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
@@ -55,7 +55,6 @@ def reading(network: MemoryNetwork, path: Path, group: str = "g", **options: obj
         network.sites,
         topics=[TOPIC],
         inbox=path / f"{group}.db",
-        transports=network,
         **options,  # type: ignore[arg-type]
     )
     bodies: list[bytes] = []
@@ -301,7 +300,7 @@ def test_what_is_confirmed_can_be_got(tmp_path: Path, seed: int, number: int) ->
         confirm = chance.choice(["all", "any"])
         while True:
             producer = Producer(
-                "p", network.sites, outbox=tmp_path / "p.db", transports=network, hello_timeout=0.0,
+                "p", network.sites, outbox=tmp_path / "p.db", hello_timeout=0.0,
                 groups={TOPIC: groups}, confirm=confirm,  # type: ignore[arg-type]
             )  # fmt: skip
             for _ in range(chance.randrange(1, 6)):

@@ -10,6 +10,7 @@ from reliamsg import Producer
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.testing import MemoryNetwork
+from reliamsg.transport import factory
 from reliamsg.transport.base import Binding, Delivery
 from reliamsg.wire.data import Frame, open_frame
 from reliamsg.wire.plain import decode_plain, is_plain
@@ -24,7 +25,7 @@ def producer(network: MemoryNetwork, path: Path, **options: Any) -> Producer:
     options.setdefault("groups", GROUPS)
     options.setdefault("hello_timeout", 0.0)  # nobody would answer
     return Producer(
-        options.pop("producer_id", "p"), options.pop("sites", network.sites), outbox=path, transports=network,
+        options.pop("producer_id", "p"), options.pop("sites", network.sites), outbox=path,
         **options,
     )  # fmt: skip
 
@@ -39,7 +40,7 @@ class Reader:
         self.raw: list[Delivery] = []
         bindings = [Binding(topic, 0, group) for topic in topics]
         where = next(s for s in network.sites if s.name == site)
-        self._transport = network.open_receiver(where, bindings, self)
+        self._transport = factory.open_receiver(where, bindings, self)
         self._transport.start()
 
     def bodies(self, topic: str = "orders") -> list[bytes]:

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from reliamsg.checker import Expect, Finding, Report
+from reliamsg.checker.renumbered import Renumbering
 from reliamsg.message import MessageId, Stream
 from reliamsg.simulation import checking
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
 from reliamsg.store.journal import JournalRow
-from reliamsg.verify import Expect, Finding, Report
-from reliamsg.verify.renumbered import Renumbering
 
 
 def finished(seed: int, path: Path) -> World:
@@ -40,14 +40,16 @@ def texts(world: World) -> list[str]:
 
 
 @pytest.fixture
-def blind(monkeypatch: pytest.MonkeyPatch) -> Report:
-    """A checker that finds nothing but what is put here."""
-    report = Report()
-    monkeypatch.setattr(checking, "check_directory", lambda path, expect: report)
-    return report
+def blind(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """What a checker finds that finds nothing but this."""
+    findings: list[Finding] = []
+    monkeypatch.setattr(checking, "check_directory", lambda path, expect: Report(findings))
+    return findings
 
 
-def test_a_checker_that_passes_over_what_the_judge_knows_is_wrong(tmp_path: Path, blind: Report) -> None:
+def test_a_checker_that_passes_over_what_the_judge_knows_is_wrong(
+    tmp_path: Path, blind: list[Finding]
+) -> None:
     world = finished_with_losses(tmp_path)
     oracle = world.oracle
     missing = [(group, message) for group in oracle.groups for message in oracle.not_given(group)]
@@ -76,14 +78,12 @@ def test_a_run_in_which_something_stays_open_that_nobody_promised_is_not_drained
 
 
 @pytest.mark.parametrize("covered", [True, False])
-def test_a_broken_promise_is_to_be_found_by_both(tmp_path: Path, blind: Report, covered: bool) -> None:
+def test_a_broken_promise_is_to_be_found_by_both(tmp_path: Path, blind: list[Finding], covered: bool) -> None:
     world = finished(4, tmp_path)
     message = MessageId("p1", 7, "orders", 0, 3)
     world.oracle.violations.append(Violation("lost", "", 0.0, ("g1", message)))
     last = 3 if covered else 2
-    blind.findings.append(
-        Finding("undelivered", "", Stream("p1", "orders"), "g1", epoch=7, first=1, last=last)
-    )
+    blind.append(Finding("undelivered", "", Stream("p1", "orders"), "g1", epoch=7, first=1, last=last))
     checking.compare(world, tmp_path)
     said = [violation.text for violation in world.oracle.violations if str(message) in violation.text]
     assert said == ([] if covered else [f"says nothing: lost: {message} at g1"])
@@ -91,7 +91,7 @@ def test_a_broken_promise_is_to_be_found_by_both(tmp_path: Path, blind: Report, 
 
 @pytest.mark.parametrize("kind", checking.UNKNOWN)
 def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
-    tmp_path: Path, blind: Report, kind: str
+    tmp_path: Path, blind: list[Finding], kind: str
 ) -> None:
     world = finished(1, tmp_path)
     oracle = world.oracle
@@ -105,9 +105,7 @@ def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
     if kind == "settled_unseen":
         del oracle.handed[group][message]  # as if nobody had been given it
     stream = Stream(message.producer, message.topic, message.partition)
-    blind.findings.append(
-        Finding(kind, "", stream, group, epoch=message.epoch, first=message.seq, last=message.seq)
-    )
+    blind.append(Finding(kind, "", stream, group, epoch=message.epoch, first=message.seq, last=message.seq))
     checking.compare(world, tmp_path)
     assert [text.partition(":")[0] for text in texts(world) if "says nothing" not in text] == [kind]
 
@@ -126,10 +124,10 @@ def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
     ],
 )
 def test_what_is_missing_must_have_gone(
-    tmp_path: Path, blind: Report, what: str, gone: tuple[str, str, int] | str | None
+    tmp_path: Path, blind: list[Finding], what: str, gone: tuple[str, str, int] | str | None
 ) -> None:
     world = finished(1, tmp_path)
-    blind.findings.append(Finding("missing", what))
+    blind.append(Finding("missing", what))
     checking.compare(world, tmp_path)
     assert f"missing: {what}" in texts(world)
     world.oracle.violations.clear()
@@ -143,7 +141,7 @@ def test_what_is_missing_must_have_gone(
 
 
 def test_what_was_removed_before_it_moved_to_another_epoch_is_said_by_its_later_name(
-    tmp_path: Path, blind: Report, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, blind: list[Finding], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = finished(4, tmp_path)
     stream, message = Stream("p1", "orders"), MessageId("p1", 7, "orders", 0, 3)
@@ -152,7 +150,7 @@ def test_what_was_removed_before_it_moved_to_another_epoch_is_said_by_its_later_
         9, "", "renumbered", 0, 0, 0, *stream, 7, 1, 1, 5, "", "", "", None, None, {"epoch": 8}
     )
     monkeypatch.setattr(world.producers[0], "renumbering", lambda: Renumbering([moved]))
-    blind.findings.append(Finding("removed", "", stream, "g1", epoch=8, first=3, last=3))
+    blind.append(Finding("removed", "", stream, "g1", epoch=8, first=3, last=3))
     checking.compare(world, tmp_path)
     assert not any(str(message) in violation.text for violation in world.oracle.violations)
 
@@ -178,12 +176,12 @@ def test_what_is_removed_after_it_moved_is_removed_for_the_judge_by_the_name_tha
 
 
 @pytest.mark.parametrize("kind", ["out_of_order", "not_redelivered"])
-def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: Report, kind: str) -> None:
+def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: list[Finding], kind: str) -> None:
     """A group that goes on with another history of its producer owes it no less."""
     world = finished(1, tmp_path)
     group, stream = world.oracle.groups[0], Stream("p1", "orders")
     found = Finding(kind, "made up", stream, group, epoch=1, first=3, last=4)
-    blind.findings += [found, Finding("fork", "made up", stream, group, epoch=2)]
+    blind += [found, Finding("fork", "made up", stream, group, epoch=2)]
     checking.compare(world, tmp_path)
     assert f"{kind}: {found}" in texts(world)
 

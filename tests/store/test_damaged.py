@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reliamsg.checker import check, read_chain
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Stream
 from reliamsg.store.inbox import Inbox
@@ -15,7 +16,6 @@ from reliamsg.store.inbox_rows import Batch, EpochRow
 from reliamsg.store.inbox_view import inspect_inbox
 from reliamsg.store.outbox import Outbox
 from reliamsg.store.outbox_view import inspect_outbox, list_batches
-from reliamsg.verify import check, read_chain
 from tests.fuzz import seeds
 
 

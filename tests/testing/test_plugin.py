@@ -15,9 +15,9 @@ from reliamsg import Consumer, Producer
 def test_orders(memory_network, memory_sites, tmp_path):
     groups = {"orders": ["billing"]}
     with (
-        Producer("p", memory_sites, outbox=tmp_path / "p.db", groups=groups, transports=memory_network) as producer,
+        Producer("p", memory_sites, outbox=tmp_path / "p.db", groups=groups) as producer,
         Consumer(
-            "billing", memory_sites, topics=["orders"], inbox=tmp_path / "c.db", transports=memory_network
+            "billing", memory_sites, topics=["orders"], inbox=tmp_path / "c.db"
         ) as consumer,
     ):
         memory_network["dc1"].down()

@@ -10,6 +10,7 @@ import pytest
 from reliamsg import Site
 from reliamsg.errors import ConfigError
 from reliamsg.testing import MemoryNetwork
+from reliamsg.transport import factory
 from reliamsg.transport.base import (
     Binding,
     Delivery,
@@ -18,9 +19,7 @@ from reliamsg.transport.base import (
     Outcome,
     Outgoing,
     ReceiverTransport,
-    SenderTransport,
     Token,
-    Transports,
 )
 from tests.patience import wait_for
 
@@ -120,8 +119,9 @@ class World:
     def __init__(self, protocol: str = "amqp", seed: int = 0) -> None:
         self.network = MemoryNetwork("dc1", protocol=protocol, seed=seed, threaded=False)  # type: ignore[arg-type]
         self.broker = self.network["dc1"]
+        self.endpoint = str(self.network.sites[0].endpoints[0])
         self.sending = Sending()
-        self.sender = self.network.open_sender(self.site(), "p", [BILLING], self.sending)
+        self.sender = factory.open_sender(self.site(), "p", [BILLING], self.sending)
         self.sender.start()
 
     def site(self, **settings: int) -> Site:
@@ -129,7 +129,7 @@ class World:
 
     def receiver(self, *bindings: Binding, **settings: int) -> tuple[Receiving, ReceiverTransport]:
         events = Receiving()
-        transport = self.network.open_receiver(self.site(**settings), bindings or [BILLING], events)
+        transport = factory.open_receiver(self.site(**settings), bindings or [BILLING], events)
         transport.start()
         return events, transport
 
@@ -156,7 +156,7 @@ class TestEveryDay:
     def test_publish_confirm_deliver_acknowledge(self, world: World) -> None:
         received, receiver = world.receiver()
         world.send(1, 2, 3)
-        assert world.sending.calls == [("connected", "memory:5672", None)]
+        assert world.sending.calls == [("connected", world.endpoint, None)]
         assert world.sending.confirms == [1, 2, 3]
         assert received.numbers == [1, 2, 3]
         assert [d.address for d in received.deliveries] == ["orders"] * 3
@@ -266,14 +266,11 @@ class TestEveryDay:
         world.run()
         assert again.numbers == [1]
 
-    def test_a_site_that_is_not_in_the_network(self, world: World) -> None:
-        with pytest.raises(ConfigError, match="dc9"):
-            world.network.open_sender(Site("dc9", "amqp://h"), "p", [], Sending())
-
-    def test_it_is_what_producers_and_consumers_ask_for(self, world: World) -> None:
-        transports: Transports = world.network
-        sender: SenderTransport = transports.open_sender(world.site(), "q", [], Sending())
-        sender.close(0)
+    def test_a_site_that_speaks_another_protocol(self, world: World) -> None:
+        url = world.site().url.removesuffix("/mqtt")
+        other = url if world.broker.protocol == "mqtt" else f"{url}/mqtt"
+        with pytest.raises(ConfigError, match=r"dc9: .* speaks (amqp|mqtt), not (mqtt|amqp)"):
+            factory.open_sender(Site("dc9", other), "p", [], Sending())
 
 
 class TestConnectionFaults:
@@ -323,7 +320,7 @@ class TestConnectionFaults:
         world.run()
         assert world.sending.calls[1:] == [
             ("disconnected", "a confirm is overdue"),
-            ("connected", "memory:5672", None),
+            ("connected", world.endpoint, None),
         ]
 
     def test_a_consumer_that_gives_way_whenever_it_is_connected_does_not_hold_up_all_others(
@@ -352,7 +349,7 @@ class TestConnectionFaults:
         assert world.sending.calls == [("unreachable", "login refused", True)]
         world.broker.refuse_login(False)
         world.run()
-        assert world.sending.calls[-1] == ("connected", "memory:5672", None)
+        assert world.sending.calls[-1] == ("connected", world.endpoint, None)
 
     def test_wipe(self, world: World) -> None:
         received, _ = world.receiver(prefetch=2)
@@ -426,7 +423,7 @@ class TestPublishFaults:
         assert world.sending.calls[1:] == [("refused", 1, Outcome.REFUSED)]
         world.broker.max_frame_bytes = None
         small = Sending()
-        sender = world.network.open_sender(world.site(max_frame_bytes=1024), "q", [BILLING], small)
+        sender = factory.open_sender(world.site(max_frame_bytes=1024), "q", [BILLING], small)
         sender.start()
         small.put(1, body=bytes(1025))
         world.run()
@@ -450,7 +447,7 @@ class TestPublishFaults:
         world.run()
         assert world.sending.calls[2:] == [
             ("disconnected", "connection reset"),
-            ("connected", "memory:5672", None),
+            ("connected", world.endpoint, None),
             ("blocked", "disk alarm"),
         ]
         world.broker.unblock()
@@ -461,7 +458,7 @@ class TestPublishFaults:
     def test_the_brokers_own_window(self, world: World) -> None:
         world.broker.window = 20
         world.run()
-        assert world.sending.calls == [("connected", "memory:5672", 20)]
+        assert world.sending.calls == [("connected", world.endpoint, 20)]
 
 
 class TestDeliveryFaults:
@@ -548,8 +545,8 @@ class TestThreaded:
 
         sending, receiving = Sending(), Watching()
         with MemoryNetwork("dc1") as network:
-            sender = network.open_sender(network.sites[0], "p", [BILLING], sending)
-            receiver = network.open_receiver(network.sites[0], [BILLING], receiving)
+            sender = factory.open_sender(network.sites[0], "p", [BILLING], sending)
+            receiver = factory.open_receiver(network.sites[0], [BILLING], receiving)
             sender.start()
             receiver.start()
             for n in range(100):
@@ -571,7 +568,7 @@ class TestThreaded:
 
         events = Closing()
         with MemoryNetwork("dc1") as network:
-            receiver = network.open_receiver(network.sites[0], [BILLING], events)
+            receiver = factory.open_receiver(network.sites[0], [BILLING], events)
             receiver.start()
             until(lambda: ("disconnected", "closed") in events.calls)
 
@@ -579,7 +576,7 @@ class TestThreaded:
         events = Receiving()
         with MemoryNetwork("dc1") as network:
             network["dc1"].down()
-            receiver = network.open_receiver(network.sites[0], [BILLING], events)
+            receiver = factory.open_receiver(network.sites[0], [BILLING], events)
             receiver.start()
             until(lambda: bool(events.calls))
         assert events.calls == [("unreachable", "connection refused", False)]

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from reliamsg.testing import MemoryNetwork
+from reliamsg.transport import factory
 from reliamsg.transport.base import Binding
 from reliamsg.transport.memory import MemoryReceiver, MemorySender
 from reliamsg.transport.memory_control import MOST_WAITING_BYTES
@@ -27,8 +28,8 @@ class World:
         self.broker = self.network["dc1"]
         (self.site,) = self.network.sites
         self.sending, self.receiving = Sending(), Receiving()
-        self.sender: MemorySender = self.network.open_sender(self.site, "p", [], self.sending)
-        self.receiver: MemoryReceiver = self.network.open_receiver(
+        self.sender: MemorySender = factory.open_sender(self.site, "p", [], self.sending)
+        self.receiver: MemoryReceiver = factory.open_receiver(
             self.site, [Binding("orders", 0, "billing")], self.receiving
         )
         self.sender.listen([PRODUCER])
@@ -167,8 +168,8 @@ def test_a_listener_that_does_not_listen_costs_no_more_than_a_bound() -> None:
 def test_threads_hear_what_others_tell() -> None:
     sending, receiving = Sending(), Receiving()
     with MemoryNetwork("dc1") as network:
-        sender = network.open_sender(network.sites[0], "p", [], sending)
-        receiver = network.open_receiver(network.sites[0], [Binding("orders", 0, "billing")], receiving)
+        sender = factory.open_sender(network.sites[0], "p", [], sending)
+        receiver = factory.open_receiver(network.sites[0], [Binding("orders", 0, "billing")], receiving)
         receiver.listen([STATUS])
         sender.start()
         receiver.start()

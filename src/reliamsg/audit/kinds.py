@@ -1,6 +1,6 @@
 """Every kind of finding: how bad it is, and what it means.
 
-The plain checker (``reliamsg.verify``) has such a table of its own, on purpose: a mistake in one must not be one in
+The plain checker (``reliamsg.checker``) has such a table of its own, on purpose: a mistake in one must not be one in
 the other. Tests hold the two against each other.
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,8 @@ from reliamsg.files import irregular
 from reliamsg.terminal import say, say_json
 
 if TYPE_CHECKING:
+    from reliamsg.checker.journals import Chain, Found
     from reliamsg.store.journal import JournalRow
-    from reliamsg.verify.journals import Chain, Found
 
 __all__ = ["journal"]
 
@@ -89,11 +90,11 @@ def verify(path: str, as_json: bool) -> int:
     PATH is an outbox or inbox (also while its owner runs), a segment, a directory or an fsspec URL. Ends with 2 when
     something is missing, damaged, or not closed, or when there are no journals at all.
     """
-    from reliamsg.verify.journals import collect_path, merge_copies
+    from reliamsg.checker.journals import collect_path, merge_copies
 
     _check_there(path)
     found = collect_path(path)
-    found.chains = merge_copies(found.chains)
+    found = replace(found, chains=merge_copies(found.chains))
     sound = bool(found.chains) and not found.problems and all(chain.sound for chain in found.chains)
     if as_json:
         say_json(
@@ -120,10 +121,10 @@ def _check_there(path: str) -> None:
 
 def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
     """Files by name: segments with their bytes; outboxes and inboxes without; what can't be read with the reason."""
+    from reliamsg.checker.journals import is_other_database
+    from reliamsg.checker.segments import claims_to_be_segment
     from reliamsg.errors import JournalTargetError
     from reliamsg.export.target import SUFFIX, DirectoryTarget, open_target
-    from reliamsg.verify.journals import is_other_database
-    from reliamsg.verify.segments import claims_to_be_segment
 
     _check_there(path)
     if path.endswith(SUFFIX):
@@ -154,12 +155,12 @@ def _sources(path: str) -> Iterator[tuple[str, bytes | _Damaged | None]]:
             yield full, data
 
 
-def _rows(path: str, data: bytes | _Damaged | None) -> tuple[str, str, list[JournalRow], str]:
+def _rows(path: str, data: bytes | _Damaged | None) -> tuple[str, str, Sequence[JournalRow], str]:
     """The role, client and rows of one file, and why it can't be read to its end, if so."""
+    from reliamsg.checker.journals import read_chain
+    from reliamsg.checker.segments import check_segment
     from reliamsg.errors import StoreCorrupt
     from reliamsg.store.segment import SegmentError
-    from reliamsg.verify.journals import read_chain
-    from reliamsg.verify.segments import check_segment
 
     if isinstance(data, _Damaged):
         raise data

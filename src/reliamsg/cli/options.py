@@ -66,9 +66,13 @@ class SiteType(click.ParamType[tuple[str, str]]):
         if not sep or "://" in name:
             self.fail("a site is given as NAME=URL, such as dc1=amqp://localhost:5672", param, ctx)
         try:
-            Site(name, url)
+            site = Site(name, url)
         except ConfigError as error:
             self.fail(str(error), param, ctx)
+        if site.scheme == "memory":
+            self.fail(
+                f"site {name}: no other process can reach a site in memory; use one of a broker", param, ctx
+            )
         return name, url
 
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from types import ModuleType, TracebackType
-from typing import Any, Literal, TypeVar
+from types import TracebackType
+from typing import Any, Literal, TypeVar, overload
 
 from reliamsg import forks
 from reliamsg.arguments import (
@@ -32,10 +32,10 @@ from reliamsg.arguments import (
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
 from reliamsg.core.consumer import Rules
 from reliamsg.errors import ClosedError, ConfigError, ForkedError, InboxLocked
+from reliamsg.injection import injected
 from reliamsg.keys import KeyRing, check_keys
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import LateItem, ReplayItem
-from reliamsg.receiving.commits import Probe
 from reliamsg.receiving.dispatch import Dispatcher
 from reliamsg.receiving.engine import EngineSettings, GapItem, Item, ReceivingEngine
 from reliamsg.receiving.lane import Chunk, fail
@@ -47,7 +47,6 @@ from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
-from reliamsg.transport.base import Transports, check_transports
 from reliamsg.wakeup import Uninterrupted, can_be_interrupted
 
 __all__ = ["Consumer", "OnGap"]
@@ -125,11 +124,6 @@ class Consumer:
     Threads: all methods may be called from any thread. Messages may be acknowledged on any thread. A consumer
     can't be used in a child process after ``fork()`` (:class:`ForkedError`). What is fatal in the background is
     raised by the next call that asks for messages.
-
-    `transports` and `probe` are for tests: where connections come from (a
-    :class:`reliamsg.testing.MemoryNetwork`), and what is called at the points ``handled``, ``spill``,
-    ``spilled``, ``position``, ``noted`` and ``acknowledged``, and those of the
-    :class:`~reliamsg.export.exporter.Exporter`.
     """
 
     def __init__(
@@ -158,8 +152,6 @@ class Consumer:
         on_dead_letter: Literal["continue", "halt"] = "continue",
         unsequenced: Literal["refuse", "deliver"] = "refuse",
         journal: str | os.PathLike[str] | JournalExport | None = None,
-        transports: Transports | ModuleType | None = None,
-        probe: Probe | None = None,
     ) -> None:
         check_name("group", group)
         sites = check_sites(sites)
@@ -174,11 +166,10 @@ class Consumer:
             max_streams=max_streams, max_known_streams=max_known_streams,
             max_quarantine_bytes=max_quarantine_bytes,
         )  # fmt: skip
-        for name, callback in (("on_late", on_late), ("on_error", on_error), ("probe", probe)):
+        for name, callback in (("on_late", on_late), ("on_error", on_error)):
             check_callback(name, callback)
         check_flag("standby", standby)
         check_path("inbox", inbox)
-        check_transports(transports)
         _check_signing(keys, unsequenced)
         self._generation = forks.generation
         self._group, self._topics, self._inbox_path = group, names, inbox
@@ -219,11 +210,12 @@ class Consumer:
             max_quarantine_bytes=max_quarantine_bytes,
         )  # fmt: skip
         export = journal_export(journal)
+        hooks = injected()
 
         def make(store: Inbox, successor: bool) -> ReceivingEngine:
             return ReceivingEngine(
-                replace(settings, successor=successor), rules, sites, store, transports or factory,
-                probe=probe, journal=export,
+                replace(settings, successor=successor), rules, sites, store, hooks.transports or factory,
+                probe=hooks.probe, journal=export,
             )  # fmt: skip
 
         self._make, self._on_error = make, on_error
@@ -255,7 +247,11 @@ class Consumer:
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    def run(self, handler: Callable[[Any], object], *, batch: int | None = None, workers: int = 4) -> None:
+    @overload
+    def run(self, handler: Callable[[Message], None], *, batch: None = None, workers: int = 4) -> None: ...
+    @overload
+    def run(self, handler: Callable[[list[Message]], None], *, batch: int, workers: int = 4) -> None: ...
+    def run(self, handler: Callable[[Any], None], *, batch: int | None = None, workers: int = 4) -> None:
         """Call `handler` with every message, until :meth:`stop`.
 
         A message whose handler returns is acknowledged; one whose handler raises comes again, in place, after
@@ -265,7 +261,8 @@ class Consumer:
 
         `handler` is an ordinary function. A coroutine function or a generator function is a :class:`ConfigError`: its
         body would not run. So is a handler that returns an awaitable: nothing of what it was given is acknowledged, and
-        that delivery does not count.
+        that delivery does not count. Nothing looks at what else a handler returns; for type checkers it returns None,
+        so that they refuse those functions as well.
 
         Raises :class:`GapError`, what `on_gap` and `on_late` raise, and what is fatal.
         """

@@ -32,6 +32,7 @@ from reliamsg.config import (
     journal_export,
 )
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError, ForkedError
+from reliamsg.injection import injected
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
 from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
@@ -40,7 +41,6 @@ from reliamsg.sending.settings import check_blocking, check_groups, check_messag
 from reliamsg.sending.status import ProducerStatus, Remaining, messages_remain
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
-from reliamsg.transport.base import Transports, check_transports
 from reliamsg.wakeup import Wakeup
 from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
 
@@ -95,11 +95,7 @@ class Producer:
     publishing waits as for room in the outbox, and raises :class:`JournalFull`.
 
     `on_error` is called with what happens in the background: a fatal error, which every later call raises
-    as well, or an exception of a callback. `transports` replaces the brokers, as
-    :class:`reliamsg.testing.MemoryNetwork` does. `probe` is for tests: called with the name of a point
-    that was passed (``committed``, ``sent``, ``confirmed``, ``cursor``, ``released``, ``named``, ``removed``,
-    ``offered``, ``next_epoch``, ``renumbered``, ``fenced``, and those of the
-    :class:`~reliamsg.export.exporter.Exporter`), on whichever thread passes it.
+    as well, or an exception of a callback.
 
     A producer that is forgotten, or left open at the end of the program, is closed without waiting for sites. If
     messages are unconfirmed then, that is a ``ResourceWarning`` and a WARNING in the log.
@@ -139,8 +135,6 @@ class Producer:
         keys: KeyRing | None = None,
         journal: str | os.PathLike[str] | JournalExport | None = None,
         on_error: Callable[[BaseException], object] | None = None,
-        transports: Transports | None = None,
-        probe: Callable[[str], None] | None = None,
     ) -> None:
         check_name("producer id", producer_id)
         self._sites = check_sites(sites)
@@ -151,9 +145,7 @@ class Producer:
         named = check_groups({} if groups is None else groups)
         check_path("outbox", outbox)
         check_callback("on_error", on_error)
-        check_callback("probe", probe)
-        check_transports(transports)
-        transports = factory if transports is None else transports
+        hooks = injected()
         export = journal_export(journal)
         self._block = check_blocking(when_full, block_timeout)
         self._topics = set(named)
@@ -167,10 +159,10 @@ class Producer:
                 self._sites,
                 named,
                 settings,
-                transports,
+                hooks.transports or factory,
                 time.monotonic,
                 _wall_us,
-                probe,
+                hooks.probe,
                 self._wakeup.set,
                 export,
             )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reliamsg.checker import Expect, Finding, check_directory
+from reliamsg.checker.spans import Spans
 from reliamsg.message import MessageId, Stream
 from reliamsg.simulation.passages import stream_of
-from reliamsg.verify import Expect, Finding, check_directory
-from reliamsg.verify.spans import Spans
 
 if TYPE_CHECKING:
     from reliamsg.simulation.world import World
@@ -98,7 +98,7 @@ UNKNOWN: dict[str, Callable[[World, Finding], bool]] = {
 """What the checker can't know, and when it may say so."""
 
 
-def _look_for_unsaid(world: World, findings: list[Finding]) -> None:
+def _look_for_unsaid(world: World, findings: Sequence[Finding]) -> None:
     """Report what the judge knows and the checker passes over: a promise that was broken, a message that a group was
     to be given and was not, whether that was declared or not, and one that two inboxes gave without a flag."""
     oracle, said = world.oracle, defaultdict[tuple[str, Stream, int], Spans](Spans)

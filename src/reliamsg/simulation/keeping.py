@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
+from reliamsg.checker.journals import Chain, read_chain
 from reliamsg.store.journal import JournalRow
 from reliamsg.store.segment import Role, encode
-from reliamsg.verify.journals import Chain, read_chain
 
 __all__ = ["chains_of", "keep_journals", "renamed_row", "write_segments"]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from reliamsg.checker.renumbered import Renumbering
 from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
 from reliamsg.sending.engine import Engine
@@ -19,7 +20,6 @@ from reliamsg.simulation.process import THREAD_S, Process
 from reliamsg.simulation.settings import ClientSettings
 from reliamsg.store.journal import read_journal
 from reliamsg.store.outbox import Outbox
-from reliamsg.verify.renumbered import Renumbering
 from reliamsg.wakeup import Waiters
 
 if TYPE_CHECKING:

@@ -118,8 +118,6 @@ NOT_DRAWN: dict[str, str] = {
     "Producer.outbox": "a path",
     "Producer.journal": "a path: journals are read from the files",
     "Producer.on_error": "a callable",
-    "Producer.transports": "the simulated ones",
-    "Producer.probe": "a callable",
     "Consumer.group": "a name",
     "Consumer.sites": "drawn by their own settings",
     "Consumer.inbox": "a path",
@@ -128,8 +126,6 @@ NOT_DRAWN: dict[str, str] = {
     "Consumer.keys": "those of the producers: who has others is refused",
     "Consumer.unsequenced": "messages of ordinary clients have no identity that could be judged",
     "Consumer.journal": "a path: journals are read from the files",
-    "Consumer.transports": "the simulated ones",
-    "Consumer.probe": "a callable",
 }
 """Parameters that are not drawn, and why."""
 

@@ -14,12 +14,12 @@ __all__ = ["memory_network", "memory_sites"]
 
 @pytest.fixture
 def memory_network() -> Iterator[MemoryNetwork]:
-    """Two sites in memory, ``dc1`` and ``dc2``, for ``transports=``; ``memory_network["dc1"].down()``."""
+    """Two brokers in memory, ``dc1`` and ``dc2``, that fail when told to: ``memory_network["dc1"].down()``."""
     with MemoryNetwork("dc1", "dc2") as network:
         yield network
 
 
 @pytest.fixture
 def memory_sites(memory_network: MemoryNetwork) -> tuple[Site, ...]:
-    """The sites of ``memory_network``."""
+    """The sites of ``memory_network``, for producers and consumers."""
     return memory_network.sites

@@ -254,8 +254,8 @@ class ReceiverTransport(ControlTransport, Protocol):
 
 
 class Transports(Protocol):
-    """Where producers and consumers get their transports from: :mod:`reliamsg.transport.factory`, a module, is
-    one; :class:`reliamsg.testing.MemoryNetwork` another."""
+    """Where producers and consumers get their transports from: the module :mod:`reliamsg.transport.factory`, or what
+    tests inject."""
 
     def open_sender(
         self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents, /
@@ -274,6 +274,6 @@ def check_transports(transports: object) -> None:
         return
     if not all(callable(getattr(transports, name, None)) for name in ("open_sender", "open_receiver")):
         raise ConfigError(
-            "transports must be a MemoryNetwork, or have its open_sender and open_receiver,"
+            "transports must have open_sender and open_receiver, as reliamsg.transport.factory has,"
             f" not {type(transports).__name__}"
         )

@@ -15,6 +15,10 @@ def open_sender(
     site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents
 ) -> SenderTransport:
     """A transport that publishes to `site`; not started yet."""
+    if site.scheme == "memory":
+        from reliamsg.transport.memory_registry import find_host
+
+        return find_host(site).open_sender(site, producer_id, bindings, events)
     if site.protocol == "amqp":
         from reliamsg.transport.amqp import AmqpSender
 
@@ -26,6 +30,10 @@ def open_sender(
 
 def open_receiver(site: Site, bindings: Sequence[Binding], events: ReceiverEvents) -> ReceiverTransport:
     """A transport that reads `site` for the one group that `bindings` name; not started yet."""
+    if site.scheme == "memory":
+        from reliamsg.transport.memory_registry import find_host
+
+        return find_host(site).open_receiver(site, bindings, events)
     if site.protocol == "amqp":
         from reliamsg.transport.amqp import AmqpReceiver
 
@@ -44,7 +52,11 @@ def create_group(
     Blocks for at most about `timeout` seconds. Raises :class:`~reliamsg.errors.ConfigError` when the site
     refuses the login or the declaration, :class:`~reliamsg.errors.TransientError` when it can't be reached.
     """
-    if site.protocol == "amqp":
+    if site.scheme == "memory":
+        from reliamsg.transport import memory_registry
+
+        memory_registry.create_group(site, bindings, keys)
+    elif site.protocol == "amqp":
         from reliamsg.transport import amqp
 
         amqp.create_group(site, bindings, timeout)
@@ -57,7 +69,11 @@ def create_group(
 def delete_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
     """Have `site` forget the groups in `bindings`, with all that it has for them; at an MQTT site for their other
     topics as well. What does not exist is no error. Blocks and raises as :func:`create_group` does."""
-    if site.protocol == "amqp":
+    if site.scheme == "memory":
+        from reliamsg.transport import memory_registry
+
+        memory_registry.delete_group(site, bindings)
+    elif site.protocol == "amqp":
         from reliamsg.transport import amqp
 
         amqp.delete_group(site, bindings, timeout)

@@ -1,9 +1,8 @@
 """Transports to brokers in memory: the port of :mod:`reliamsg.transport.base` without any network.
 
 They come in two kinds. Threaded ones have an I/O thread each, as the real ones do, and suit an application's
-tests. Stepped ones (``MemoryNetwork(..., threaded=False)``) have none: everything happens inside
-``run_pending()``, on the caller's thread and in the same order every time, so that a test or a simulator
-decides what happens when, without sleeping.
+tests. Stepped ones have none: everything happens inside :meth:`MemoryHost.step`, on the caller's thread and in the
+same order every time, so that a test decides what happens when, without sleeping.
 """
 
 from __future__ import annotations
@@ -12,18 +11,16 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Generic, Literal, TypeVar
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 from reliamsg.config import Site
-from reliamsg.errors import ConfigError
 from reliamsg.transport.base import Binding, Outcome, ReceiverEvents, SenderEvents, Token
 from reliamsg.transport.memory_broker import Connection, MemoryBroker, Refused
 from reliamsg.transport.mqtt_inflow import Inflow, most_held
 from reliamsg.transport.mqtt_packets import AckLedger
 
-__all__ = ["MemoryBroker", "MemoryNetwork", "MemoryReceiver", "MemorySender"]
+__all__ = ["MemoryHost", "MemoryReceiver", "MemorySender"]
 
 REST_SECONDS = 0.01
 """Before a thread connects again after it dropped the connection of itself."""
@@ -52,6 +49,7 @@ class _MemoryTransport(ABC, Generic[E]):
         self._resting = False
         """It dropped the connection of itself, and connects again a moment later. Nothing else would end it if whoever
         asks for that does so again and again."""
+        self._paused = False
         self._stopping = False
         self._killed = False
         self._started = False
@@ -72,8 +70,13 @@ class _MemoryTransport(ABC, Generic[E]):
         connection = self._connection
         return connection is not None and connection.alive
 
+    @property
+    def stopping(self) -> bool:
+        """Whether it was closed or killed."""
+        return self._stopping
+
     def start(self) -> None:
-        """Begin to connect: on a thread, or at the next ``run_pending()``."""
+        """Begin to connect: on a thread, or at the next :meth:`step`."""
         self._started = True
         self.broker.watch(self._wake)
         self._pending.set()
@@ -117,7 +120,7 @@ class _MemoryTransport(ABC, Generic[E]):
 
     def rested(self) -> None:
         """It may connect again, though it dropped its connection of itself. Not for threaded transports."""
-        if self._resting:
+        if self._resting and not self._paused:
             self._resting = False
             self._wake()
 
@@ -141,9 +144,17 @@ class _MemoryTransport(ABC, Generic[E]):
         self._leave()
         self._wake()
 
+    def pause(self) -> None:
+        """Do nothing until :meth:`resume`, like a process that SIGSTOP suspended. Not for threaded transports."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """End :meth:`pause`."""
+        self._paused = False
+
     def step(self) -> bool:
         """Do what there is to do now; return whether there was anything. Not for threaded transports."""
-        if not self._started or self._killed or not self._pending.is_set():
+        if not self._started or self._killed or self._paused or not self._pending.is_set():
             return False
         self._pending.clear()
         self._work()
@@ -360,86 +371,45 @@ class MemoryReceiver(_MemoryTransport[ReceiverEvents]):
         return bool(sent)
 
 
-class MemoryNetwork:
-    """Sites in memory, and the transports to them: give it as ``transports=`` to producers and consumers.
+class MemoryHost:
+    """One broker in memory, and the transports to it."""
 
-    ::
-
-        with MemoryNetwork("dc1", "dc2") as network:
-            producer = Producer("p", network.sites, outbox=path, transports=network)
-            network["dc1"].down()
-
-    `protocol` is that of all sites, or a mapping by name. With ``threaded=False`` nothing happens outside
-    ``run_pending()``. Sites of an application's own are matched by their name alone.
-    """
-
-    def __init__(
-        self,
-        *site_names: str,
-        protocol: Literal["amqp", "mqtt"] | Mapping[str, Literal["amqp", "mqtt"]] = "amqp",
-        seed: int = 0,
-        threaded: bool = True,
-    ) -> None:
-        protocols = {name: protocol if isinstance(protocol, str) else protocol[name] for name in site_names}
-        self.brokers = {
-            name: MemoryBroker(name, protocol=protocols[name], seed=seed + i)
-            for i, name in enumerate(site_names)
-        }
-        self.sites = tuple(Site(name, f"{protocols[name]}://memory") for name in site_names)
+    def __init__(self, broker: MemoryBroker, *, threaded: bool = True) -> None:
+        self.broker = broker
         self._threaded = threaded
         self._transports: list[MemorySender | MemoryReceiver] = []
-
-    def __getitem__(self, site_name: str) -> MemoryBroker:
-        return self.brokers[site_name]
+        """Those that were opened here and not closed since, in that order."""
 
     def open_sender(
         self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents
     ) -> MemorySender:
-        """A transport that publishes to `site`; not started yet."""
-        broker = self._broker(site)
+        """A transport that publishes to this broker; not started yet."""
         return self._opened(
-            MemorySender(site, broker, producer_id, bindings, events, threaded=self._threaded)
+            MemorySender(site, self.broker, producer_id, bindings, events, threaded=self._threaded)
         )
 
     def open_receiver(
         self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents
     ) -> MemoryReceiver:
-        """A transport that reads `site` for the one group that `bindings` name; not started yet."""
-        broker = self._broker(site)
-        return self._opened(MemoryReceiver(site, broker, bindings, events, threaded=self._threaded))
+        """A transport that reads this broker for the one group that `bindings` name; not started yet."""
+        return self._opened(MemoryReceiver(site, self.broker, bindings, events, threaded=self._threaded))
 
-    def run_pending(self, max_rounds: int = 10_000) -> int:
-        """Let all stepped transports work until there is nothing left to do; return how many rounds it took.
-
-        Raises :class:`RuntimeError` if there is no end to it within `max_rounds`.
-        """
+    def rested(self) -> None:
+        """Let stepped transports that dropped their connection themselves connect again."""
         for transport in list(self._transports):
             transport.rested()
-        for rounds in range(max_rounds):
-            # A list, not any(): everybody has a turn in each round.
-            if not any([transport.step() for transport in list(self._transports)]):  # noqa: C419
-                return rounds
-        raise RuntimeError(f"still not quiet after {max_rounds} rounds")
 
-    def close(self, timeout: float = 5.0) -> None:
+    def step(self) -> bool:
+        """Give each stepped transport one turn; return whether any had something to do."""
+        # A list, not any(): everybody has a turn.
+        return any([transport.step() for transport in list(self._transports)])  # noqa: C419
+
+    def close(self, timeout: float) -> None:
         """Close every transport that was opened here."""
-        for transport in self._transports:
+        for transport in list(self._transports):
             transport.close(timeout)
 
-    def __enter__(self) -> MemoryNetwork:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _broker(self, site: Site) -> MemoryBroker:
-        try:
-            return self.brokers[site.name]
-        except KeyError:
-            raise ConfigError(f"site {site.name}: this network has only {', '.join(self.brokers)}") from None
-
     def _opened(self, transport: T) -> T:
+        self._transports = [other for other in self._transports if not other.stopping]
         self._transports.append(transport)
         return transport

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reliamsg.checker import Report
 from reliamsg.cli.audit import missing
 from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, TOPIC
 from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import Failure
 from reliamsg.lab.process import Child
-from reliamsg.verify import Report
 
 __all__ = ["Audit", "audit"]
 

@@ -10,10 +10,10 @@ import signal
 import sys
 import time
 
+from reliamsg.checker.applog import AppLog
 from reliamsg.cli.demo.plan import PRODUCERS, TOPIC, Plan
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer
-from reliamsg.verify.applog import AppLog
 
 _PREFETCH = 4
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from reliamsg.checker import Expect, Report, check_directory
 from reliamsg.cli.demo.audit import Audit, audit
 from reliamsg.cli.demo.brokers import Brokers
 from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, SUBSCRIBED, TOPIC, Plan
@@ -17,7 +18,6 @@ from reliamsg.cli.signals import StopRequest
 from reliamsg.cli.status import Failure
 from reliamsg.export.offline import export_file
 from reliamsg.lab.process import Child, LabError
-from reliamsg.verify import Expect, Report, check_directory
 
 __all__ = ["Outcome", "Run"]
 

@@ -12,9 +12,9 @@ import threading
 import time
 from typing import cast
 
+from reliamsg.checker.applog import AppLog, AppRecord, sha256
 from reliamsg.cli.demo.plan import PRODUCERS, SUBSCRIBED, TOPIC, Plan
 from reliamsg.lab.paho import PahoPublisher, PahoSubscriber
-from reliamsg.verify.applog import AppLog, AppRecord, sha256
 
 _MOST_UNCONFIRMED = 5000
 """MQTT has 65,535 packet ids, and paho does not look whether one is in use."""

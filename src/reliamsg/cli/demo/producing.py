@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 import time
 
+from reliamsg.checker.applog import AppLog
 from reliamsg.cli.demo.plan import GROUPS, TOPIC, Plan
 from reliamsg.sending.producer import Producer
-from reliamsg.verify.applog import AppLog
 
 _FLUSH_SECONDS = 300.0
 

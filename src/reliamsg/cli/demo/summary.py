@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from reliamsg.checker import Report
 from reliamsg.cli.demo.audit import Audit
 from reliamsg.cli.demo.director import Outcome
 from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, Plan
 from reliamsg.cli.status import Status
-from reliamsg.verify import Report
 
 __all__ = ["as_dict", "exit_code", "text"]
 

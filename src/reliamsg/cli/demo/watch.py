@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from reliamsg.checker.applog import AppRecord
+from reliamsg.checker.journals import read_chain
+from reliamsg.checker.spans import SpanMap, total
 from reliamsg.cli.demo.plan import GROUPS, PRODUCERS, SITES, Plan
 from reliamsg.errors import StoreCorrupt
 from reliamsg.message import Stream
-from reliamsg.verify.applog import AppRecord
-from reliamsg.verify.journals import read_chain
-from reliamsg.verify.spans import SpanMap, total
 
 __all__ = ["PlainCounts", "Watch"]
 

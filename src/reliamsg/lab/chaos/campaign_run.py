@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from reliamsg.checker import Report, check_directory
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.chaos import black_box, liveness
 from reliamsg.lab.chaos.black_box_app import EXIT_BUSY
@@ -39,7 +40,6 @@ from reliamsg.lab.chaos.settings import Drawn, draw, fit_small_disks
 from reliamsg.lab.chaos.traffic import Paths
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.faults.proxy import TcpProxy
-from reliamsg.verify import Report, check_directory
 
 __all__ = ["CampaignRun", "compare"]
 

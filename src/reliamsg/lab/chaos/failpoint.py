@@ -10,7 +10,7 @@ __all__ = ["Failpoint"]
 
 
 class Failpoint:
-    """Pass it as ``probe=`` to a producer or consumer. It creates the file `mark` before it kills the process."""
+    """Injected as the ``probe`` of a producer or consumer. It creates the file `mark` before it kills the process."""
 
     def __init__(self, point: str, nth: int, mark: str) -> None:
         self.point, self.left, self.mark = point, nth, mark

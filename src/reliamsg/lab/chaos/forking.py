@@ -11,11 +11,11 @@ import os
 import sys
 from typing import Any
 
+from reliamsg.checker.applog import AppLog
 from reliamsg.config import JournalExport, Site
 from reliamsg.errors import ForkedError
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.sending.producer import Producer
-from reliamsg.verify.applog import AppLog
 
 
 def main(config: dict[str, Any]) -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from reliamsg.checker import Report, check_directory
 from reliamsg.errors import StoreCorrupt
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.process import Child, LabError
 from reliamsg.store.database import open_readonly
 from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import decode
-from reliamsg.verify import Report, check_directory
 
 __all__ = ["App", "LineCounter", "Run", "SiteSpec", "run_in"]
 

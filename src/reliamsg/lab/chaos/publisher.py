@@ -14,13 +14,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from reliamsg.checker.applog import AppLog, read_applog
 from reliamsg.config import JournalExport, Site
 from reliamsg.errors import OutboxFull, OutboxIndeterminate, OutboxWriteError
+from reliamsg.injection import inject
 from reliamsg.keys import KeyRing
 from reliamsg.lab.chaos.failpoint import Failpoint
 from reliamsg.lab.chaos.memory_limit import limit_memory
 from reliamsg.sending.producer import Producer
-from reliamsg.verify.applog import AppLog, read_applog
 
 _SLICE_S = 0.05
 """A signal does not interrupt a sleep, so sleeps are short."""
@@ -66,16 +67,16 @@ def run(config: dict[str, Any], stop: _Stop) -> None:
     account, topic, size = config["producer"], config["topic"], config.get("size", 100)
     first = max(config.get("first", 1), highest(config["log"]) + 1)
     log = AppLog(config["log"], producer=account, sync_every=0)
-    producer = Producer(
-        account,
-        sites,
-        outbox=config["outbox"],
-        groups=config.get("groups"),
-        journal=JournalExport(config["journal"], interval=1.0),
-        probe=Failpoint(*config["probe"]) if config.get("probe") else None,
-        keys=key_ring(config),
-        **config.get("options", {}),
-    )
+    with inject(probe=Failpoint(*config["probe"]) if config.get("probe") else None):
+        producer = Producer(
+            account,
+            sites,
+            outbox=config["outbox"],
+            groups=config.get("groups"),
+            journal=JournalExport(config["journal"], interval=1.0),
+            keys=key_ring(config),
+            **config.get("options", {}),
+        )
     limit_memory(config.get("headroom_mb"))
     Path(config["ready"]).touch()
     chunk, rate, started = config.get("chunk", 50), config.get("rate", 0), time.monotonic()

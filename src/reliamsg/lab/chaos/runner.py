@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from reliamsg.checker import Report, check_directory
 from reliamsg.lab.chaos.context import Context
 from reliamsg.lab.chaos.options import RunOptions
 from reliamsg.lab.chaos.record import Record
@@ -17,7 +18,6 @@ from reliamsg.lab.chaos.requirements import MissingRequirement, missing
 from reliamsg.lab.chaos.result import Judgement, Observations, Result
 from reliamsg.lab.chaos.scenario import Scenario
 from reliamsg.lab.chaos.timeline import timeline
-from reliamsg.verify import Report, check_directory
 
 __all__ = ["Judge", "run_scenario"]
 

@@ -104,12 +104,12 @@ NOT_DRAWN: dict[str, dict[str, str]] = {
     "producer": {
         "producer_id": "a name", "sites": "drawn separately", "outbox": "a path", "groups": "all groups of the run",
         "keys": "drawn for the whole run", "journal": "drawn for the whole run, each option separately",
-        "on_error": "always given", "transports": "real brokers", "probe": "for tests",
+        "on_error": "always given",
     },
     "consumer": {
         "group": "a name", "sites": "drawn separately", "topics": "all topics of the run", "inbox": "a path",
         "keys": "drawn for the whole run", "journal": "drawn for the whole run, each option separately",
-        "on_error": "always given", "on_late": "always given", "transports": "real brokers", "probe": "for tests",
+        "on_error": "always given", "on_late": "always given",
     },
     "journal": {"target": "a path"},
 }  # fmt: skip

@@ -17,13 +17,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from reliamsg.checker.applog import AppLog
 from reliamsg.config import JournalExport, Site
+from reliamsg.injection import inject
 from reliamsg.lab.chaos.failpoint import Failpoint
 from reliamsg.lab.chaos.memory_limit import limit_memory
 from reliamsg.lab.chaos.publisher import key_ring
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer
-from reliamsg.verify.applog import AppLog
 
 
 class Refused(Exception):
@@ -35,18 +36,18 @@ def main(config: dict[str, Any]) -> None:
     sites = [Site(name, url, **options) for name, url, options in config["sites"]]
     topics, group = config["topics"], config["group"]
     log = AppLog(config["log"], group=group, topics=topics, sync_every=0)
-    consumer = Consumer(
-        group,
-        sites,
-        topics=topics,
-        inbox=config["inbox"],
-        journal=JournalExport(config["journal"], interval=1.0),
-        probe=Failpoint(*config["probe"]) if config.get("probe") else None,
-        keys=key_ring(config),
-        on_late=log.late,
-        on_error=lambda error: print(repr(error), file=sys.stderr, flush=True),
-        **config.get("options", {}),
-    )
+    with inject(probe=Failpoint(*config["probe"]) if config.get("probe") else None):
+        consumer = Consumer(
+            group,
+            sites,
+            topics=topics,
+            inbox=config["inbox"],
+            journal=JournalExport(config["journal"], interval=1.0),
+            keys=key_ring(config),
+            on_late=log.late,
+            on_error=lambda error: print(repr(error), file=sys.stderr, flush=True),
+            **config.get("options", {}),
+        )
     signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
     Path(config["ready"]).touch()
     limit_memory(config.get("headroom_mb"))

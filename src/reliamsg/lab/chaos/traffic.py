@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from reliamsg.checker import read_applog
 from reliamsg.config import Site
 from reliamsg.errors import ReliamsgError
 from reliamsg.lab.chaos.liveness import Work, bound
@@ -16,7 +17,6 @@ from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.lab.process import LabError
 from reliamsg.store.journal import JournalRow
-from reliamsg.verify import read_applog
 
 __all__ = [
     "IMPATIENT",

@@ -1,0 +1,28 @@
+"""A checker in plain Python: from clients' journals and applications' logs to a verdict.
+
+It reads evidence only: :func:`check_directory` for a directory of outboxes, inboxes and logs, :func:`check` for
+what was read already, :class:`AppLog` for applications that keep a log of their own.
+"""
+
+from reliamsg.checker.applog import ApplicationLog, AppLog, AppRecord, read_applog, sha256
+from reliamsg.checker.journals import Chain, find_journals, read_chain
+from reliamsg.checker.report import Counts, Finding, Report, SiteCounts
+from reliamsg.checker.run import Expect, check, check_directory
+
+__all__ = [
+    "AppLog",
+    "AppRecord",
+    "ApplicationLog",
+    "Chain",
+    "Counts",
+    "Expect",
+    "Finding",
+    "Report",
+    "SiteCounts",
+    "check",
+    "check_directory",
+    "find_journals",
+    "read_applog",
+    "read_chain",
+    "sha256",
+]

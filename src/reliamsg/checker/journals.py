@@ -1,0 +1,450 @@
+"""Clients' journals, read from files and segments.
+
+A chain is one history of a client's file: the rows of its boots in order, from segments and from the file itself. A
+chain is sound if no row is missing (`lsn` counts from 1 without a hole), each boot begins with ``opened``, and the last
+boot ended with ``closed``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from reliamsg.checker.lineage import Piece, lines, misfits, rows_of
+from reliamsg.checker.segments import check_segment, claims_to_be_segment, owner_by_path
+from reliamsg.checker.spans import Spans
+from reliamsg.errors import JournalTargetError, StoreCorrupt
+from reliamsg.export.target import SUFFIX, DirectoryTarget, Target, open_target
+from reliamsg.files import irregular, read_regular
+from reliamsg.store.database import open_readonly, reading
+from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.store.segment import SegmentError
+
+__all__ = [
+    "Boot", "Chain", "Found", "Role", "collect", "collect_path", "find_journals", "is_other_database",
+    "mark_abandoned", "merge_copies", "read_chain",
+]  # fmt: skip
+
+Role = Literal["producer", "group"]
+
+_ROLE: dict[int, Role] = {0x524D4F31: "producer", 0x524D4931: "group"}
+_HEAD_BYTES = 4096
+"""Longer than any segment's first line: a client's name has at most 255 bytes."""
+
+
+@dataclass(frozen=True)
+class Boot:
+    """One opening of a file."""
+
+    name: str
+    opened: dict[str, Any]
+    """The detail of its ``opened`` row."""
+    rows: Sequence[JournalRow]
+
+    @cached_property
+    def closed(self) -> bool:
+        return any(row.kind == "closed" for row in self.rows)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """One history of a client's journal."""
+
+    role: Role
+    client: str
+    source: str
+    rows: Sequence[JournalRow]
+    problems: tuple[str, ...] = ()
+    """Why rows may be missing, as whoever read them found."""
+    to_the_end: bool = True
+    """Whether the client's file itself was read, so that there are no further rows. If only segments were read, later
+    rows may still be in the file."""
+    segments: int = 0
+    """The number of segments that it was read from."""
+    further: tuple[str, ...] = ()
+    """Why rows may be missing, as was found by comparing it with others."""
+
+    @cached_property
+    def boots(self) -> Sequence[Boot]:
+        """The rows by opening, in order."""
+        return [
+            Boot(rows[0].boot, (rows[0].detail or {}) if rows[0].kind == "opened" else {}, rows)
+            for rows in _split(self.rows)
+        ]
+
+    @cached_property
+    def broken(self) -> Sequence[str]:
+        """Why rows may be missing; empty if none is."""
+        return [*self.problems, *_problems_of(self.rows), *self.further]
+
+    @property
+    def finished(self) -> bool:
+        """Whether no row can follow: the last boot was closed."""
+        return bool(self.boots) and self.boots[-1].closed
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything that happened is in the chain."""
+        return not self.broken and self.finished
+
+    def is_whole(self, boot: Boot) -> bool:
+        """Whether a boot's journal is complete. Rows can grow, so one row may depend on later ones: a boot that
+        continues in segments that have not arrived yet proves nothing."""
+        return not self.broken and (self.to_the_end or self.finished or boot is not self.boots[-1])
+
+    def goes_beyond(self, wall_us: int | None) -> bool:
+        """Whether it has a row that was begun after that time, by the client's clock."""
+        return wall_us is not None and any(row.wall_us > wall_us for row in self.rows)
+
+
+def _split(rows: Iterable[JournalRow]) -> list[list[JournalRow]]:
+    """Rows in a row that have the same boot."""
+    found: list[list[JournalRow]] = []
+    for row in rows:
+        if not found or found[-1][0].boot != row.boot:
+            found.append([])
+        found[-1].append(row)
+    return found
+
+
+def _problems_of(rows: Sequence[JournalRow]) -> list[str]:
+    """What rows themselves show to be missing or out of place."""
+    if not rows:
+        return ["it holds no row"]
+    truncated, found = _truncated(rows)
+    expected, boot = 1, None
+    known: set[str] = set()
+    for row in rows:
+        if row.lsn > expected:
+            missing = truncated.lacking(expected, row.lsn - 1)
+            found += [f"rows {first} to {last} are missing" for first, last in missing]
+        elif row.lsn < expected:
+            found.append(f"row {row.lsn} comes after row {expected - 1}")
+        expected = row.lsn + 1
+        if row.boot != boot:
+            if row.boot in known:
+                found.append(f"boot {row.boot} goes on at row {row.lsn}, after another one began")
+            if row.kind != "opened":
+                found.append(f"boot {row.boot} begins with {row.kind!r} at row {row.lsn}, not with 'opened'")
+            known.add(row.boot)
+            boot = row.boot
+    return found
+
+
+def _truncated(rows: Iterable[JournalRow]) -> tuple[Spans, list[str]]:
+    """The rows that the client reports as discarded, and a line for each report."""
+    truncated, found = Spans(), []
+    for row in rows:
+        if row.kind != "truncated":
+            continue
+        detail = row.detail or {}
+        first, last, count = (detail.get(name) for name in ("first_lsn", "last_lsn", "rows"))
+        if isinstance(first, int) and isinstance(last, int):
+            truncated.add(first, last)
+            found.append(f"rows {first} to {last} were given up by the client: its target was away")
+        else:
+            number = count if isinstance(count, int) else "some"
+            found.append(f"{number} rows were given up by the client: its file could not be written")
+    return truncated, found
+
+
+def read_chain(path: str | os.PathLike[str]) -> Chain:
+    """Read the journal in an outbox or inbox. Does not change the file, whose owner may be running.
+
+    The chain lacks rows that have left the file in segments; use :func:`collect` to have them joined. A file that can't
+    be read to its end results in a broken chain with the rows up to there. Raises :class:`StoreCorrupt` if the file is
+    neither an outbox nor an inbox.
+    """
+    return _chain(_read_file(path), [], [])
+
+
+@dataclass(frozen=True)
+class Found:
+    """All journals below a directory or URL."""
+
+    chains: Sequence[Chain] = ()
+    problems: Sequence[str] = ()
+    """A line for each unusable file whose client left nothing else."""
+    duplicated: int = 0
+    """Further copies of segments that were found already."""
+    others: Sequence[str] = ()
+    """Paths of files that end in ``.ndjson`` and are not segments."""
+
+
+def collect(directory: str | os.PathLike[str]) -> Found:
+    """Read every outbox and inbox (``*.db``) and every segment below `directory`.
+
+    Skips databases of other kinds. Does not follow symbolic links: they are problems, as is anything that is not a
+    regular file.
+    """
+    root = Path(directory)
+    collected = _Collected()
+    # Files before segments: what leaves a running client's file meanwhile is then found twice, rather than never.
+    for path in sorted(root.rglob("*.db")):
+        if path.is_symlink() or not path.is_file() or is_other_database(path):
+            continue
+        try:
+            collected.add_file(_read_file(path))
+        except StoreCorrupt as error:
+            collected.problems.append(str(error))
+    collected.add_segments(DirectoryTarget(root), root.as_posix())
+    known = [*collected.problems, *(text for each in collected.clients.values() for text in each.damaged)]
+    collected.problems += [
+        f"{path}: not a file: {what}"
+        for path, what in irregular(root, (SUFFIX, ".db"))
+        if not any(os.path.basename(path) in text for text in known)
+    ]
+    return collected.found()
+
+
+def collect_path(path: str | os.PathLike[str]) -> Found:
+    """What :func:`collect` finds in a directory; or the segments below an fsspec URL; or the journal of one file.
+
+    Raises :class:`JournalTargetError` if it can't be read, :class:`ConfigError` if there is no package for a URL,
+    and :class:`StoreCorrupt` for a file that is neither a segment nor an outbox or inbox.
+    """
+    text = os.fspath(path)
+    collected = _Collected()
+    if text.endswith(SUFFIX):
+        parent, _, name = text.rpartition("/")
+        place = open_target(parent or ("/" if text.startswith("/") else "."))
+        collected.add_segment(f"{parent}/{name}" if parent else name, place.read(name))
+        return collected.found()
+    place = open_target(path)
+    if not isinstance(place, DirectoryTarget):
+        collected.add_segments(place, place.shown.rstrip("/"))
+    elif Path(place.shown).is_dir():
+        return collect(place.shown)
+    else:
+        collected.add_file(_read_file(place.shown))
+    return collected.found()
+
+
+def find_journals(directory: str | os.PathLike[str]) -> tuple[Sequence[Chain], Sequence[str]]:
+    """The chains that :func:`collect` finds, and a line for each unusable file."""
+    found = collect(directory)
+    return found.chains, found.problems
+
+
+@dataclass(frozen=True)
+class _File:
+    """The content of an outbox or inbox."""
+
+    role: Role
+    client: str
+    piece: Piece
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Client:
+    """Everything that was found of one client."""
+
+    files: list[_File] = field(default_factory=list)
+    segments: dict[str, Piece] = field(default_factory=dict)
+    """By digest."""
+    damaged: list[str] = field(default_factory=list)
+
+    def chains(self, role: Role, name: str) -> list[Chain]:
+        """Its chains: several if its file was copied or restored at some time."""
+        files = {id(file.piece): file for file in self.files}
+        every = lines([*self.segments.values(), *(file.piece for file in self.files)])
+        found = []
+        for number, line in enumerate(every):
+            last = files.get(id(line[-1])) or _File(role, name, line[-1])
+            problems = [
+                problem for piece in line[:-1] if id(piece) in files for problem in files[id(piece)].problems
+            ]
+            chain = _chain(last, line[:-1], problems, alone=len(every) == 1)
+            # Nobody knows which of the chains the rows of damaged segments belong to.
+            damaged = (
+                self.damaged if number == 0 else ["segments of this client are damaged"] * bool(self.damaged)
+            )
+            found.append(replace(chain, further=(*chain.further, *damaged)))
+        return found
+
+
+class _Collected:
+    """What was found so far."""
+
+    def __init__(self) -> None:
+        self.clients: dict[tuple[Role, str], _Client] = {}
+        self.problems: list[str] = []
+        self._duplicated = 0
+        self._others: list[str] = []
+
+    def add_file(self, file: _File) -> None:
+        """Add an outbox or inbox."""
+        self._client(file.role, file.client).files.append(file)
+
+    def add_segments(self, place: Target, root: str) -> None:
+        """Add all segments at a target; `root` is shown before their paths."""
+        for path in place.paths():
+            full = f"{root}/{path}"
+            try:
+                data = _segment_bytes(place, path, full)
+            except (JournalTargetError, OSError) as error:
+                self._add_damaged(full, f"it can't be read: {error}")
+                continue
+            if data is None:
+                self._others.append(full)
+            else:
+                self.add_segment(full, data)
+
+    def add_segment(self, path: str, data: bytes) -> None:
+        """Add a segment, damaged or not."""
+        try:
+            segment = check_segment(path, data)
+        except SegmentError as error:
+            self._add_damaged(path, str(error))
+            return
+        header = segment.header
+        known = self._client(header.role, header.client).segments
+        if segment.digest in known:
+            self._duplicated += 1
+        else:
+            known[segment.digest] = Piece(path, segment.digest, header.parent, header.first_lsn, segment.rows)
+
+    def found(self) -> Found:
+        """The chains of all clients."""
+        chains: list[Chain] = []
+        problems = list(self.problems)
+        for (role, name), client in sorted(self.clients.items()):
+            own = client.chains(role, name)
+            chains += own
+            if not own:
+                problems += [f"{role} {name}: {line}" for line in client.damaged]
+        return Found(chains, problems, self._duplicated, self._others)
+
+    def _client(self, role: Role, name: str) -> _Client:
+        return self.clients.setdefault((role, name), _Client())
+
+    def _add_damaged(self, path: str, why: str) -> None:
+        """A segment that can't be used; its directories name its client."""
+        owner = owner_by_path(path)
+        if owner is None:
+            self.problems.append(f"{path}: {why}")
+        else:
+            own = self._client(cast(Role, owner[0]), owner[1])
+            own.damaged.append(f"{path.rpartition('/')[2]}: {why}")
+
+
+def _read_file(path: str | os.PathLike[str]) -> _File:
+    rows: list[JournalRow] = []
+    problems: list[str] = []
+    with reading(path), contextlib.closing(open_readonly(path)) as connection:
+        # In one transaction: a running owner removes rows together with noting that they were exported.
+        connection.execute("BEGIN")
+        role = _ROLE[connection.execute("PRAGMA application_id").fetchone()[0]]
+        meta = dict(connection.execute("SELECT name, value FROM meta"))
+        try:
+            # One by one, so that rows before damage in the middle are not lost.
+            for row in read_journal(connection):
+                rows.append(row)
+        except (sqlite3.Error, ValueError) as error:
+            problems.append(f"it can't be read beyond row {rows[-1].lsn if rows else 0}: {error}")
+    if not all(isinstance(value, str) for value in meta.values()):
+        raise StoreCorrupt(f"{path}: not a usable outbox or inbox: what it says of itself is damaged")
+    try:
+        first = int(meta.get("journal_exported_lsn", "0")) + 1
+    except ValueError:
+        first = 1
+        problems.append("it does not say how much of its journal was exported")
+    if rows and first == 1:
+        first = rows[0].lsn
+    piece = Piece(str(path), None, meta.get("journal_parent"), first, rows)
+    return _File(role, meta.get("owner", ""), piece, tuple(problems))
+
+
+def _segment_bytes(place: Target, path: str, full: str) -> bytes | None:
+    """The bytes of a file that is, or should be, a segment; None for other files, of which little is read."""
+    if isinstance(place, DirectoryTarget):
+        head = read_regular(full, _HEAD_BYTES).partition(b"\n")[0]
+        return place.read(path) if claims_to_be_segment(full, head) else None
+    data = place.read(path)
+    return data if claims_to_be_segment(full, data) else None
+
+
+def _chain(end_of_line: _File, before: list[Piece], problems: list[str], alone: bool = True) -> Chain:
+    """The chain of a line of pieces that ends with that file. `alone`: the client has no other line."""
+    last = end_of_line.piece
+    line = [*before, last]
+    rows = rows_of(line)
+    source = last.source
+    if last.digest is not None:
+        directory = source.rpartition("/date=")[0] or source.rpartition("/")[0]
+        source = directory if alone else f"{directory} up to {source.rpartition('/')[2]}"
+    end = rows[-1].lsn if rows else 0
+    chain = Chain(
+        end_of_line.role, end_of_line.client, source, rows, (*problems, *end_of_line.problems, *misfits(line)),
+        to_the_end=last.digest is None, segments=sum(piece.digest is not None for piece in line),
+    )  # fmt: skip
+    if last.last_lsn > end:
+        chain = replace(chain, further=(f"rows {end + 1} to {last.last_lsn} are missing",))
+    return chain
+
+
+def merge_copies(chains: Iterable[Chain]) -> list[Chain]:
+    """The chains without those that are an older state of another one, such as a backup beside its original."""
+    kept: list[Chain] = []
+    for chain in sorted(chains, key=lambda c: (c.role, c.client, -len(c.rows), not c.to_the_end)):
+        if not any(_is_older_copy(chain, other) for other in kept):
+            kept.append(chain)
+    return kept
+
+
+def mark_abandoned(chains: Iterable[Chain]) -> list[Chain]:
+    """The chains, of which those of inboxes that took over from an inbox without a journal have a problem more."""
+    chains = list(chains)
+    known = {
+        (chain.client, boot.opened.get("inbox"))
+        for chain in chains if chain.role == "group" for boot in chain.boots
+    }  # fmt: skip
+    return [_with_abandoned(chain, known) if chain.role == "group" else chain for chain in chains]
+
+
+def _with_abandoned(chain: Chain, known: set[tuple[str, Any]]) -> Chain:
+    """`known`: group and name of every inbox with a journal."""
+    abandoned = dict.fromkeys(
+        f"inbox {before}, whose work it went on with, left no journal"
+        for row in chain.rows
+        if row.kind == "took_over"
+        and isinstance(before := (row.detail or {}).get("from"), str)
+        and before
+        and (chain.client, before) not in known
+    )
+    fresh = [problem for problem in abandoned if problem not in chain.broken]
+    return replace(chain, further=(*chain.further, *fresh)) if fresh else chain
+
+
+def _is_older_copy(chain: Chain, other: Chain) -> bool:
+    """Whether every row of `chain` is in `other`, unchanged or extended."""
+    if (chain.role, chain.client) != (other.role, other.client) or not chain.rows:
+        return False
+    rows = {(row.boot, row.lsn): row for row in other.rows}
+    return all(
+        (twin := rows.get((row.boot, row.lsn))) is not None
+        and (twin.kind, twin.first) == (row.kind, row.first)
+        and twin.last >= row.last
+        for row in chain.rows
+    )
+
+
+def is_other_database(path: Path) -> bool:
+    """Whether a file is a readable SQLite database, but neither an outbox nor an inbox."""
+    try:
+        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error:
+        return False
+    try:
+        return connection.execute("PRAGMA application_id").fetchone()[0] not in _ROLE
+    except sqlite3.Error:
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,351 @@
+"""What a producer's journals say, and whether a producer that keeps the rules can have written them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from reliamsg.checker.journals import Boot, Chain
+from reliamsg.checker.named_groups import NamedGroups, names
+from reliamsg.checker.renumbered import Renumbering
+from reliamsg.checker.report import KINDS, Finding
+from reliamsg.checker.spans import Key, Position, SpanMap, Spans, in_epoch
+from reliamsg.message import Stream
+from reliamsg.store.journal import JournalRow
+
+__all__ = ["Confirms", "ProducerFacts", "gather_producer", "key_of", "stream_of"]
+
+_RELEASED = frozenset({"released", "released_unsent"})
+_DECLINED = frozenset({"nacked", "returned", "refused"})
+
+
+def stream_of(row: JournalRow) -> Stream:
+    """The stream that a row is about."""
+    return Stream(row.producer, row.topic, row.partition)
+
+
+def key_of(row: JournalRow) -> Key:
+    """The stream and epoch that a row is about."""
+    return stream_of(row), row.epoch
+
+
+@dataclass(frozen=True)
+class Confirms:
+    """The confirms of sites in one chain."""
+
+    incarnations: set[int] = field(default_factory=set)
+    """Those of its boots."""
+    rows: list[tuple[int, str, Key, int, int]] = field(default_factory=list)
+    """Lsn, site, stream and epoch, first and last number."""
+
+
+@dataclass(frozen=True)
+class ProducerFacts:
+    """One producer, from all its journals."""
+
+    producer: str
+    sound: bool
+    """Whether no row is missing, so that nothing was sent that is not in the journal. This does not need a ``closed``
+    row at the end, because a row is committed before its message is sent."""
+    conclusive: bool
+    """Whether in addition nothing remains to be read, so that nothing was enqueued that is not in the journal: it was
+    read from the file itself, or was closed."""
+    continues: bool
+    """Whether everything that may be missing was enqueued after the period that the check is about."""
+    epochs: dict[Stream, set[int]] = field(default_factory=dict)
+    """By stream, as far as journals show."""
+    enqueued: SpanMap = field(default_factory=SpanMap)
+    later: SpanMap = field(default_factory=SpanMap)
+    """The part of it that was enqueued after the period that the check is about."""
+    published: SpanMap = field(default_factory=SpanMap)
+    removed: SpanMap = field(default_factory=SpanMap)
+    moved: SpanMap = field(default_factory=SpanMap)
+    """Messages that are in a later epoch now, by the epoch that they were in first."""
+    moved_to: dict[Key, int] = field(default_factory=dict)
+    """That later epoch."""
+    confirmed: dict[str, SpanMap] = field(default_factory=dict)
+    """By site."""
+    confirms: list[Confirms] = field(default_factory=list)
+    """The same, by chain."""
+    declined: dict[tuple[str, str], SpanMap] = field(default_factory=dict)
+    """By kind of refusal and site, what a site did not accept at some time."""
+    parked: dict[Stream, set[str]] = field(default_factory=dict)
+    """The sites at which a stream was parked at the end."""
+    counted: dict[str, SpanMap] = field(default_factory=dict)
+    """By group, what was enqueued while the producer named the group."""
+    excused: dict[str, SpanMap] = field(default_factory=dict)
+    """By group, what was enqueued after some journal had recorded that the group does not count any more."""
+    consumed: dict[str, SpanMap] = field(default_factory=dict)
+    """By group, what the group has announced as settled."""
+    settled_before_removal: dict[str, dict[Stream, list[tuple[Position, Position]]]] = field(
+        default_factory=dict
+    )
+    """By group that was removed, half-open ranges that the group had announced as settled by then. The producer forgets
+    them, and can't announce them to an inbox that is restored from a backup."""
+    retained: SpanMap = field(default_factory=SpanMap)
+    """What an outbox that keeps messages until they are consumed still has."""
+    groups: dict[str, set[str]] = field(default_factory=dict)
+    """By topic, the groups that are named, or were named when something was enqueued for them."""
+    contested: set[Key] = field(default_factory=set)
+    """Where a sequence number was used twice, so that contents can't be compared."""
+
+    def settled_unseen(self, group: str, key: Key) -> Spans:
+        """What of a stream's epoch the group had announced as settled before it was removed."""
+        return in_epoch(self.settled_before_removal.get(group, {}).get(key[0], ()), key[1])
+
+    def final_epoch(self, stream: Stream, epoch: int, seq: int) -> int:
+        """The epoch that a message is in finally, given the one that it was in when it was published."""
+        while seq in self.moved[stream, epoch] and self.moved_to.get((stream, epoch), epoch) > epoch:
+            epoch = self.moved_to[stream, epoch]
+        return epoch
+
+
+def gather_producer(
+    producer: str, chains: Iterable[Chain], until_us: int | None = None
+) -> tuple[ProducerFacts, list[Finding]]:
+    """Read all journals of one producer. `until_us` is the end of the period that the check is about, in µs since 1970
+    by the producer's clock."""
+    chains = list(chains)
+    sound = not any(chain.broken for chain in chains)
+    unfinished = [chain for chain in chains if not (chain.to_the_end or chain.finished)]
+    facts = ProducerFacts(
+        producer,
+        sound,
+        conclusive=sound and not unfinished,
+        continues=sound and bool(unfinished) and all(chain.goes_beyond(until_us) for chain in unfinished),
+    )
+    findings: list[Finding] = []
+    seen: set[tuple[str, int, Key]] = set()
+    for chain in chains:
+        _ChainReader(facts, findings, chain, seen, until_us).read()
+    findings += _check_confirms(facts)
+    return facts, findings
+
+
+class _ChainReader:
+    """Reads one chain of a producer."""
+
+    def __init__(
+        self,
+        facts: ProducerFacts,
+        findings: list[Finding],
+        chain: Chain,
+        seen: set[tuple[str, int, Key]],
+        until_us: int | None,
+    ) -> None:
+        self.until_us = until_us
+        self.facts = facts
+        self.findings = findings
+        self.chain = chain
+        self.seen = seen
+        """What the chains before this one enqueued: a clone begins with the rows of its original."""
+        self.confirmed: dict[str, SpanMap] = {}
+        """By site, in this chain so far."""
+        self.newest_epoch = 0
+        self.tips: dict[Stream, tuple[int, int, int]] = {}
+        """By stream, epoch, incarnation and number of the newest message."""
+        self.renumbering = Renumbering(chain.rows)
+        self.groups = NamedGroups(self.renumbering)
+        self.confirms = Confirms()
+        self.enqueued = SpanMap()
+        self.consumed: dict[str, SpanMap] = {}
+        self.released = SpanMap()
+        """By boots that keep messages until they are consumed and have a complete journal."""
+        self.gone = SpanMap()
+        """What has left the outbox."""
+
+    def read(self) -> None:
+        keeps = False
+        parked: set[tuple[Stream, str]] = set()
+        for boot in self.chain.boots:
+            whole = self.chain.is_whole(boot)
+            self.groups.begin(boot)
+            for topic in self.groups.topics:
+                self.facts.groups.setdefault(topic, set())
+            keeps = boot.opened.get("release") == "consumed"
+            published: SpanMap = SpanMap()
+            parked = set()
+            fenced: int | None = None
+            for row in boot.rows:
+                if row.kind == "fenced":
+                    fenced = row.lsn if fenced is None else min(fenced, row.lsn)
+                elif row.kind == "enqueued" and fenced is not None and row.lsn > fenced:
+                    self._find("enqueued_after_fence", self.renumbering(row), row.first, row.last)
+                if row.kind in ("enqueued", "epoch", "renumbered"):
+                    self._step(row)
+                else:
+                    self._other(self.renumbering(row), keeps and whole)
+                if row.kind == "parked":
+                    parked.add((stream_of(row), row.site))
+                elif row.kind == "resumed":
+                    parked.discard((stream_of(row), row.site))
+                elif row.kind == "published":
+                    published.put(key_of(self.renumbering(row)), row.first, row.last)
+            self.facts.published.merge(published)
+            if whole:
+                self._check_policy(boot, published)
+        for stream, site in parked:
+            self.facts.parked.setdefault(stream, set()).add(site)
+        self._settle(keeps)
+
+    def _step(self, row: JournalRow) -> None:
+        """A row that uses numbers or enters an epoch. It is judged as it was written."""
+        if row.kind == "epoch":
+            self._entered(row)
+        elif row.kind == "renumbered":
+            self._renumbered(row)
+        else:
+            self._check_number(row)
+            self._enqueued(self.renumbering(row))
+
+    def _other(self, row: JournalRow, keeps: bool) -> None:
+        key = key_of(row)
+        if row.kind == "opened":
+            self.confirms.incarnations.add(row.incarnation)
+        elif row.kind == "confirmed":
+            for confirmed in (self.facts.confirmed, self.confirmed):
+                confirmed.setdefault(row.site, SpanMap()).put(key, row.first, row.last)
+            self.confirms.rows.append((row.lsn, row.site, key, row.first, row.last))
+        elif row.kind in _DECLINED and row.site:
+            self.facts.declined.setdefault((row.kind, row.site), SpanMap()).put(key, row.first, row.last)
+        elif row.kind == "removed":
+            self.facts.removed.put(key, row.first, row.last)
+            self.gone.put(key, row.first, row.last)
+        elif row.kind == "consumed":
+            self.consumed.setdefault(row.group, SpanMap()).put(key, row.first, row.last)
+        elif row.kind in _RELEASED:
+            self.gone.put(key, row.first, row.last)
+            if keeps:
+                self.released.put(key, row.first, row.last)
+        elif row.kind in ("group_added", "group_removed"):
+            self.groups.changed(row)
+
+    def _check_number(self, row: JournalRow) -> None:
+        """A number follows the one before it, in an epoch that is not over."""
+        stream = stream_of(row)
+        tip = self.tips.get(stream)
+        expected = tip[2] + 1 if tip is not None and tip[0] == row.epoch else 1
+        if row.epoch < self.newest_epoch:
+            self._find("old_epoch", row, row.first, row.last)
+        elif row.first > expected and not self.chain.broken:
+            self._find("seq_skipped", row, expected, row.first - 1)
+        self._advance(stream, row.epoch, row.incarnation, row.last)
+
+    def _advance(self, stream: Stream, epoch: int, incarnation: int, last: int) -> None:
+        self.newest_epoch = max(self.newest_epoch, epoch)
+        tip = self.tips.get(stream)
+        if tip is None or (epoch, last) > (tip[0], tip[2]):
+            self.tips[stream] = (epoch, incarnation, last)
+
+    def _enqueued(self, row: JournalRow) -> None:
+        key, facts = key_of(row), self.facts
+        again = facts.enqueued[key].within(row.first, row.last)
+        if again and (row.boot, row.lsn, key) not in self.seen:
+            facts.contested.add(key)
+            for first, last in again:
+                self._find("seq_reused", row, first, last)
+        self.seen.add((row.boot, row.lsn, key))
+        facts.enqueued.put(key, row.first, row.last)
+        self.enqueued.put(key, row.first, row.last)
+        if self.until_us is not None and row.wall_last_us > self.until_us:
+            facts.later.put(key, row.first, row.last)
+        self.groups.enqueued(row)
+
+    def _renumbered(self, row: JournalRow) -> None:
+        self.facts.moved.put(key_of(row), row.first, row.last)
+        new = (row.detail or {}).get("epoch")
+        if isinstance(new, int):
+            self.facts.moved_to[key_of(row)] = new
+            self._advance(stream_of(row), new, row.incarnation, row.last)
+
+    def _settle(self, keeps: bool) -> None:
+        """After the last row. `keeps`: the last boot keeps messages until they are consumed."""
+        facts = self.facts
+        facts.confirms.append(self.confirms)
+        for (topic, group), named in self.groups.named.items():
+            facts.groups.setdefault(topic, set()).update([group] if named else ())
+        counted, excused = self.groups.judge(self.enqueued)
+        for group, streams in self.groups.settled_before_removal.items():
+            for stream, ranges in streams.items():
+                facts.settled_before_removal.setdefault(group, {}).setdefault(stream, []).extend(ranges)
+        for group, spans in excused.items():
+            facts.excused.setdefault(group, SpanMap()).merge(spans)
+        for group, spans in counted.items():
+            facts.counted.setdefault(group, SpanMap()).merge(spans)
+        for group, spans in self.consumed.items():
+            facts.consumed.setdefault(group, SpanMap()).merge(spans)
+        if keeps:
+            facts.retained.merge({key: spans - self.gone[key] for key, spans in self.enqueued.items()})
+        self._check_released(counted)
+
+    def _check_released(self, counted: dict[str, SpanMap]) -> None:
+        """A message leaves an outbox that keeps messages for its groups only once they have settled it."""
+        for group, spans in sorted(counted.items()):
+            consumed = self.consumed.get(group, SpanMap())
+            for key, released in self.released.items():
+                for first, last in (released & spans[key]) - consumed[key]:
+                    self.findings.append(
+                        Finding("released_early", KINDS["released_early"][1], key[0], group,
+                                epoch=key[1], first=first, last=last)
+                    )  # fmt: skip
+
+    def _entered(self, row: JournalRow) -> None:
+        """An ``epoch`` row names the epoch before it; this must be the one that the journal has."""
+        self.facts.epochs.setdefault(stream_of(row), set()).add(row.epoch)
+        if row.epoch < self.newest_epoch:
+            self._find("old_epoch", row, None, None)
+        self.newest_epoch = max(self.newest_epoch, row.epoch)
+        if not row.topic or self.chain.broken or "prev" not in (row.detail or {}):
+            return
+        if key_of(row) in self.renumbering.entered:
+            return  # messages were moved there, perhaps together with those of the epoch before
+        said = _as_prev((row.detail or {})["prev"])
+        tip = self.tips.get(stream_of(row))
+        if tip is not None and tip[0] >= row.epoch:
+            return  # entered again; only the first time counts
+        if said != tip:
+            text = f"{KINDS['wrong_prev'][1]}: it names {said}, where the journal has {tip}"
+            self.findings.append(Finding("wrong_prev", text, stream_of(row), epoch=row.epoch))
+
+    def _check_policy(self, boot: Boot, published: SpanMap) -> None:
+        """Published messages are confirmed: with ``all`` by every site of the boot, otherwise by some site."""
+        needed: dict[str, SpanMap] = {}
+        if boot.opened.get("confirm") == "all":
+            needed = {s: self.confirmed.get(s, SpanMap()) for s in names(boot.opened.get("sites"))}
+        if not needed:
+            needed[""] = SpanMap()
+            for confirmed in self.confirmed.values():
+                needed[""].merge(confirmed)
+        for site, confirmed in needed.items():
+            for (stream, epoch), spans in published.items():
+                for first, last in spans - confirmed[stream, epoch]:
+                    self.findings.append(
+                        Finding("published_unconfirmed", KINDS["published_unconfirmed"][1], stream, site=site,
+                                epoch=epoch, first=first, last=last)
+                    )  # fmt: skip
+
+    def _find(self, kind: str, row: JournalRow, first: int | None, last: int | None) -> None:
+        stream = stream_of(row) if row.topic else None
+        self.findings.append(Finding(kind, KINDS[kind][1], stream, epoch=row.epoch, first=first, last=last))
+
+
+def _check_confirms(facts: ProducerFacts) -> Iterator[Finding]:
+    """What was confirmed was enqueued."""
+    if not facts.conclusive:
+        return
+    for site, confirmed in facts.confirmed.items():
+        for (stream, epoch), spans in confirmed.items():
+            for first, last in spans - facts.enqueued[stream, epoch]:
+                yield Finding(
+                    "confirmed_unknown", KINDS["confirmed_unknown"][1], stream, site=site, epoch=epoch,
+                    first=first, last=last,
+                )  # fmt: skip
+
+
+def _as_prev(value: Any) -> tuple[int, int, int] | None:
+    """Epoch, incarnation (which may be in hex digits) and last number."""
+    if not isinstance(value, list | tuple) or len(value) != 3:
+        return None
+    epoch, incarnation, last = value
+    return int(epoch), int(incarnation, 16) if isinstance(incarnation, str) else int(incarnation), int(last)

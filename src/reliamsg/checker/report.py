@@ -1,0 +1,289 @@
+"""The result of a check: findings, counts, and one verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+from reliamsg.checker.spans import ENDLESS
+from reliamsg.message import Stream
+from reliamsg.terminal import printable
+
+__all__ = ["KINDS", "Counts", "Finding", "Report", "Severity", "SiteCounts", "Verdict", "worst"]
+
+Verdict = Literal["complete", "violated", "lost", "unknown"]
+Severity = Literal["violated", "lost", "unknown", "remark"]
+
+_PRECEDENCE: tuple[Verdict, ...] = ("violated", "lost", "unknown")
+
+KINDS: dict[str, tuple[Severity, str]] = {
+    # What a group was given
+    "out_of_order": ("violated", "delivered after a later message of its stream"),
+    "duplicate": ("violated", "delivered again, without being flagged"),
+    "redelivered_after_ack": ("violated", "delivered again after its acknowledgement was durable"),
+    "acknowledged_twice": ("violated", "acknowledged more than once"),
+    "acknowledged_undelivered": ("violated", "acknowledged, yet never delivered"),
+    "not_redelivered": ("violated", "not acknowledged, and passed over after a restart"),
+    "undeclared_gap": ("violated", "passed over without being declared"),
+    "declared_late": ("violated", "declared as a gap only after later messages were delivered"),
+    "delivered_after_gap": ("violated", "delivered after its gap was declared"),
+    "false_gap": ("violated", "declared as a gap after it was delivered"),
+    "phantom_gap": ("violated", "declared as a gap, yet never published"),
+    "gap_closed_early": ("violated", "its gap expired before the gap timeout"),
+    "gap_closed_late": ("violated", "its gap expired too long after the gap timeout"),
+    "false_before_join": ("violated", "said to come from before the group joined, which it had by then"),
+    "false_replay": ("violated", "replayed, yet never dead-lettered"),
+    # What a producer did
+    "seq_reused": ("violated", "a sequence number used twice"),
+    "seq_skipped": ("violated", "a sequence number left out"),
+    "old_epoch": ("violated", "enqueued under an epoch that was over"),
+    "wrong_prev": ("violated", "an epoch entered with a wrong account of the one before"),
+    "confirmed_unknown": ("violated", "confirmed, yet never enqueued"),
+    "published_unconfirmed": ("violated", "counted as published before the confirm policy was met"),
+    "enqueued_after_fence": ("violated", "enqueued although its producer knew that it was fenced"),
+    "released_early": ("violated", "left the outbox before a group that counts was done with it"),
+    # Both sides
+    "two_incarnations": ("violated", "one epoch with two histories"),
+    "phantom": ("violated", "delivered, yet never published"),
+    "delivered_after_failed": ("violated", "delivered, although publishing it was reported as failed"),
+    "consumed_unsettled": ("violated", "counted as consumed, yet its group had not settled it"),
+    "false_removal": ("violated", "declared as removed, yet its producer never removed it"),
+    "corrupt": ("violated", "the content that was delivered is not what was published"),
+    "not_durable": ("violated", "publishing returned, and the outbox does not have it"),
+    "unjournalled": ("violated", "the application was given what its journal does not say"),
+    "too_late": ("violated", "still going on when all should have drained"),
+    "lost": ("lost", "published, and never delivered"),
+    "unseen": ("lost", "acknowledged in the journal, yet the application was never given it"),
+    "joined_unheard": (
+        "lost",
+        "published for a group that joined behind it, having heard nothing of its producer",
+    ),
+    "declared_gap": ("lost", "declared lost to the application"),
+    "discarded": ("lost", "discarded from quarantine by an operator, and never delivered"),
+    "removed": ("lost", "removed by its producer, and never delivered"),
+    # What is not known
+    "pending": ("unknown", "the confirm policy is not met"),
+    "undelivered": ("unknown", "not delivered, which is no proof that it won't be"),
+    "unacknowledged": ("unknown", "delivered, and not acknowledged"),
+    "never_joined": ("unknown", "a group reads the topic and never saw this stream"),
+    "unproven": ("unknown", "delivered, or said to be removed, and its producer's journal lacks a part"),
+    "unproven_gap": ("unknown", "declared as a gap, and its producer's journal lacks a part"),
+    "settled_unseen": (
+        "unknown",
+        "settled, as was told or may be, by an inbox whose journal lacks it",
+    ),
+    "duplicate_apart": ("unknown", "delivered by two inboxes of the group without being flagged"),
+    "unverified": ("unknown", "no digest sum tells whether the content is what was published"),
+    "missing": ("unknown", "evidence is missing"),
+    "broken": ("unknown", "evidence is damaged"),
+    "unclosed": ("unknown", "a journal ends without being closed"),
+    # Worth knowing, without influence on the verdict
+    "fork": ("remark", "a producer with two histories, since its outbox was restored or copied"),
+}
+"""Every kind of finding: its severity, and its meaning."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One broken promise, one loss, or one question that the evidence leaves open.
+
+    `first` to `last` are sequence numbers of `epoch`. In logs of clients without epochs, they are the application's own
+    numbers, and `epoch` is None. `source` names the evidence: ``journal`` or ``application``.
+    """
+
+    kind: str
+    text: str
+    stream: Stream | None = None
+    group: str = ""
+    site: str = ""
+    epoch: int | None = None
+    first: int | None = None
+    last: int | None = None
+    where: str = ""
+    """For losses: ``prefix``, ``middle`` or ``tail`` of what the group was given of the stream."""
+    source: str = "journal"
+    hop: str = ""
+    """For losses, the last hop that was reached: ``enqueued``, ``confirmed``, ``received`` or ``buffered``."""
+    sites: tuple[str, ...] = ()
+    """The sites where that hop was reached, sorted."""
+
+    @property
+    def severity(self) -> Severity:
+        return KINDS[self.kind][0]
+
+    @property
+    def count(self) -> int:
+        """Number of messages in the range."""
+        if self.first is None or self.last is None or self.last >= ENDLESS - 1:
+            return 0
+        return self.last - self.first + 1
+
+    def as_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"kind": self.kind, "severity": self.severity, "text": str(self)}
+        if self.stream is not None:
+            found |= self.stream._asdict()
+        for name in ("group", "site", "epoch", "first", "last", "where", "source"):
+            value = getattr(self, name)
+            if value not in ("", None):
+                found[name] = value
+        if self.hop:
+            found |= {"hop": self.hop, "sites": list(self.sites)}
+        return found
+
+    def __str__(self) -> str:
+        parts = [str(self.stream)] if self.stream is not None else []
+        if self.first is not None:
+            span = str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
+            parts.append(span if self.epoch is None else f"{span} of epoch {self.epoch}")
+        if self.group:
+            parts.append(f"at group {self.group}")
+        if self.site:
+            parts.append(f"at site {self.site}")
+        about = " ".join(parts)
+        return f"{about}: {self.text}" if about else self.text
+
+
+def worst(findings: Iterable[Finding]) -> Verdict:
+    """The verdict. Proven violations outrank losses, losses outrank open questions, and remarks do not count."""
+    severities = {finding.severity for finding in findings}
+    for severity in _PRECEDENCE:
+        if severity in severities:
+            return severity
+    return "complete"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of messages, by fate.
+
+    All but `enqueued` and `pending` count each message once per group that it concerns.
+    """
+
+    enqueued: int = 0
+    delivered: Mapping[str, int] = field(default_factory=dict)
+    """By group."""
+    lost: int = 0
+    declared_gaps: int = 0
+    duplicates: int = 0
+    out_of_order: int = 0
+    phantom: int = 0
+    pending: int = 0
+    late: int = 0
+    before_join: int = 0
+    saved_by_repair: int = 0
+    """Confirmed and delivered, but received only because the producer resent it on request."""
+    saved_by_second_site: int = 0
+    """Lost by a site that had confirmed it, received from another site, and delivered."""
+
+    def __add__(self, other: Counts) -> Counts:
+        """The sums. Groups are the same or different ones."""
+        return self._merged(other, sum)
+
+    def at_least(self, other: Counts) -> Counts:
+        """The larger of each pair of numbers: both count the same messages, and neither need have seen all."""
+        return self._merged(other, max)
+
+    def _merged(self, other: Counts, merge: Callable[[tuple[int, int]], int]) -> Counts:
+        groups = {**self.delivered, **other.delivered}
+        numbers = {
+            each.name: merge((getattr(self, each.name), getattr(other, each.name)))
+            for each in fields(self)
+            if each.name != "delivered"
+        }
+        delivered = {
+            name: merge((self.delivered.get(name, 0), other.delivered.get(name, 0))) for name in groups
+        }
+        return Counts(delivered=delivered, **numbers)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**vars(self), "delivered": dict(sorted(self.delivered.items()))}
+
+
+@dataclass(frozen=True)
+class SiteCounts:
+    """Numbers of messages that passed through a site. All but `confirmed` count each message once per group."""
+
+    confirmed: int = 0
+    received: int = 0
+    lost_after_confirm: int = 0
+    """A lower bound. Confirmed, never received, and proven to be gone: the queue was empty, or the session gone, after
+    the producer had announced the confirm."""
+    saved_alone: int = 0
+    """Delivered, and received from this site only."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a check."""
+
+    findings: Sequence[Finding] = ()
+    messages: Counts = field(default_factory=Counts)
+    streams: int = 0
+    sites: Mapping[str, SiteCounts] = field(default_factory=dict)
+    latency: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By hop, quantiles in seconds."""
+    clients: int = 0
+    logs: int = 0
+    duplicated: int = 0
+    """Further copies of segments that were found already."""
+    unverified: int = 0
+    """Messages, once per group, whose content could not be compared with what was published."""
+    rows: int = 0
+    seconds: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        return worst(self.findings)
+
+    def of_kind(self, kind: str) -> list[Finding]:
+        """The findings of one kind."""
+        return [finding for finding in self.findings if finding.kind == kind]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data for JSON."""
+        return {
+            "verdict": self.verdict,
+            "messages": self.messages.as_dict(),
+            "streams": self.streams,
+            "sites": {name: dict(vars(site)) for name, site in sorted(self.sites.items())},
+            "lost_ranges": [f.as_dict() for f in self.findings if f.severity == "lost"],
+            "evidence": {
+                "clients": self.clients,
+                "logs": self.logs,
+                "missing": [str(f) for f in self.of_kind("missing")],
+                "duplicated": self.duplicated,
+                "unverified": self.unverified,
+                "broken": [str(f) for f in self.findings if f.kind in ("broken", "unclosed")],
+            },
+            "latency": {hop: dict(quantiles) for hop, quantiles in self.latency.items()},
+            "findings": [finding.as_dict() for finding in self.findings],
+            "rows": self.rows,
+            "seconds": round(self.seconds, 3),
+        }
+
+    def text(self, limit: int = 20) -> str:
+        """A summary to read, with at most `limit` findings of each kind."""
+        m = self.messages
+        lines = [
+            f"verdict: {self.verdict}",
+            f"  {m.enqueued:,} messages in {self.streams} streams, from {self.clients} journals and {self.logs} logs",
+        ]
+        lines += [f"  delivered to {group}: {count:,}" for group, count in sorted(m.delivered.items())]
+        lines.append(
+            f"  lost {m.lost:,}, declared gaps {m.declared_gaps:,}, duplicates {m.duplicates:,},"
+            f" out of order {m.out_of_order:,}, phantom {m.phantom:,}, pending {m.pending:,}, late {m.late:,},"
+            f" before join {m.before_join:,}, saved by repair {m.saved_by_repair:,}, by a second site"
+            f" {m.saved_by_second_site:,}"
+        )
+        lines += [
+            f"  site {name}: confirmed {s.confirmed:,}, received {s.received:,}, lost after confirming"
+            f" {s.lost_after_confirm:,}, delivered thanks to it alone {s.saved_alone:,}"
+            for name, s in sorted(self.sites.items())
+        ]
+        for kind in KINDS:
+            found = self.of_kind(kind)
+            lines += [f"  {finding.severity}: {finding}" for finding in found[:limit]]
+            if len(found) > limit:
+                lines.append(f"  {found[0].severity}: {kind}: {len(found) - limit} more like these")
+        return "\n".join(map(printable, lines))

@@ -1,0 +1,90 @@
+"""Reads single segments, and decides whether each is valid evidence.
+
+A segment is valid if its bytes have the digest in its name, if they are a complete segment of a known version, and if
+its name and directories agree with its header. Nothing of an invalid segment is used: it counts as missing, and one
+line says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import msgspec
+
+from reliamsg.store.journal import JournalRow
+from reliamsg.store.segment import (
+    FORMAT,
+    Header,
+    SegmentCut,
+    SegmentError,
+    decode,
+    digest_of,
+    parse_name,
+)
+
+__all__ = ["Sound", "check_segment", "claims_to_be_segment", "owner_by_path"]
+
+_OWNER = re.compile(r"(?:^|.*/)role=(?P<role>producer|group)/client=(?P<client>[^/]+)/(?:[^/]+/)*[^/]*")
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A valid segment. `path` is where it was found."""
+
+    path: str
+    digest: str
+    header: Header
+    rows: list[JournalRow]
+
+
+def owner_by_path(path: str) -> tuple[str, str] | None:
+    """The role and client that a file's directories (``role=…/client=…/``) name; None if they name none."""
+    found = _OWNER.fullmatch(path)
+    return (found["role"], unquote(found["client"])) if found else None
+
+
+def claims_to_be_segment(path: str, head: bytes) -> bool:
+    """Whether a file is, or should be, a segment, judging by its name, its directories or its first line.
+
+    `head` is the beginning of the file: at least its first line, if it has one.
+    """
+    if parse_name(path.rpartition("/")[2]) is not None or owner_by_path(path) is not None:
+        return True
+    try:
+        found = msgspec.json.decode(head.split(b"\n", 1)[0])
+    except (ValueError, RecursionError):  # no JSON, no UTF-8, or nested too deep
+        return False
+    return isinstance(found, dict) and found.get("format") == FORMAT
+
+
+def check_segment(path: str, data: bytes) -> Sound:
+    """Read a segment that was found at `path`, whose parts are separated by ``/``.
+
+    Raises :class:`SegmentError`, which says what is wrong but does not name the file.
+    """
+    failure: SegmentError | None = None
+    header: Header | None = None
+    rows: list[JournalRow] = []
+    try:
+        header, rows = decode(data)
+    except SegmentError as error:
+        failure = error
+    name = parse_name(path.rpartition("/")[2])
+    if name is None:
+        raise failure or SegmentError("its name is not a segment's, so nothing says what its bytes should be")
+    if digest_of(data) != name.digest:
+        if isinstance(failure, SegmentCut):
+            raise SegmentError(f"cut: it has {failure}")
+        raise SegmentError("edited or damaged: its bytes are not those that its name promises")
+    if header is None:
+        raise failure or AssertionError("decoding gives a header or an error")
+    if (name.boot, name.first_lsn) != (header.boot, header.first_lsn):
+        raise SegmentError("renamed: its name and its header are of different boots or rows")
+    owner = owner_by_path(path)
+    if owner is not None and owner != (header.role, header.client):
+        raise SegmentError(
+            f"foreign: it lies among those of {owner[0]} {owner[1]}, and is of {header.role} {header.client}"
+        )
+    return Sound(path, name.digest, header, rows)

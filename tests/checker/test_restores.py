@@ -1,0 +1,625 @@
+"""What the journals of a file that was put back from a backup can't prove is unknown, and nothing else is.
+
+The run of :mod:`tests.checker.test_mutants`, of which a part of a journal went with the disk, with and without a broken
+promise beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from reliamsg.message import Prev, Stream
+from reliamsg.store.journal import Entry
+from tests.checker.histories import SITES, History, digest_of
+from tests.checker.test_mutants import (
+    E1,
+    E2,
+    INC,
+    S,
+    add_after,
+    both,
+    change,
+    entry,
+    find,
+    given,
+    history,
+    keeps,
+    swap_out,
+)
+
+E0, E3 = E1 - 10, E2 + 10
+FOUND = frozenset[tuple[str, int | None, int | None, int | None]]
+
+
+def restored_outbox(h: History) -> None:
+    """The copy was made when 20 of the first epoch's 30 messages were there: of the others only the group tells."""
+    h.logs.clear()
+    before, after = h.producers["A"]
+    _, at = find(h, "A", "enqueued", E1, 21)
+    del before[at:]
+    for boot, epoch in ((before, E1), (after, E2)):
+        boot[0] = replace(boot[0], epoch=epoch, incarnation=INC[epoch])
+    change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1, INC[E1], 20))})(h)
+    add_after(
+        "g", "received", E2, 1, given("conflict", E2, 0, 0, reason="it says that the first ended at 20")
+    )(h)
+
+
+def found_in(h: History) -> FOUND:
+    """What is said of messages; what is said of journals that are missing stands in
+    :mod:`tests.checker.test_references`."""
+    return frozenset(
+        (f.kind, f.epoch, f.first, f.last)
+        for f in h.check().findings
+        if f.severity != "remark" and f.kind != "missing"
+    )
+
+
+UNPROVEN = ("unproven", E1, 21, 30)
+
+
+def test_what_an_outbox_lost_with_its_disk_is_unproven() -> None:
+    h = history()
+    restored_outbox(h)
+    assert found_in(h) == {UNPROVEN}
+    assert h.check().verdict == "unknown"
+
+
+def test_epochs_between_two_openings_are_unproven() -> None:
+    """The copy was older than the epoch in which the group was given something."""
+    h = history()
+    restored_outbox(h)
+    before = h.producers["A"][0]
+    before[:] = [replace(before[0], epoch=E0, incarnation=0xA0), Entry("closed")]
+    change("A", "epoch", E2, 0, detail={"prev": None})(h)
+    assert found_in(h) == {("unproven", E1, 1, 30)}
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_the_copy_may_have_been_opened_before_without_publishing_to_the_stream(published: bool) -> None:
+    """Which of the openings was the first after the copy, nobody can tell. If one published to the stream in between,
+    a group that met it would have told."""
+    h = history()
+    restored_outbox(h)
+    between = [Entry("opened", epoch=E1 + 1, incarnation=0xB1)]
+    if published:
+        between += [
+            Entry("epoch", S, E1 + 1, 0xB1, detail={"prev": list(Prev(E1, INC[E1], 20))}),
+            Entry("enqueued", S, E1 + 1, 0xB1, 1, 1, digest=digest_of(S, E1 + 1, 1, 1)),
+        ]
+        change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1 + 1, 0xB1, 1))})(h)
+    h.producers["A"].insert(1, [*between, Entry("closed")])
+    kind = "phantom" if published else "unproven"
+    assert (kind, E1, 21, 30) in found_in(h)
+
+
+KNOWN = {"known": [E1, f"{INC[E1]:016x}", 30]}
+
+
+@pytest.mark.parametrize(
+    ("detail", "unproven"),
+    [
+        (KNOWN, True),
+        ({"known": [E1, f"{INC[E1]:016x}", 20]}, False),
+        ({"known": [E1 + 5, f"{INC[E1]:016x}", 30]}, False),
+        ({"known": [E1, "000000000000bad1", 30]}, False),
+        ({"known": [E1, INC[E1], 30]}, False),
+    ],
+)
+def test_what_an_opening_did_not_know_says_behind_which_one_the_copy_was_made(
+    detail: dict[str, object], unproven: bool
+) -> None:
+    """Whatever was published in between: the journal in which a group told of that may have gone with its inbox."""
+    h = history()
+    restored_outbox(h)
+    between = [
+        Entry("opened", epoch=E1 + 1, incarnation=0xB1),
+        Entry("epoch", S, E1 + 1, 0xB1, detail={"prev": list(Prev(E1, INC[E1], 20))}),
+        Entry("enqueued", S, E1 + 1, 0xB1, 1, 1, digest=digest_of(S, E1 + 1, 1, 1)),
+    ]
+    h.producers["A"].insert(1, between)
+    change("A", "epoch", E2, 0, detail={"prev": list(Prev(E1 + 1, 0xB1, 1))})(h)
+    change("g", "conflict", E2, 0, detail=detail)(h)
+    _of_the_last_epoch(h)
+    _of_an_epoch(h, E1 + 1, 0xB1, 2, 3)
+    _of_an_epoch(h, E1 + 2, 0xB2, 1, 2)
+    kind = "unproven" if unproven else "phantom"
+    found = {each for each in found_in(h) if each[0] in ("phantom", "unproven")}
+    # Behind the opening in between nothing is missing, by that.
+    anywhere = not unproven and detail["known"] != [E1, f"{INC[E1]:016x}", 20]
+    after = "unproven" if anywhere else "phantom"
+    entered = "unproven" if anywhere else "phantom"
+    assert found == {
+        (kind, E1, 21, 30), (after, E1 + 1, 2, 3), (entered, E1 + 2, 1, 2), ("phantom", E2, 21, 22)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_how_far_a_history_above_went_nobody_can_tell(fenced: bool) -> None:
+    """Who was fenced by it hears no more of it."""
+    h = history()
+    h.logs.clear()
+    _of_a_later_epoch(h)
+    if fenced:
+        other = {"epoch": E2 + 5, "incarnation": f"{0xB5:016x}"}
+        h.producers["A"][1].insert(-1, Entry("fenced", epoch=E2, incarnation=INC[E2], detail=other))
+    _of_the_last_epoch(h)
+    assert found_in(h) == {("unproven" if fenced else "phantom", E3, 1, 2), ("phantom", E2, 21, 22)}
+
+
+def test_an_opening_that_was_closed_has_no_more_than_it_says() -> None:
+    h = history()
+    restored_outbox(h)
+    change("g", "conflict", E2, 0, detail=KNOWN)(h)
+    assert found_in(h) == {UNPROVEN}
+    _closed(h)
+    assert found_in(h) == {("phantom", E1, 21, 30)}
+
+
+@pytest.mark.parametrize("began", [E1, E0])
+def test_gaps_and_removals_that_went_with_the_disk_are_unproven(began: int) -> None:
+    """Also where the opening went on to the epoch in which it ended (`began`: with which)."""
+    h = history()
+    restored_outbox(h)
+    _began_with(h, began)
+    swap_out("g", "delivered", E1, 11)(h)
+    swap_out("g", "redelivered", E1, 16, given("declared", E1, 11, 20, reason="removed"))(h)
+    swap_out("g", "delivered", E1, 21, given("delivered", E1, 21, 28),
+             given("declared", E1, 29, 30, reason="superseded"))(h)  # fmt: skip
+    change("g", "acknowledged", E1, 1, last=10)(h)
+    change("g", "acknowledged", E1, 16, first=21, last=28)(h)
+    assert found_in(h) == {
+        ("unproven", E1, 11, 28), ("unproven_gap", E1, 29, 30), ("declared_gap", E1, 11, 15),
+        ("declared_gap", E1, 16, 20),
+    }  # fmt: skip
+
+
+def test_an_opening_that_was_closed_had_no_more_of_the_epoch_that_it_went_on_to() -> None:
+    h = history()
+    restored_outbox(h)
+    _began_with(h, E0)
+    assert found_in(h) == {UNPROVEN}
+    _closed(h)
+    assert found_in(h) == {("phantom", E1, 21, 30)}
+
+
+def test_an_opening_that_left_no_journal_and_fenced_this_one_is_unproven() -> None:
+    h = history()
+    restored_outbox(h)
+    del h.producers["A"][1]
+    fenced = {"epoch": E2, "incarnation": f"{INC[E2]:016x}"}
+    h.producers["A"][0] += [Entry("fenced", epoch=E1, incarnation=INC[E1], detail=fenced), Entry("closed")]
+    found = found_in(h)
+    assert ("unproven", E2, 1, 20) in found
+    assert ("phantom", E1, 21, 30) in found, "what it did itself it must have"
+
+
+def test_a_status_that_told_of_more_rows_shows_a_cut() -> None:
+    """Nothing came of the stream since, so that no group met another history."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    heard = Entry("heard", Stream("A", ""), E1, INC[E1], detail={"lsn": 100, "epoch": E1})
+    h.groups["g"][1].insert(1, heard)
+    assert found_in(h) == {UNPROVEN}
+    h.groups["g"][1][1] = replace(heard, detail={"lsn": 2, "epoch": E1})
+    assert found_in(h) == {("phantom", E1, 21, 30)}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_later_opening_tells_what_the_group_had_of_an_epoch_that_was_over(known: bool) -> None:
+    """Two have published since the copy was made; the group was given what it lacks, and nobody met the first."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    place = (S, E3, 0xB3)
+    detail: dict[str, object] = {"position": [E1, 31], "entered": E1}
+    if known:
+        detail["known"] = [E1, f"{INC[E1]:016x}", 30]
+    h.producers["A"].append([
+        replace(h.producers["A"][1][0], epoch=E3, incarnation=0xB3),
+        Entry("epoch", *place, detail={"prev": list(Prev(E2, INC[E2], 20))}),
+        Entry("enqueued", *place, 1, 1, digest=digest_of(S, E3, 1, 1)),
+        Entry("surpassed", *place, group="g", detail=detail),
+        Entry("closed"),
+    ])  # fmt: skip
+    assert (UNPROVEN in found_in(h)) == known
+    assert (("phantom", E1, 21, 30) in found_in(h)) != known
+
+
+@pytest.mark.parametrize("teller", ["producer", "group", "nobody", "group that is wrong"])
+def test_an_epoch_that_no_journal_has_was_between_those_before_and_after_it(teller: str) -> None:
+    """What the openings after the one that is lost published never came to the group, so that none of them is met."""
+    h = history()
+    lost, place = E1 + 5, (S, E3, 0xB3)
+    of_it = (S, lost, 0xB1, 1, 2)
+    add_after("g", "delivered", E1, 21,
+              Entry("delivered", *of_it, group="g", digest=digest_of(S, lost, 1, 2)),
+              Entry("acknowledged", *of_it, group="g"))(h)  # fmt: skip
+    told = Entry("surpassed", *place, group="g", detail={"position": [lost, 3], "entered": lost})
+    h.producers["A"].append([
+        replace(h.producers["A"][1][0], epoch=E3, incarnation=0xB3),
+        Entry("epoch", *place, detail={"prev": list(Prev(E2, INC[E2], 20))}),
+        Entry("enqueued", *place, 1, 1, digest=digest_of(S, E3, 1, 1)),
+        *([told] if teller == "producer" else []), Entry("closed"),
+    ])  # fmt: skip
+    if teller.startswith("group"):
+        known = [E1 if "wrong" in teller else lost, f"{0xB1:016x}", 2]
+        h.groups["g"][1].append(Entry("conflict", *place, group="g", detail={"known": known}))
+    found = found_in(h)
+    assert (("unproven", lost, 1, 2) in found) == (teller in ("producer", "group")), found
+    assert (("phantom", lost, 1, 2) in found) == (teller not in ("producer", "group")), found
+
+
+def lost_with_its_clock(h: History, *, silent: bool = True) -> None:
+    """Of the opening after the first, which no journal has, only a status told. The copy was opened first with a clock
+    that was behind that, and published nothing, or something."""
+    restored_outbox(h)
+    _not_met(h)
+    told = Entry("heard", Stream("A", ""), E1 + 5, 0xB1, detail={"lsn": 2, "epoch": E1 + 5})
+    h.groups["g"][1].insert(1, told)
+    opened = replace(h.producers["A"][0][0], epoch=E1 + 3, incarnation=0xB0)
+    other = (Stream("A", "unread"), E1 + 3, 0xB0)
+    entry = Entry("enqueued", *other, 1, 1, digest=digest_of(other[0], E1 + 3, 1, 1))
+    boot = [opened] if silent else [opened, Entry("epoch", *other, detail={"prev": None}), entry]
+    h.producers["A"].insert(1, [*boot, Entry("closed")])
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_or_before_one_that_published_nothing_since_it_may_be_of_the_copy(silent: bool) -> None:
+    h = history()
+    lost_with_its_clock(h, silent=silent)
+    assert (UNPROVEN in found_in(h)) == silent
+    assert (("phantom", E1, 21, 30) in found_in(h)) != silent
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_status_of_an_opening_that_left_no_journal_shows_a_cut_before_it(closed: bool) -> None:
+    """What it published is unknown, and so is what the opening before it had done since the copy was made."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    if closed:
+        _closed(h)
+    h.groups["g"][1].insert(
+        1, Entry("heard", Stream("A", ""), E1 + 5, 0xB1, detail={"lsn": 2, "epoch": E1 + 5})
+    )
+    assert found_in(h) == {("phantom", E1, 21, 30) if closed else UNPROVEN}
+    place = (S, E1 + 6, 0xB2, 1, 2)
+    add_after("g", "delivered", E1, 21, Entry("delivered", *place, group="g", digest=digest_of(S, E1 + 6, 1, 2)),
+              Entry("acknowledged", *place, group="g"))(h)  # fmt: skip
+    assert ("unproven", E1 + 6, 1, 2) in found_in(h), "of a later opening that left no journal either"
+
+
+def test_an_outbox_that_was_told_so_shows_a_cut() -> None:
+    """It published nothing since, so that no group met another history."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    told = Entry("surpassed", S, E2, INC[E2], group="g", detail={"position": [E1, 31]})
+    h.producers["A"][1].insert(1, told)
+    assert found_in(h) == {UNPROVEN}
+    h.producers["A"][1][1] = replace(told, incarnation=0)
+    assert found_in(h) == {("phantom", E1, 21, 30)}
+
+
+@pytest.mark.parametrize("teller", ["group", "producer", "group that says what it knew"])
+def test_a_copy_whose_clock_went_back_lacks_what_lies_beyond_its_own_epoch(teller: str) -> None:
+    """The group had entered a later epoch than the copy, which is told so; the copy's own epochs are whole."""
+    h = history()
+    restored_outbox(h)
+    _not_met(h)
+    _of_a_later_epoch(h)
+    add_after("g", "delivered", E2, 11, given("delivered", E2, 21, 22))(h)
+    change("g", "acknowledged", E2, 1, last=22)(h)
+    detail = {"position": [E3, 3], "entered": E2 + 5}
+    if teller == "producer":
+        h.producers["A"][1].insert(1, Entry("surpassed", S, E2, INC[E2], group="g", detail=detail))
+    else:
+        known = KNOWN if "knew" in teller else {}
+        h.groups["g"][1].insert(1, given("conflict", E2, 0, 0, detail={**detail, **known}))
+    assert found_in(h) == {UNPROVEN, ("unproven", E3, 1, 2), ("phantom", E2, 21, 22)}
+
+
+def restored_inbox(h: History) -> None:
+    """The copy was made when the group had settled ten of the first epoch; its producer tells that it had been at 21.
+    What lies between is in no journal of the group."""
+    h.logs.clear()
+    opened, after = h.groups["g"][0][0], h.groups["g"][1]
+    h.groups["g"][0][:] = [
+        opened, given("joined", E1, 1, 1), given("delivered", E1, 1, 10), given("acknowledged", E1, 1, 10)
+    ]  # fmt: skip
+    swap_out("g", "redelivered", E1, 16)(h)
+    change("g", "acknowledged", E1, 16, first=21)(h)
+    after.insert(1, given("behind", E1, 21, 21, detail={"from": [E1, 11]}))
+
+
+def test_what_an_inbox_lost_with_its_disk_was_settled_unseen() -> None:
+    h = history()
+    restored_inbox(h)
+    assert found_in(h) == {("settled_unseen", E1, 11, 20)}
+    assert h.check().verdict == "unknown"
+
+
+def test_what_a_producer_was_told_by_an_inbox_that_is_gone_is_no_lie() -> None:
+    h = history()
+    keeps(h)
+    restored_inbox(h)
+    assert found_in(h) == {("settled_unseen", E1, 11, 20)}
+
+
+def _told_of_the_end(h: History) -> None:
+    """The producer was told that the group is done with everything; no journal of the group has the last ten."""
+    keeps(h)
+    swap_out("g", "delivered", E2, 11)(h)
+    change("g", "acknowledged", E2, 1, last=10)(h)
+
+
+@pytest.mark.parametrize("witness", ["none", "another stream", "another inbox"])
+def test_what_producers_were_told_is_the_word_of_an_inbox_that_is_gone_where_there_was_one(
+    witness: str,
+) -> None:
+    """Its successor need be told of one stream only. Where another inbox's journal comes as far, none is gone."""
+    h = history()
+    h.logs.clear()
+    _told_of_the_end(h)
+    if witness != "none":
+        behind = Entry("behind", Stream("B", "orders"), E1, 0, 8, 8, group="g", detail={"from": [E1, 3]})
+        h.groups["g"][1].insert(1, behind)
+    if witness == "another inbox":
+        there = replace(given("acknowledged", E1, 7, 7), stream=Stream("B", "orders"))
+        h.seconds["g"] = [[h.groups["g"][0][0], there, Entry("closed")]]
+    found = {f.kind for f in h.check().findings if f.stream == S}
+    gone = witness == "another stream"
+    assert found == ({"settled_unseen"} if gone else {"consumed_unsettled", "lost"})
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_a_group_has_consumed_of_a_stream_that_no_journal_joined_is_the_word_of_an_inbox_that_is_gone(
+    joined: bool,
+) -> None:
+    """A group tells where it is in the streams that it has joined. Its successor was told nothing of this one: there
+    was nothing left to be said."""
+    h = history()
+    h.logs.clear()
+    keeps(h)
+    for boot in h.groups["g"]:
+        boot[:] = [row for row in boot if row.stream is None or (joined and row.kind == "joined")]
+    found = {(f.kind, f.epoch, f.first, f.last) for f in h.check().findings if f.stream == S}
+    if joined:
+        assert {kind for kind, *_ in found} == {"consumed_unsettled", "lost"}
+    else:
+        assert found == {("settled_unseen", E1, 1, 30), ("settled_unseen", E2, 1, 20)}
+        assert h.check().verdict == "unknown"
+
+
+@pytest.mark.parametrize("met", [False, True])
+def test_of_a_stream_of_which_its_successor_never_heard_nothing_is_known(met: bool) -> None:
+    """Nobody told the producer anything, and an operator's word tells nothing of what there was."""
+    h = history()
+    h.logs.clear()
+    swap_out("g", "delivered", E2, 11)(h)
+    change("g", "acknowledged", E2, 1, last=10)(h)
+    behind = Entry("behind", Stream("B", "orders"), E1, 0, 8, 8, group="g", detail={"from": [E1, 3]})
+    heard = [given("gap_opened" if met else "forgotten", E2, 11, 20)]
+    h.groups["g"][-1].remove(h.groups["g"][-1][-1])
+    h.groups["g"] += [[replace(h.groups["g"][0][0]), behind, *heard, Entry("closed")]]
+    found = {(f.kind, f.first, f.last) for f in h.check().findings if f.stream == S}
+    assert found == {("lost" if met else "settled_unseen", 11, 20)}
+
+
+def test_at_the_end_what_there_was_may_have_been_settled_by_an_inbox_that_is_gone() -> None:
+    """Of the last epoch 18 existed when the inbox was told that it is behind; of what comes between nobody need have
+    told anything. What was published later is lost."""
+    h = history()
+    h.logs.clear()
+    swap_out("g", "delivered", E2, 11)(h)
+    change("g", "acknowledged", E2, 1, last=10)(h)
+    h.groups["g"][1].insert(1, given("behind", E1, 21, 21, detail={"from": [E1, 21], "existed": [E2, 19]}))
+    assert found_in(h) == {("settled_unseen", E2, 11, 18), ("lost", E2, 19, 20)}
+
+
+def test_what_there_was_is_not_passed_over_for_that() -> None:
+    h = history()
+    restored_inbox(h)
+    change("g", "behind", E1, 21, first=19, last=19, detail={"from": [E1, 11], "existed": [E1, 31]})(h)
+    assert found_in(h) == {
+        ("settled_unseen", E1, 11, 18), ("lost", E1, 19, 20), ("undeclared_gap", E1, 19, 20)
+    }  # fmt: skip
+
+
+def test_what_nobody_settled_is_lost_beside_a_restored_inbox() -> None:
+    h = history()
+    restored_inbox(h)
+    change("g", "behind", E1, 21, first=19, last=19)(h)
+    assert found_in(h) == {
+        ("settled_unseen", E1, 11, 18), ("lost", E1, 19, 20), ("undeclared_gap", E1, 19, 20)
+    }  # fmt: skip
+
+
+def test_what_was_given_before_the_copy_comes_again_or_was_settled() -> None:
+    """The copy owes 6 to 10, and passes them as it is told to; of 3 to 5 nobody told."""
+    h = history()
+    restored_inbox(h)
+    change("g", "acknowledged", E1, 1, last=2)(h)
+    change("g", "behind", E1, 21, detail={"from": [E1, 6]})(h)
+    assert found_in(h) == {
+        ("settled_unseen", E1, 11, 20), ("not_redelivered", E1, 3, 5), ("unacknowledged", E1, 3, 10)
+    }  # fmt: skip
+
+
+def inbox_of_latest_gone(h: History, *, itself: bool = False, begin: str = "latest") -> None:
+    """Another inbox had joined, and settled all before 21; its journal is gone with it, and this one's begins there, or
+    (`itself`) with what comes to it first."""
+    h.logs.clear()
+    opened = replace(h.groups["g"][0][0], detail={"topics": ["orders"], "begin": begin, "sites": list(SITES)})
+    first = 26 if itself else 21
+    joined = [given("joined", E1, first, first, reason="" if itself else "took_over")]
+    if itself:
+        joined.insert(0, given("before_join", E1, 1, 25, reason="begin"))
+    del h.groups["g"][0]
+    h.groups["g"][0][:] = [
+        opened, given("behind", E1, 21, 21, detail={"from": [0, 1]}), *joined, given("delivered", E1, first, 30),
+        given("acknowledged", E1, first, 30), *h.groups["g"][0][5:],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("itself", [True, False])
+def test_what_was_settled_before_a_group_joined_was_settled_by_an_inbox_that_is_gone(itself: bool) -> None:
+    """Though nothing is owed to the group from before its place of joining: it had joined earlier."""
+    h = history()
+    inbox_of_latest_gone(h, itself=itself)
+    assert found_in(h) == {("settled_unseen", E1, 1, 20)}
+    at = next(at for at, row in enumerate(h.groups["g"][0]) if row.kind == "behind")
+    del h.groups["g"][0][at]
+    assert h.check().verdict == "complete"
+
+
+def test_nor_is_it_known_of_what_no_producer_counts_the_group_for() -> None:
+    h = history()
+    for boot in h.producers["A"]:
+        boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "groups": {}})
+    inbox_of_latest_gone(h, begin="earliest")
+    assert found_in(h) == {("settled_unseen", E1, 1, 20)}
+
+
+def test_what_the_producer_removed_may_have_been_given_by_an_inbox_that_is_gone() -> None:
+    h = history()
+    inbox_of_latest_gone(h)
+    add_after("A", "enqueued", E1, 1, entry("removed", E1, 5, 6))(h)
+    assert found_in(h) == {("settled_unseen", E1, 1, 20)}
+
+
+@pytest.mark.parametrize("joined", [11, 21, 22])
+def test_what_came_before_a_group_of_which_every_inbox_has_its_journal(joined: int) -> None:
+    """The first one joined, settled what came then, if anything, and told how far it was."""
+    h = history()
+    inbox_of_latest_gone(h)
+    other = [h.groups["g"][0][0], given("joined", E1, joined, joined)]
+    if joined < 21:
+        other += [given("delivered", E1, joined, 20), given("acknowledged", E1, joined, 20)]
+    h.seconds["g"] = [[*other, Entry("closed")]]
+    assert found_in(h) == (frozenset() if joined <= 21 else {("settled_unseen", E1, 1, 20)})
+
+
+@pytest.mark.parametrize("spoil", ["twice", "lost"])
+def test_a_broken_promise_beside_a_restored_inbox_is_convicted(spoil: str) -> None:
+    h = history()
+    restored_inbox(h)
+    {"twice": _twice, "lost": _lost}[spoil](h)
+    beside = {"twice": ("duplicate", E1, 25, 26), "lost": ("lost", E2, 20, 20)}[spoil]
+    assert found_in(h) == {("settled_unseen", E1, 11, 20), beside}
+
+
+def _began_with(h: History, epoch: int) -> None:
+    boot = h.producers["A"][0]
+    boot[0] = replace(boot[0], epoch=epoch)
+
+
+def _closed(h: History) -> None:
+    h.producers["A"][0].append(Entry("closed"))
+
+
+def _not_met(h: History) -> None:
+    boot, at = find(h, "g", "conflict", E2, 0)
+    del boot[at]
+
+
+def _met_another(h: History) -> None:
+    change("g", "conflict", E2, 0, incarnation=0xBAD)(h)
+
+
+def _of_the_last_epoch(h: History) -> None:
+    both(
+        add_after("g", "delivered", E2, 11, given("delivered", E2, 21, 22)),
+        change("g", "acknowledged", E2, 1, last=22),
+    )(h)
+
+
+def _of_a_later_epoch(h: History) -> None:
+    _of_an_epoch(h, E3, 0xA3, 1, 2)
+
+
+def _of_an_epoch(h: History, epoch: int, incarnation: int, first: int, last: int) -> None:
+    place = (S, epoch, incarnation, first, last)
+    add_after("g", "acknowledged", E2, 1,
+              Entry("delivered", *place, group="g", digest=digest_of(S, epoch, first, last)),
+              Entry("acknowledged", *place, group="g"))(h)  # fmt: skip
+
+
+def _twice(h: History) -> None:
+    add_after("g", "delivered", E1, 21, given("delivered", E1, 25, 26))(h)
+
+
+def _lost(h: History) -> None:
+    both(
+        change("g", "delivered", E2, 11, last=19, digest=digest_of(S, E2, 11, 19)),
+        change("g", "acknowledged", E2, 1, last=19),
+    )(h)
+
+
+def _released_early(h: History) -> None:
+    for boot in h.producers["A"]:
+        boot[0] = replace(boot[0], detail={**(boot[0].detail or {}), "release": "consumed"})
+    add_after("A", "published", E2, 11, entry("released", E2, 11, 20))(h)
+
+
+VIOLATIONS: dict[str, tuple[Callable[[History], None], FOUND]] = {
+    "an opening that was closed had no more": (_closed, frozenset({("phantom", E1, 21, 30)})),
+    "no group met another history": (_not_met, frozenset({("phantom", E1, 21, 30)})),
+    "what was met was nobody's opening": (_met_another, frozenset({("phantom", E1, 21, 30)})),
+    "never published after the restore": (_of_the_last_epoch, frozenset({UNPROVEN, ("phantom", E2, 21, 22)})),
+    "of an epoch beyond it": (_of_a_later_epoch, frozenset({UNPROVEN, ("phantom", E3, 1, 2)})),
+    "delivered twice": (_twice, frozenset({UNPROVEN, ("duplicate", E1, 25, 26)})),
+    "lost after the restore": (_lost, frozenset({UNPROVEN, ("lost", E2, 20, 20)})),
+    "released early": (_released_early, frozenset({UNPROVEN, ("released_early", E2, 11, 20)})),
+}
+
+
+@pytest.mark.parametrize("name", VIOLATIONS)
+def test_a_broken_promise_beside_a_restore_is_convicted(name: str) -> None:
+    spoil, expected = VIOLATIONS[name]
+    h = history()
+    restored_outbox(h)
+    spoil(h)
+    assert found_in(h) == expected, h.check().text()
+    assert h.check().verdict in ("violated", "lost")
+
+
+# -- an outbox that went on below ---------------------------------------------------------------------------
+
+
+def outbox_goes_on_below(h: History) -> None:
+    """The outbox is lost while the clock is behind, and the group has yet to hear of the epoch that follows."""
+    h.logs.clear()
+    opened = replace(h.producers["A"][0][0], epoch=E0, incarnation=0xA0)
+    sent = [Entry("confirmed", S, E0, 0xA0, 1, 5, site=site) for site in SITES]
+    h.producers["A"][:] = [[
+        opened, Entry("epoch", S, E0, 0xA0, detail={"prev": None}),
+        Entry("enqueued", S, E0, 0xA0, 1, 5, digest=digest_of(S, E0, 1, 5)), *sent,
+        Entry("published", S, E0, 0xA0, 1, 5), Entry("closed"),
+    ]]  # fmt: skip
+    assert h.groups["g"][-1].pop().kind == "closed"
+
+
+def of_below(h: History) -> set[tuple[str, int | None, int | None]]:
+    return {(kind, first, last) for kind, epoch, first, last in found_in(h) if epoch == E0}
+
+
+def test_what_is_below_an_epoch_of_another_history_may_be_heard_of_yet() -> None:
+    h = history()
+    outbox_goes_on_below(h)
+    assert of_below(h) == {("undelivered", 1, 5)}
+    h.groups["g"][-1].append(Entry("closed"))
+    assert of_below(h) == {("lost", 1, 5)}, "unless everything has had its time"
+
+
+def test_what_is_below_a_later_epoch_of_the_same_history_was_passed() -> None:
+    h = history()
+    later = [*h.producers["A"]]
+    outbox_goes_on_below(h)
+    h.producers["A"] += later
+    assert of_below(h) == {("lost", 1, 5)}

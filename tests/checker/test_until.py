@@ -1,0 +1,178 @@
+"""An account up to some time, of clients that go on; and how far what was lost had got."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from reliamsg.checker import Chain, Expect, Report, check
+from reliamsg.checker.journals import Role
+from reliamsg.store.journal import JournalRow
+
+T = 1_700_000_000_000_000
+"""The time of all accounts; a row's `at` is in µs after it."""
+STREAM = {"producer": "A", "topic": "orders", "epoch": 7, "incarnation": 9}
+
+
+class Client:
+    """Writes rows down, one after the other."""
+
+    def __init__(self, role: str, name: str, opened: dict[str, object]) -> None:
+        self.role, self.name = role, name
+        self.rows: list[JournalRow] = []
+        self.add("opened", -1000, detail=opened)
+
+    def add(self, kind: str, at: int, first: int = 0, last: int = 0, **more: object) -> None:
+        row = JournalRow(
+            len(self.rows) + 1, f"{1:016x}", kind, T + at, T + at, at + 1000, "", "", 0, 0, 0, first, last,
+            "", self.name if self.role == "group" else "", "", None, None, None,
+        )  # fmt: skip
+        place = STREAM if first else {}
+        self.rows.append(replace(row, **(place | more)))  # type: ignore[arg-type]
+
+    def chain(self, to_the_end: bool = False) -> Chain:
+        role: Role = "producer" if self.role == "producer" else "group"
+        return Chain(role, self.name, self.name, self.rows, to_the_end=to_the_end)
+
+
+def producer(*published: tuple[int, int, int]) -> Client:
+    """`published`: (at, first, last), confirmed by both sites."""
+    client = Client("producer", "A", {"groups": {"orders": ["g"]}, "sites": ["dc1", "dc2"], "confirm": "all"})
+    for at, first, last in published:
+        client.add("enqueued", at, first, last, digest=0)
+        for site in ("dc1", "dc2"):
+            client.add("confirmed", at, first, last, site=site)
+        client.add("published", at, first, last)
+    return client
+
+
+def group(*handed: tuple[int, int, int], acknowledged: bool = True) -> Client:
+    client = Client("group", "g", {"topics": ["orders"], "begin": "earliest"})
+    for at, first, last in handed:
+        client.add("received", at, first, last, site="dc1")
+        client.add("delivered", at, first, last, digest=0)
+        if acknowledged:
+            client.add("acknowledged", at, first, last)
+    return client
+
+
+def judged(*clients: Client, until_us: int | None = T, to_the_end: bool = False) -> Report:
+    return check([client.chain(to_the_end) for client in clients], expect=Expect(until_us=until_us))
+
+
+def test_what_goes_on_is_complete_up_to_a_time() -> None:
+    """The group is ahead of what the producer has exported, and has acknowledged only a part of it."""
+    consumer = group((-400, 1, 5), (-300, 6, 10), (200, 11, 15))
+    consumer.add("delivered", 300, 16, 30, digest=0)
+    clients = producer((-500, 1, 10), (100, 11, 20)), consumer
+    report = judged(*clients)
+    assert report.verdict == "complete", report.text()
+    assert report.messages.enqueued == 10
+    assert report.messages.delivered == {"g": 10}
+    assert {finding.kind for finding in judged(*clients, until_us=None).findings} >= {"unclosed", "unproven"}
+
+
+def test_later_evidence_counts_for_what_was_enqueued_before() -> None:
+    report = judged(producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 5), (200, 6, 10)))
+    assert report.verdict == "complete", report.text()
+
+
+def test_what_is_not_handed_out_yet_is_open_not_lost() -> None:
+    report = judged(producer((-500, 1, 10), (100, 11, 20)), group((-400, 1, 5), (200, 6, 8)))
+    assert [(f.kind, f.first, f.last) for f in report.findings] == [("undelivered", 9, 10)]
+    assert report.messages.pending == 2
+
+
+def test_what_is_not_confirmed_yet_is_pending() -> None:
+    client = producer((-500, 1, 10))
+    client.add("enqueued", -10, 11, 12, digest=0)
+    client.add("enqueued", 10, 13, 14, digest=0)
+    report = judged(client, group((-400, 1, 10), (20, 11, 12)))
+    assert [(f.kind, f.first, f.last) for f in report.findings] == [("pending", 11, 12)]
+
+
+def test_a_row_that_ends_later_is_of_a_later_account() -> None:
+    client = producer((-500, 1, 10))
+    client.rows[1] = replace(client.rows[1], wall_last_us=T + 1)
+    client.add("connected", 5, site="dc1")
+    report = judged(client, group((-400, 1, 4), (200, 5, 6)))
+    assert report.verdict == "complete", report.text()
+    assert (report.messages.enqueued, report.messages.delivered) == (0, {"g": 0})
+
+
+@pytest.mark.parametrize("ends", ["producer", "group"])
+def test_a_journal_that_ends_before_that_time_must_be_closed(ends: str) -> None:
+    clients = [producer((-500, 1, 10)), group((-400, 1, 10))]
+    for client in clients:
+        if client.role != ends:
+            client.add("connected", 5, site="dc1")
+    report = judged(*clients)
+    assert report.verdict == "unknown"
+    assert [f.kind for f in report.findings] == ["unclosed"], report.text()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+@pytest.mark.parametrize("to_the_end", [False, True])
+def test_a_journal_that_was_not_closed_proves_no_phantom(to_the_end: bool, closed: bool) -> None:
+    """Of segments, another one may be on its way; a file that was read may be an older copy that was not opened yet."""
+    clients = producer((-500, 1, 10)), group((-400, 1, 12))
+    if closed:
+        clients[0].add("closed", -300)
+    kinds = {f.kind for f in judged(*clients, until_us=None, to_the_end=to_the_end).findings}
+    assert ("phantom" in kinds, "unproven" in kinds) == (closed, not closed)
+
+
+def test_a_file_that_was_not_closed_shows_phantoms_of_what_was_over() -> None:
+    """A copy has all of the openings before its last."""
+    client, consumer = producer((-500, 1, 10)), group((-400, 1, 12))
+    client.rows[0] = replace(client.rows[0], epoch=client.rows[1].epoch)
+    later = replace(client.rows[0], boot=f"{2:016x}", epoch=client.rows[1].epoch + 1, incarnation=0xB)
+    client.rows += [replace(client.rows[0], kind="closed"), later]
+    client.rows = [replace(row, lsn=lsn) for lsn, row in enumerate(client.rows, 1)]
+    findings = judged(client, consumer, until_us=None, to_the_end=True).findings
+    assert ("phantom", 11, 12) in {(f.kind, f.first, f.last) for f in findings}
+
+
+def test_losses_are_told_apart_by_how_far_they_got() -> None:
+    """1 to 4 delivered; 5 and 6 buffered; 7, 8 received; 9, 10 confirmed at one site, 11 at both; 12 at none."""
+    client = Client("producer", "A", {"groups": {"orders": ["g"]}, "sites": ["dc1", "dc2"], "confirm": "any"})
+    client.add("enqueued", -500, 1, 20, digest=0)
+    client.add("confirmed", -400, 1, 11, site="dc1")
+    client.add("confirmed", -400, 11, 20, site="dc2")
+    client.add("published", -400, 1, 20)
+    client.add("closed", -100, detail={"pending": 0})
+    consumer = group((-300, 1, 4))
+    consumer.add("received", -290, 5, 8, site="dc1")
+    consumer.add("received", -290, 7, 7, site="dc2")
+    consumer.add("buffered", -280, 5, 6, site="dc1")
+    consumer.add("buffered", -280, 9, 9, site="dc1")
+    consumer.add("declared", -270, 12, 14, reason="expired")
+    consumer.add("received", -260, 20, 20, site="dc2")
+    consumer.add("delivered", -260, 20, 20, digest=0)
+    consumer.add("acknowledged", -260, 20, 20)
+    consumer.add("closed", -100)
+    report = judged(client, consumer, until_us=None)
+    lost = [(f["kind"], f["first"], f["last"], f["hop"], f["sites"]) for f in report.as_dict()["lost_ranges"]]
+    assert sorted(lost, key=lambda piece: piece[1]) == [
+        ("lost", 5, 6, "buffered", ["dc1"]),
+        ("lost", 7, 7, "received", ["dc1", "dc2"]),
+        ("lost", 8, 8, "received", ["dc1"]),
+        ("lost", 9, 10, "confirmed", ["dc1"]),
+        ("lost", 11, 11, "confirmed", ["dc1", "dc2"]),
+        ("declared_gap", 12, 14, "confirmed", ["dc2"]),
+        ("lost", 15, 19, "confirmed", ["dc2"]),
+    ]
+    assert report.messages.lost == 12
+
+
+def test_what_never_left_has_no_site() -> None:
+    client = Client("producer", "A", {"groups": {"orders": ["g"]}, "sites": ["dc1"], "confirm": "any"})
+    client.add("enqueued", -500, 1, 2, digest=0)
+    client.add("removed", -400, 1, 2)
+    client.add("closed", -100, detail={"pending": 0})
+    consumer = Client("group", "g", {"topics": ["orders"], "begin": "earliest"})
+    consumer.add("joined", -450, 1, 1)
+    consumer.add("closed", -100)
+    found = judged(client, consumer, until_us=None).as_dict()["lost_ranges"]
+    assert [(f["kind"], f["hop"], f["sites"]) for f in found] == [("removed", "enqueued", [])]
