@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from reliamsg.audit.renumbered import settled
 from reliamsg.audit.schema import CHAINS, ROWS
 from reliamsg.message import digest
-from reliamsg.simulation.keeping import renamed_row
+from reliamsg.simulation.journals import renamed_row
 from reliamsg.store.journal import JournalRow
 from reliamsg.verify.journals import Chain, Role
 

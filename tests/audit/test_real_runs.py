@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from reliamsg.audit.job import audit
-from reliamsg.simulation.keeping import renamed_row
+from reliamsg.simulation.journals import renamed_row
 from reliamsg.store.segment import decode, encode, parse_name
 from reliamsg.verify import check_directory
 from tests.audit.equality import shared

@@ -129,81 +129,103 @@ class _DiceByName(dict[str, _Dice | None]):
         return random.Random("/".join(map(str, (self._seed, "fault", name, self.place, *more))))
 
 
+class _Record:
+    """What faults did in one run."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.bit: set[str] = set()
+        self.struck: dict[str, int] = {}
+        self.struck_at: set[tuple[str, str]] = set()
+
+    def strike(self, name: str, whom: str) -> None:
+        self.struck[name] = self.struck.get(name, 0) + 1
+        if whom:
+            self.struck_at.add((name, whom))
+
+
 class Faults:
-    """Which faults there are in one run, and what came of them.
+    """Which faults a run has, and what they did.
 
-    Each has dice of its own at each place (a broker, a process, a path between them), and others for the details of
-    each time it happens. So what one fault does follows from the seed, and from how often it could have happened there:
-    leaving another one out changes nothing about it but its opportunities.
-
-    ``struck`` counts what a fault changed, not what it tried.
+    Each fault has dice of its own at each place (a broker, a process, a path between them), and others for the details
+    of each occurrence. So what one fault does depends on the seed and on how often it could have happened there, and on
+    nothing else: leaving out another fault changes only its opportunities.
     """
 
     def __init__(self, seed: int, names: Iterable[str]) -> None:
         self.enabled = frozenset(names)
-        self.struck: dict[str, int] = {}
-        self._struck_at: set[tuple[str, str]] = set()
-        self.bit: set[str] = set()
-        """Those that happened at all, whether or not that changed anything. Without the others the run is the same."""
-        self.over = False
-        """From now on nothing fails any more."""
         self._seed = seed
+        self._record = _Record()
         self._places: dict[str, Chances] = {}
+
+    @property
+    def struck(self) -> dict[str, int]:
+        """How often each fault changed something: an attempt that changes nothing does not count."""
+        return self._record.struck
+
+    @property
+    def bit(self) -> set[str]:
+        """Faults that happened at all, whether or not that changed anything. Without the others the run is the same."""
+        return self._record.bit
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing fails any more."""
+        return self._record.over
+
+    def end(self) -> None:
+        """From now on nothing fails any more."""
+        self._record.over = True
 
     def at(self, place: str) -> Chances:
         """The dice of a place."""
         found = self._places.get(place)
         if found is None:
-            found = self._places[place] = Chances(self, _DiceByName(self._seed, place, self.enabled))
+            dice = _DiceByName(self._seed, place, self.enabled)
+            found = self._places[place] = Chances(place, self.enabled, dice, self._record)
         return found
 
-    def strikes(self, name: str, whom: str = "") -> None:
-        """It changed something. `whom`: the client that it is about, where stalls are excused by it."""
-        self.struck[name] = self.struck.get(name, 0) + 1
-        if whom:
-            self._struck_at.add((name, whom))
-
-    def struck_at(self, name: str, whom: str) -> bool:
-        """Whether a fault changed something about this client."""
-        return (name, whom) in self._struck_at
+    def struck_at(self, name: str, client: str) -> bool:
+        """Whether a fault changed something for this client."""
+        return (name, client) in self._record.struck_at
 
 
 class Chances:
     """What faults do at one place: see :class:`Faults`."""
 
-    def __init__(self, faults: Faults, dice: _DiceByName) -> None:
-        self.place = dice.place
-        self.enabled = faults.enabled
-        self.strikes = faults.strikes
-        self._faults = faults
-        self._dice = dice
+    def __init__(self, place: str, enabled: frozenset[str], dice: _DiceByName, record: _Record) -> None:
+        self.place, self.enabled = place, enabled
+        self._dice, self._record = dice, record
 
     @property
     def over(self) -> bool:
         """Whether nothing fails any more."""
-        return self._faults.over
+        return self._record.over
 
     def bites(self, name: str, times: float = 1.0) -> bool:
-        """Whether a fault happens at this opportunity, which counts as much as `times` ones."""
+        """Whether a fault happens at this opportunity, which counts as `times` opportunities."""
         dice = self._dice[name]
-        if dice is None or self._faults.over:
+        if dice is None or self._record.over:
             return False
         rate = dice.rate
         chance = rate * times
-        if dice.roll() < (
-            chance if chance < MOST else MOST
-        ):  # nothing is asked more often: min() takes longer
+        # min() would be slower, and nothing is called more often.
+        if dice.roll() < (chance if chance < MOST else MOST):
             dice.rate = dice.first
             dice.bites += 1
             dice.details = None
-            self._faults.bit.add(name)
+            self._record.bit.add(name)
             return True
         if rate < MOST:
             dice.rate = min(MOST, rate * (1 + GROWTH * times * dice.first))
         return False
 
+    def strikes(self, name: str, client: str = "") -> None:
+        """A fault changed something. `client`: whom it is about, where it may excuse a stall."""
+        self._record.strike(name, client)
+
     def random(self, name: str) -> random.Random:
-        """For the details of what happened last: the same whatever became of the times before."""
+        """For the details of the latest occurrence: independent of the occurrences before."""
         dice = self._dice[name]
         assert dice is not None  # it happened
         if dice.details is None:

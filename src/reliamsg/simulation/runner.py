@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reliamsg.simulation.checking import compare
 from reliamsg.simulation.faults import FAULTS
-from reliamsg.simulation.keeping import keep_journals
+from reliamsg.simulation.journals import keep_journals
 from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.settings import DRAWN
 from reliamsg.simulation.verdicts import Violation
@@ -176,13 +175,14 @@ def run(
 def _run(scenario: Scenario, keep: bool, directory: Path, journals: Path | None) -> Outcome:
     world = World(scenario, directory, keep)
     world.run()
-    compare(world, directory)
+    world.compare()
     if journals is not None:
         keep_journals(directory, journals, f"-{scenario.seed}")
-    error = "".join(traceback.format_exception(world.error)) if world.error is not None else ""
+    raised = world.error_judge.internal_error
+    error = "" if raised is None else "".join(traceback.format_exception(raised))
     return Outcome(
-        scenario, tuple(world.oracle.violations), world.faults.struck, tuple(world.history.lines), error,
-        world.scheduler.now, frozenset(world.faults.bit), dict(world.reached),
+        scenario, tuple(world.oracle.violations), world.faults.struck, tuple(world.trace.lines), error,
+        world.scheduler.now, frozenset(world.faults.bit), dict(world.incidents.counts),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.config import Quorum, Site
+from reliamsg.keys import KeyRing
 from reliamsg.simulation.faults import FAULTS, SHARES
 from reliamsg.simulation.settings import HOLDS, VALUES, ClientSettings, choose, draw_client, site_settings
 
@@ -67,6 +68,10 @@ class Scenario:
         if confirm == "all":
             return len(self.sites)
         return confirm.k if isinstance(confirm, Quorum) else 1
+
+    def key_ring(self) -> KeyRing | None:
+        """What clients sign with, if they do."""
+        return KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if self.keys else None
 
     @property
     def longest_gap_timeout(self) -> float:

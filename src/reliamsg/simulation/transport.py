@@ -6,15 +6,15 @@ process, as an I/O thread of its own would do it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from reliamsg.config import Site
 from reliamsg.simulation.broker import UNLIMITED, Broker, Reader, Session
+from reliamsg.simulation.host import Host
 from reliamsg.simulation.mqtt import SECOND, Listening, Teller
-from reliamsg.simulation.network import Connection, Path
+from reliamsg.simulation.network import Connection
 from reliamsg.transport.base import (
     Binding,
     Delivery,
@@ -33,7 +33,7 @@ from reliamsg.transport.mqtt_inflow import Inflow, most_held
 from reliamsg.transport.mqtt_packets import AckLedger
 from reliamsg.wire.address import is_created
 
-__all__ = ["Host", "SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
+__all__ = ["SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
 
 MISSING = (Evidence.NOT_SUBSCRIBED, Evidence.NOT_MARKED)
 HOLD_S = 3.0
@@ -42,40 +42,6 @@ ASK_S = (1.0, 15.0, 60.0)
 """While a group is missing the broker is asked again after this, doubling, at most; and while none is."""
 THREAD_S = 0.0003
 """An I/O thread that is woken takes up to so long to run."""
-
-
-class Host(Protocol):
-    """The process that a transport belongs to, as far as it needs it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def held_bytes(self) -> int:
-        """Messages beyond a receiver's window are taken while those that are held have fewer bytes than this."""
-
-    def path(self, site: str, which: str = "") -> Path:
-        """The network to a site; `which`: for which of several connections."""
-
-    def now(self) -> float:
-        """The time, in seconds."""
-
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Run something in the process, now or when it goes on; not at all when it has ended."""
-
-    def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
-        """The same later."""
-
-    def uniform(self, low: float, high: float) -> float:
-        """A random number."""
-
-    def left_out(self) -> None:
-        """A message arrived, and was not taken."""
-
-    def overhear(self, address: str, body: bytes) -> None:
-        """A control frame came."""
-
-    def telling(self, address: str, body: bytes) -> None:
-        """A control frame is sent."""
 
 
 class _Transport:
@@ -87,8 +53,8 @@ class _Transport:
         self.site, self.broker, self.client = site, broker, client
         self.connection: Connection | None = None
         """The one that is used; it may be dead at the other end."""
-        self._host = host
-        self._call = host.call
+        self._host, self._executor = host, host.executor
+        self._call = host.executor.call
         self._events = events
         self._session: Session | None = None
         self._trying: Connection | None = None
@@ -106,7 +72,7 @@ class _Transport:
     # -- the port -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._host.after(self._host.uniform(0.0, THREAD_S), self._connect)
+        self._executor.after(self._executor.uniform(0.0, THREAD_S), self._connect)
 
     def listen(self, addresses: Sequence[str]) -> None:
         self._addresses = tuple(addresses)
@@ -114,7 +80,7 @@ class _Transport:
         if self._mqtt is not None:
             self._mqtt.listen(addresses)
         elif session is not None and self.connection is not None:
-            self.connection.site.send(setattr, session, "addresses", frozenset(addresses))
+            self.connection.site.send(session.listen, frozenset(addresses))
 
     def tell(self, address: str, body: bytes) -> bool:
         connection = self.connection
@@ -123,8 +89,8 @@ class _Transport:
         if self._mqtt is not None:
             return self._mqtt.teller.tell(address, body)
         if not is_created(address):
-            self._host.telling(address, body)
-        connection.site.send(self.broker.tell, address, body)
+            self._host.witness.sent(address, body)
+        connection.site.send(self.broker.forward_control, address, body)
         return True
 
     def refused_addresses(self) -> Sequence[str]:
@@ -132,7 +98,7 @@ class _Transport:
 
     def reconnect(self, reason: str) -> None:
         if self.connection is not None:
-            self._host.after(0.0, self._drop, self.connection, reason)
+            self._executor.after(0.0, self._drop, self.connection, reason)
 
     def close(self, timeout: float) -> None:
         self._closed = True
@@ -169,9 +135,9 @@ class _Transport:
             return
         self._attempts += 1
         timeout = self.site.connect_timeout
-        self._host.after(timeout, self._give_up, self._attempts)
-        if self._path.passes and self._path.delay <= timeout:
-            connection = self._trying = Connection(self._path, self.site.heartbeat)
+        self._executor.after(timeout, self._give_up, self._attempts)
+        if not self._path.is_cut and self._path.delay <= timeout:
+            connection = self._trying = self._path.connect(self.site.heartbeat)
             connection.site.send(self._handshake, connection)
 
     def _give_up(self, attempt: int) -> None:
@@ -182,15 +148,17 @@ class _Transport:
     def _handshake(self, connection: Connection) -> None:
         """At the site: a client wants to connect."""
         refusal = self.broker.admit()
-        session = Session(connection, self.client, self.site.mqtt_version)
+        session = Session(
+            connection, self.client, self.site.mqtt_version,
+            lambda address, body: self._call(self._heard, connection, address, body),
+        )  # fmt: skip
         client = connection.client
         attempt = self._attempts
         if refusal is not None:
             client.send(self._call, self._refused, refusal, attempt)
             return
         if self._mqtt is None:
-            session.addresses = frozenset(self._addresses)
-        session.hear = lambda address, body: self._call(self._heard, connection, address, body)
+            session.listen(self._addresses)
         self.broker.open(session)
         holder, existed = self._enter(session)
         if holder:
@@ -213,13 +181,13 @@ class _Transport:
             return
         self.connection, self._session, self._trying = connection, session, None
         self._failures = 0
-        connection.client.on_lost = lambda reason: self._call(self._lost, connection, reason)
+        connection.client.when_lost(lambda reason: self._call(self._lost, connection, reason))
         if self._mqtt is not None:
             self._mqtt.begin(connection, session)
         elif frozenset(self._addresses) != session.addresses:
             self.listen(self._addresses)
         if not connection.client.alive:  # it was lost while the process was stopped, and nobody heard of that
-            self._host.after(0.0, self._lost, connection, "connection lost")
+            self._executor.after(0.0, self._lost, connection, "connection lost")
         self._tell_connected(existed)
 
     def _tell_connected(self, existed: bool) -> None:
@@ -244,7 +212,7 @@ class _Transport:
             self._events.unreachable(self._endpoint(), reason, credentials)
         pause = min(self.site.backoff_max, self.site.backoff_min * 2.0**self._failures)
         self._failures = min(self._failures + 1, 20)
-        self._host.after(self._host.uniform(0.5, 1.5) * pause, self._connect)
+        self._executor.after(self._executor.uniform(0.5, 1.5) * pause, self._connect)
 
     def _tell_busy(self, holder: str) -> None:
         raise NotImplementedError
@@ -263,11 +231,11 @@ class _Transport:
         self.connection = self._session = None
         self._attempts += 1  # the attempt that led to it is over, and can't time out any more
         self._events.disconnected(reason)
-        self._host.after(self._host.uniform(0.0, 2.0) * self.site.backoff_min, self._connect)
+        self._executor.after(self._executor.uniform(0.0, 2.0) * self.site.backoff_min, self._connect)
 
     def _heard(self, connection: Connection, address: str, body: bytes) -> None:
         if self.connection is connection and address in self._addresses:
-            self._host.overhear(address, body)
+            self._host.witness.received(address, body)
             self._events.heard(address, body)
 
 
@@ -277,8 +245,8 @@ class _Mqtt:
 
     def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
         self.teller = Teller(host, site, broker, f"{client} {SECOND}")
-        self._host, self._broker = host, broker
-        self._control = MqttControl(site.name, self._attend_soon, _not_here, host.now)
+        self._executor, self._broker = host.executor, broker
+        self._control = MqttControl(site.name, self._attend_soon, _not_here, host.executor.now)
         self._line: Listening | None = None
         self._telling = self._woken = self._looks = False
 
@@ -293,7 +261,7 @@ class _Mqtt:
         """A connection stands."""
         self._telling = False
         self.teller.begin()
-        self._line = Listening(connection, session, self._broker, self._host, self._attend)
+        self._line = Listening(connection, session, self._broker, self._executor.call, self._attend)
         self._control.begin(self._line)
         self._attend_soon()
 
@@ -307,7 +275,7 @@ class _Mqtt:
     def _attend_soon(self) -> None:
         if not self._woken:
             self._woken = True
-            self._host.after(self._host.uniform(0.0, THREAD_S), self._awake)
+            self._executor.after(self._executor.uniform(0.0, THREAD_S), self._awake)
 
     def _awake(self) -> None:
         self._woken = False
@@ -328,7 +296,7 @@ class _Mqtt:
             self.teller.go()
         if self._control.waits and not self._looks:
             self._looks = True
-            self._host.after(LOOK_AGAIN_SECONDS, self._look)
+            self._executor.after(LOOK_AGAIN_SECONDS, self._look)
 
 
 def _not_here(address: str, body: bytes) -> None:
@@ -360,7 +328,7 @@ class SimulatedSender(_Transport):
     def wake(self) -> None:
         if not self._woken and not self._closed:
             self._woken = True
-            self._host.after(self._host.uniform(0.0, THREAD_S), self._pull)
+            self._executor.after(self._executor.uniform(0.0, THREAD_S), self._pull)
 
     def bind(self, bindings: Sequence[Binding]) -> None:
         self._bindings = tuple(bindings)
@@ -370,7 +338,7 @@ class SimulatedSender(_Transport):
 
     def _enter(self, session: Session) -> tuple[str, bool]:
         self.broker.declare(self._bindings)
-        session.tell_blocked = lambda reason: self._call(self._block, session, reason)
+        session.when_blocked(lambda reason: self._call(self._block, session, reason))
         return "", True
 
     def _entered(self, session: Session) -> None:
@@ -385,7 +353,7 @@ class SimulatedSender(_Transport):
         self._held = self._asks
         if self._held:
             self._ask(self.connection)
-            self._host.after(HOLD_S, self._go_on, self.connection)
+            self._executor.after(HOLD_S, self._go_on, self.connection)
         self.wake()
 
     @property
@@ -408,7 +376,7 @@ class SimulatedSender(_Transport):
         missing = any(isinstance(shown, Evidence) and shown in MISSING for shown in evidence.values())
         self._events.found(evidence)
         self._go_on(connection)
-        self._host.after(self._pause if missing else ASK_S[2], self._ask, connection)
+        self._executor.after(self._pause if missing else ASK_S[2], self._ask, connection)
         self._pause = min(2 * self._pause, ASK_S[1]) if missing else ASK_S[0]
 
     def _go_on(self, connection: Connection) -> None:
@@ -436,7 +404,7 @@ class SimulatedSender(_Transport):
     def _publish(self, connection: Connection, session: Session, message: Outgoing) -> None:
         if len(message.body) > self.site.max_frame_bytes:
             refusal = Outcome.REFUSED, f"{len(message.body)} bytes are more than the site takes"
-            self._host.after(0.0, self._answer, connection, message.token, refusal)
+            self._executor.after(0.0, self._answer, connection, message.token, refusal)
             return
 
         def answered(token: int, refusal: tuple[Outcome, str] | None) -> None:
@@ -490,7 +458,7 @@ class SimulatedReceiver(_Transport):
             for number in mine:
                 self._held.acknowledge(number)
             mine = self._held.release()
-            self._host.after(0.0, self._look_for_room, connection)
+            self._executor.after(0.0, self._look_for_room, connection)
         connection.site.send(self.broker.acknowledge, self._reader, mine)
 
     def _look_for_room(self, connection: Connection) -> None:
@@ -512,14 +480,13 @@ class SimulatedReceiver(_Transport):
     def _enter(self, session: Session) -> tuple[str, bool]:
         connection = session.connection
         reader = Reader(
-            session, self._keys, self._window,
+            self._keys, self._window,
             lambda deliveries: self._call(self._received, connection, deliveries),
             lambda: self._call(self._drained, connection),
         )  # fmt: skip
-        found = self.broker.read(reader)
+        found = self.broker.read(session, reader)
         if isinstance(found, str):
             return found, False
-        session.reader = reader
         return "", found
 
     def _entered(self, session: Session) -> None:
@@ -554,7 +521,7 @@ class SimulatedReceiver(_Transport):
                 number = self._held.received(delivery.token[1], size)
                 found.append(msgspec.structs.replace(delivery, token=(self._reader, number)))
             else:
-                self._host.left_out()
+                self._host.note("does not take a message: too much waits")
         return found
 
     def _drained(self, connection: Connection) -> None:
@@ -565,7 +532,7 @@ class SimulatedReceiver(_Transport):
 class SimulatedTransports:
     """Where one process gets its transports from."""
 
-    def __init__(self, host: Host, brokers: dict[str, Broker]) -> None:
+    def __init__(self, host: Host, brokers: Mapping[str, Broker]) -> None:
         self._host = host
         self._brokers = brokers
         self._open: list[SimulatedSender | SimulatedReceiver] = []
