@@ -56,8 +56,8 @@ def test_a_checker_that_passes_over_what_the_judge_knows_is_wrong(tmp_path: Path
     for consumer in ("one", "another"):
         oracle.first_deliveries[group].delivered(consumer, twice, 0.0, flagged=False)
     world.compare()
-    expected = {f"says nothing: not delivered: {message} at {group}" for group, message in missing}
-    assert expected | {f"says nothing: duplicate_apart: {twice} at {group}"} <= set(texts(world))
+    expected = {f"not reported: not delivered: {message} at {group}" for group, message in missing}
+    assert expected | {f"not reported: duplicate_apart: {twice} at {group}"} <= set(texts(world))
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -88,7 +88,7 @@ def test_a_broken_promise_is_to_be_found_by_both(tmp_path: Path, blind: Report, 
     )
     world.compare()
     said = [violation.text for violation in world.oracle.violations if str(message) in violation.text]
-    assert said == ([] if covered else [f"says nothing: lost: {message} at g1"])
+    assert said == ([] if covered else [f"not reported: lost: {message} at g1"])
 
 
 @pytest.mark.parametrize("kind", comparison.UNKNOWN)
@@ -111,7 +111,7 @@ def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
         Finding(kind, "", stream, group, epoch=message.epoch, first=message.seq, last=message.seq)
     )
     world.compare()
-    assert [text.partition(":")[0] for text in texts(world) if "says nothing" not in text] == [kind]
+    assert [text.partition(":")[0] for text in texts(world) if "not reported" not in text] == [kind]
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ class Judged:
         begin_with_latest = ["g1"] if latest else []
         self.oracle = Oracle(self.scheduler, ["g1"], timeouts, {"p1": 1}, begin_with_latest, keepers)
         self.watch, self.files = Stopwatch(self.scheduler.now), Files()
-        self.watch.look(self.scheduler.now, True)
+        self.watch.update(self.scheduler.now, True)
         self.oracle.consumer_added("g1-1", self.watch, self.files)
         self.oracle.consumer_added("g1-2", self.watch, Files())
 
@@ -173,9 +173,9 @@ def test_time_in_which_a_consumer_was_stopped_is_no_gaps_time(
     judged.deliver(1)
     judged.acknowledge(first)
     judged.later(GAP_TIMEOUT - stopped)
-    judged.watch.look(judged.scheduler.now, False)
+    judged.watch.update(judged.scheduler.now, False)
     judged.later(stopped)
-    judged.watch.look(judged.scheduler.now, True)
+    judged.watch.update(judged.scheduler.now, True)
     judged.expire(2, 2)
     assert judged.kinds == (["gap_too_early"] if early else [])
 

@@ -92,9 +92,9 @@ def test_a_full_quarantine_is_excused_by_what_somebody_did_to_the_stream_that_it
     consumers = [ConsumerReport(f"{group}-1", group, None, full(why)) for group in GROUPS]
     left: dict[Key, int] = {("g1", ONE): 1, ("g2", TWO): 2, "p1": 1}
     stalls = list(find_stalls(finished.excuses, [], consumers, left))
-    assert [text.split(" to come: ")[0] for text in stalls] == [
-        f"g1 has 1 messages of {ONE}",
-        f"g2 has 2 messages of {TWO}",
+    assert [text.split(": ")[0] for text in stalls] == [
+        f"g1 still lacks 1 message of {ONE}",
+        f"g2 still lacks 2 messages of {TWO}",
     ]
     finished.strike(fault, "p1")
     assert len(finished.excused) == 4
@@ -265,7 +265,7 @@ def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch
         violation.text.split(":")[0] for violation in world.oracle.violations if violation.kind == "stalled"
     }
     for group in world.scenario.groups:
-        assert any(text.startswith(f"{group} has ") for text in stalled), stalled
+        assert any(text.startswith(f"{group} still lacks ") for text in stalled), stalled
 
 
 def test_what_a_group_meets_at_the_very_end_is_waited_for(

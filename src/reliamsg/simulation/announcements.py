@@ -74,11 +74,11 @@ class Announcements:
                 self._oracle.readers.started_reading(name)
             elif state.role == "standby":
                 self._oracle.readers.stopped_reading(name)
-        for told in state.streams:
-            stream = Stream(state.producer, told.topic, told.partition)
-            self._positions[stream] = max(told.position, self._positions.get(stream, (0, 0)))
-            if told.missing:
-                self._oracle.announced_missing(self._member.group, name, stream, told.missing)
+        for one in state.streams:
+            stream = Stream(state.producer, one.topic, one.partition)
+            self._positions[stream] = max(one.position, self._positions.get(stream, (0, 0)))
+            if one.missing:
+                self._oracle.announced_missing(self._member.group, name, stream, one.missing)
 
     def delivered(self, message: Message) -> None:
         """It delivers a message, which must not be one that it announced as settled, and only while it certainly is the
@@ -86,7 +86,7 @@ class Announcements:
         now, name = self._scheduler.now, self._member.name
         position = self._positions.get(message.stream, (0, 0))
         if not message.replayed and (message.epoch, message.seq) < position:
-            text = f"{message.id} at {name}, which had told producers that it is settled"
+            text = f"{message.id} at {name}, which it had announced as settled"
             self._oracle.violate("redelivered_after_ack", text)
         if self._proven_at is not None and now >= self._proven_at + self._member.takeover_timeout:
             text = f"{message.id} at {name}, {now - self._proven_at:.3f} s after its latest proof"
@@ -115,10 +115,10 @@ class Announcements:
             self._oracle.readers.noticed_other(member.name, member.takeover_timeout / 2)
         if self._oracle.readers.is_reading(member.name):
             return  # only a consumer that waits relies on it
-        for told in frame.streams:
-            stream = Stream(frame.producer, told.topic, told.partition)
-            high_water = told.entered[0], told.high_water
-            self._oracle.readers.announced(member.name, stream, told.position, high_water)
+        for one in frame.streams:
+            stream = Stream(frame.producer, one.topic, one.partition)
+            high_water = one.entered[0], one.high_water
+            self._oracle.readers.announced(member.name, stream, one.position, high_water)
 
     def includes_status(self, stream: Stream, since: float, until: float) -> bool:
         """Whether it received a status of a stream from its producer in this time."""
@@ -130,7 +130,7 @@ class Announcements:
             except FrameError:
                 continue
             if isinstance(frame, Status) and any(
-                Stream(frame.producer, told.topic, told.partition) == stream for told in frame.streams
+                Stream(frame.producer, one.topic, one.partition) == stream for one in frame.streams
             ):
                 return True
         return False

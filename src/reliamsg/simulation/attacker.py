@@ -81,10 +81,10 @@ class Attacker:
         """Publish messages, and lie about progress, in another's name."""
         stream = self._stream(chance)
         epoch = chance.choice([1, self._wall.now_us() // 1000, FAR])
-        kind = chance.choice(["message", "unsigned", "state", "status", "repair"])
-        if kind in ("message", "unsigned", "repair"):
+        kind = chance.choice(["message", "unsigned message", "state", "status", "repair"])
+        if kind in ("message", "unsigned message", "repair"):
             seq = chance.choice([1, 50, FAR])
-            ring = None if kind == "unsigned" else self._ring
+            ring = None if kind == "unsigned message" else self._ring
             frame = encode(stream, epoch, INCARNATION, seq, None, (1, 1), Records([b"forged"]), ring=ring)
             if kind == "repair":
                 broker.send_control(group_address(chance.choice(self._groups)), frame)
@@ -112,7 +112,10 @@ class Attacker:
         else:
             self._forge_status(broker, stream, epoch)
         self._struck(
-            "forged", broker, f"{kind} in the name of {stream.producer}, epoch {epoch}", stream.producer
+            "forged",
+            broker,
+            f"sends a forged {kind} in the name of {stream.producer}, epoch {epoch}",
+            stream.producer,
         )
 
     def _forge_status(self, broker: Broker, stream: Stream, epoch: int) -> None:
@@ -130,7 +133,7 @@ class Attacker:
         epoch = chance.choice([ahead, FAR, MAX_EPOCH - 1, MAX_EPOCH, MAX_SEQ])
         incarnation = chance.getrandbits(64)
         group = chance.choice(self._groups)
-        kind = chance.choice(["message", "status", "hello", "state", "told"])
+        kind = chance.choice(["message", "status", "hello", "state", "group state"])
         if kind == "message":
             prev = chance.choice([None, Prev(max(1, epoch - 1), INCARNATION, 5)])
             frame = encode(stream, epoch, incarnation, 1, prev, (1, epoch), Records([b"forged"]))
@@ -152,7 +155,7 @@ class Attacker:
                 self._incidents.forged(frame)
                 broker.send_control(to, frame)
         self._incidents.impersonated(stream.producer, incarnation)
-        what = f"{kind} in the name of {stream.producer}, epoch {epoch}"
+        what = f"sends a forged {kind} in the name of {stream.producer}, epoch {epoch}"
         self._struck("far_epoch", broker, what, stream.producer)
 
     def _replay(self, broker: Broker, chance: random.Random) -> None:
@@ -161,11 +164,11 @@ class Attacker:
         if frames and (chance.random() < 0.5 or not control_frames):
             topic, frame = chance.choice(frames)
             broker.inject(topic, frame, CONTENT_TYPE)
-            self._struck("replayed", broker, "a message")
+            self._struck("replayed", broker, "replays a message")
         elif control_frames:
             address, frame = chance.choice(control_frames)
             broker.send_control(address, frame)
-            self._struck("replayed", broker, f"what was told to {address}")
+            self._struck("replayed", broker, f"replays a control frame for {address}")
 
     def _flood(self, broker: Broker, chance: random.Random) -> None:
         """Send junk."""
@@ -178,4 +181,4 @@ class Attacker:
                 broker.send_control(
                     chance.choice([status_address(topic, 0), group_address(self._groups[0])]), junk
                 )
-        self._struck("flood", broker, f"{FLOOD} frames of junk")
+        self._struck("flood", broker, f"sends {FLOOD} frames of junk")

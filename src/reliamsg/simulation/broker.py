@@ -175,7 +175,7 @@ class Broker:
             self.close(session)
             return
         session.ghost = True
-        self._trace.note("broker", self.name, f"keeps the session of {session.client}")
+        self._trace.note("broker", self.name, f"keeps the session of {session.client}, which is gone")
         self._scheduler.after(self._faults.random("two_sessions").uniform(*GHOST_S), self.close, session)
 
     def close(self, session: Session) -> None:
@@ -296,7 +296,7 @@ class Broker:
         for name, outcome in REFUSALS[self.protocol].items():
             if faults.bites(name):
                 faults.strikes(name)
-                self._trace.note("broker", self.name, f"says {outcome.value} to {message.message_id}")
+                self._trace.note("broker", self.name, f"answers {message.message_id} with {outcome.value}")
                 return outcome, "as simulated"
         return None
 
@@ -407,7 +407,7 @@ class Broker:
         self.addresses.update(dict.fromkeys(addresses))
         refused = [address for address in addresses if address in self.refused]
         for address in refused:
-            self._refuse(session, address, "listen at")
+            self._refuse(session, address, "listen to")
         if refused and self._refuses == "closing":
             session.connection.site.close("not authorized")
             self.close(session)
@@ -427,7 +427,7 @@ class Broker:
         if address not in self.refused:
             self.forward_control(address, body)
             return
-        self._refuse(session, address, "tell")
+        self._refuse(session, address, "send to")
         session.connection.site.close("not authorized")
         self.close(session)
 

@@ -31,7 +31,7 @@ class ClientClock:
             chance = self._faults.random("clock_off")
             self._off_us = chance.randint(-DAY_US, DAY_US)
             self._is_lost = may_be_lost and chance.random() < NO_BATTERY
-            self._trace.note("process", self._faults.place, "has a clock that is wrong")
+            self._trace.note("process", self._faults.place, "has a wrong clock")
 
     def now_us(self) -> int:
         """Microseconds since 1970, as the client sees them."""

@@ -101,7 +101,7 @@ class Comparison:
             if not any(
                 message.seq in mentioned[who, stream, epoch] for who in (group, "") for epoch in epochs
             ):
-                oracle.violate("checker", f"says nothing: {kind}: {message} at {group}")
+                oracle.violate("checker", f"not reported: {kind}: {message} at {group}")
 
     def _epoch_of(self, message: MessageId) -> int:
         """The epoch that a message has now."""

@@ -191,7 +191,7 @@ class ConsumerProcess(Process):
         self._chunk, self._busy, self._awaited = None, False, None
         self._unacked.clear()
         self._acked.clear()
-        self._stopwatch.look(self.scheduler.now, False)
+        self._stopwatch.update(self.scheduler.now, False)
         self._announcements.terminated()
         self.journal.process_terminated(self.may_lose_its_file)
 
@@ -216,10 +216,10 @@ class ConsumerProcess(Process):
         self.judge.reported(self.name, errors)
         for error in errors:
             if isinstance(error, GapHeld):
-                self.note(f"is told: {error}; the stream is held")
+                self.note(f"reports: {error}; the stream is held")
                 self.executor.after(self._operator_delay(), self._check_held, error.gap.stream)
             elif isinstance(error, GapError):
-                self.note(f"is told: {error}")
+                self.note(f"reports: {error}")
                 self._oracle.gap_reported(self.group, self.name, error.gap)
         fatal = engine.shared.fatal
         if fatal is not None:
@@ -231,7 +231,7 @@ class ConsumerProcess(Process):
         """See :class:`Process`: look for messages, and for what has become durable."""
         engine = self.engine
         runs = self.executor.alive and not self.executor.suspended and self.transports.connected
-        self._stopwatch.look(self.scheduler.now, runs)
+        self._stopwatch.update(self.scheduler.now, runs)
         if engine is None:
             return
         if self._awaited is not None:
@@ -354,7 +354,7 @@ class ConsumerProcess(Process):
         self._announcements.delivered(message)
         self._oracle.delivered(self.group, self.name, message)
         if self.traced:
-            self.note(f"is given {message.id}" + (" again" if message.redelivered else ""))
+            self.note(f"delivers {message.id}" + (" again" if message.redelivered else ""))
 
     def _crashes_in_handler(self) -> bool:
         if self.faults.bites("crash_inside"):
@@ -390,7 +390,7 @@ class ConsumerProcess(Process):
             self._accept(engine, gap)
 
     def _accept(self, engine: ReceivingEngine, gap: Gap) -> None:
-        self.note(f"accepts: {gap}")
+        self.note(f"accepts {gap}")
         if engine.accept(gap):
             self._oracle.gap_accepted(self.group, self.name, gap)
             self.journal.gap_accepted(gap)

@@ -36,7 +36,7 @@ class DiskFaults:
         if faults.bites("disk_full"):
             self._full_until = now + faults.random("disk_full").uniform(*FULL_S)
             faults.strikes("disk_full")
-            self._note("disk is full")
+            self._note("its disk is full")
             return "disk_full"
         if faults.bites("fsync_error"):
             faults.strikes("fsync_error")

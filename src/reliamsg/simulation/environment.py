@@ -116,7 +116,7 @@ class BrokerFaults:
                 self._go_down(broker, name)
         if faults.bites("session_forgotten") and broker.queues:
             key = faults.random("session_forgotten").choice(list(broker.queues))
-            self._note(broker, f"forgets {key[2]}")
+            self._note(broker, f"forgets group {key[2]}")
             broker.forget_group(key)
             faults.strikes("session_forgotten")
         if faults.bites("blocked") and broker.blocked is None and broker.up:
@@ -136,31 +136,31 @@ class BrokerFaults:
             and quorum
             and ("no_leader", broker.name) not in self._conditions
         ):
-            self._note(broker, "has queues that nobody leads")
+            self._note(broker, "has queues without a leader")
             faults.strikes("no_leader")
             broker.set_leader(False)
             self._last(broker, "no_leader", lambda: broker.set_leader(True))
         if faults.bites("over_send") and broker.protocol == "mqtt" and not broker.sends_all:
-            self._note(broker, "sends as much ahead as there is")
+            self._note(broker, "sends everything ahead of acknowledgements")
             broker.send_all(True)
             self._last(broker, "over_send", lambda: broker.send_all(False))
         if faults.bites("address_refused") and broker.addresses and not broker.refused:
             address = faults.random("address_refused").choice(sorted(broker.addresses))
-            self._note(broker, f"lets nobody use {address}")
+            self._note(broker, f"refuses address {address}")
             broker.refuse_address(address)
             self._last(broker, "address_refused", broker.allow_addresses)
 
     def _go_down(self, broker: Broker, name: str) -> None:
         faults = self._faults.at(broker.name)
         seconds = faults.random(name).uniform(*AWAY_S)
-        self._note(broker, f"is away for {seconds:.2f} s ({name})")
+        self._note(broker, f"goes down for {seconds:.2f} s ({name})")
         broker.go_down("connection lost")
         if name == "broker_down":
             faults.strikes(name)
 
         def come_up() -> None:
             changed = broker.come_up(name)
-            self._note(broker, f"comes back ({name}: {changed} messages)")
+            self._note(broker, f"comes back ({name}: {changed} messages changed)")
             if changed and name != "broker_down":
                 faults.strikes(name)
 
@@ -171,7 +171,7 @@ class BrokerFaults:
         self._conditions.last((fault, broker.name), seconds, end)
 
     def _note(self, broker: Broker, what: str) -> None:
-        self._trace.note("weather", broker.name, what)
+        self._trace.note("fault", broker.name, what)
 
 
 class NetworkFaults:
@@ -202,7 +202,7 @@ class NetworkFaults:
                 continue
             if name == "cut_control" and not second.connections:
                 continue
-            self._note(process, f"is cut from {site} ({name})")
+            self._note(process, f"is cut off from {site} ({name})")
             faults.strikes(name)
             _cut(cut, directions, True)
             seconds = faults.random(name).uniform(*AWAY_S)
@@ -216,13 +216,13 @@ class NetworkFaults:
         if faults.bites("delay") and not path.delay:
             delay = faults.random("delay").uniform(*SLOW_S)
             _delay((path, second), delay)
-            self._note(process, f"is {delay:.1f} s away from {site}")
+            self._note(process, f"has a delay of {delay:.1f} s to {site}")
             faults.strikes("delay")
             seconds = faults.random("delay").uniform(*AWAY_S)
             self._conditions.last(("delay", process, site), seconds, partial(_delay, (path, second), 0.0))
 
     def _note(self, process: str, what: str) -> None:
-        self._trace.note("weather", process, what)
+        self._trace.note("fault", process, what)
 
 
 def _cut(paths: Iterable[Path], directions: Iterable[str], cut: bool) -> None:
@@ -245,6 +245,6 @@ class ClockFaults:
     def act(self) -> None:
         if self._faults.bites("clock_jump"):
             jump = self._faults.random("clock_jump").randrange(-DAY_US, DAY_US)
-            self._trace.note("weather", "", f"the wall clock jumps by {jump / 1e6:.1f} s")
+            self._trace.note("fault", "", f"the wall clock jumps by {jump / 1e6:.1f} s")
             self._faults.strikes("clock_jump")
             self._wall.jump(jump)

@@ -15,15 +15,17 @@ from reliamsg.simulation.network import Connection
 from reliamsg.transport.mqtt_telling import Sending, Telling
 from reliamsg.wire.address import is_created
 
-__all__ = ["SECOND", "Listening", "Teller"]
+__all__ = ["SECOND", "ControlConnection", "Subscriptions"]
 
 SECOND = "control"
 """The name of a client's second connection to a site."""
-LOOK_AGAIN_S = 1.0
+CHECK_S = 1.0
 """How often suspected addresses are checked, as in the I/O threads of real clients."""
+THREAD_S = 0.0003
+"""How long it takes at most until an I/O thread that is woken runs."""
 
 
-class Listening:
+class Subscriptions:
     """What one connection is subscribed to: the line of :class:`~reliamsg.transport.mqtt_control.MqttControl`."""
 
     def __init__(
@@ -91,14 +93,14 @@ class _Line:
         return self.pings
 
 
-class Teller:
+class ControlConnection:
     """Sends control frames of one client to one MQTT site, as :class:`~reliamsg.transport.mqtt_teller.Teller` does."""
 
     def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
         self._site, self._broker, self._client = site, broker, client
         self._executor, self._witness = host.executor, host.witness
         self._path = host.path(site.name, SECOND)
-        self._telling = Telling(site.name, host.executor.now)
+        self._queue = Telling(site.name, host.executor.now)
         self._runs = False
         """The main connection stands, and this one may be used."""
         self._trying: Connection | None = None
@@ -108,16 +110,16 @@ class Teller:
         """It connects as soon as it is allowed to."""
         self._line: _Line | None = None
         self._sending: Sending | None = None
-        self._woken = self._looks = False
+        self._woken = self._checks = False
 
     @property
     def refused(self) -> tuple[str, ...]:
         """Addresses that the site does not allow sending to."""
-        return self._telling.refused
+        return self._queue.refused
 
-    def tell(self, address: str, body: bytes) -> bool:
-        """Have a frame sent. Returns False where that is hopeless."""
-        if not self._telling.backlog.put(address, body):
+    def send(self, address: str, body: bytes) -> bool:
+        """Send a frame as soon as possible. Returns False where that is hopeless."""
+        if not self._queue.backlog.put(address, body):
             return False
         if not is_created(address):
             self._witness.sent(address, body)  # it describes the current state, whenever it is sent
@@ -126,9 +128,9 @@ class Teller:
 
     def begin(self) -> None:
         """The main connection stands: accept frames from now on."""
-        self._telling.backlog.open(self._site.max_frame_bytes)
+        self._queue.backlog.open(self._site.max_frame_bytes)
 
-    def go(self) -> None:
+    def allow(self) -> None:
         """From now on, connect as soon as there is something to send."""
         self._runs = True
         self._wake()
@@ -136,16 +138,16 @@ class Teller:
     def end(self) -> None:
         """The main connection is gone."""
         self._runs = False
-        self._telling.backlog.close()
-        self._hang_up("no longer needed")
+        self._queue.backlog.close()
+        self._disconnect("no longer needed")
 
     def close(self) -> None:
         """The client is closed: the latest frames are still sent where possible."""
         if self._sending is not None:
-            self._telling.send(self._sending)
+            self._queue.send(self._sending)
         self.end()
 
-    def _hang_up(self, reason: str) -> None:
+    def _disconnect(self, reason: str) -> None:
         self._attempt += 1
         if self._trying is not None:
             self._trying.client.close(reason)
@@ -158,13 +160,13 @@ class Teller:
     def _wake(self) -> None:
         if not self._woken:
             self._woken = True
-            self._executor.after(self._executor.uniform(0.0, 0.0003), self._awake)
+            self._executor.after(self._executor.uniform(0.0, THREAD_S), self._awake)
 
     def _awake(self) -> None:
         self._woken = False
         if self._sending is not None:
             self._send(self._sending)
-        elif self._runs and self._trying is None and not self._due and len(self._telling.backlog):
+        elif self._runs and self._trying is None and not self._due and len(self._queue.backlog):
             self._connect()
 
     def _connect(self) -> None:
@@ -180,7 +182,7 @@ class Teller:
 
     def _give_up(self, attempt: int) -> None:
         if attempt == self._attempt and self._line is None:
-            self._again()
+            self._retry()
 
     def _handshake(self, connection: Connection, attempt: int) -> None:
         """At the site."""
@@ -205,15 +207,15 @@ class Teller:
         else:  # it was lost while the process was suspended
             self._executor.after(0.0, self._lost, line, "connection lost")
 
-    def _again(self) -> None:
+    def _retry(self) -> None:
         """Retry after a while, if there is anything to send by then."""
-        self._hang_up("closed")
+        self._disconnect("closed")
         self._due = True
         pause = min(self._site.backoff_max, self._site.backoff_min * 2.0**self._failures)
         self._failures = min(self._failures + 1, 20)
-        self._executor.after(self._executor.uniform(0.5, 1.5) * pause, self._rested)
+        self._executor.after(self._executor.uniform(0.5, 1.5) * pause, self._retry_due)
 
-    def _rested(self) -> None:
+    def _retry_due(self) -> None:
         self._due = False
         self._wake()
 
@@ -223,15 +225,15 @@ class Teller:
         line = self._line
         assert line is not None  # there is something to send over
         before = line.pings
-        self._telling.send(sending)
+        self._queue.send(sending)
         if line.pings > before:
             line.connection.site.send(self._ping, line, line.pings)
-        if self._telling.waits and not self._looks:
-            self._looks = True
-            self._executor.after(LOOK_AGAIN_S, self._look)
+        if self._queue.waits and not self._checks:
+            self._checks = True
+            self._executor.after(CHECK_S, self._check)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _check(self) -> None:
+        self._checks = False
         self._wake()
 
     def _ping(self, line: _Line, number: int) -> None:
@@ -242,13 +244,13 @@ class Teller:
         if line is not self._line or self._sending is None:
             return
         line.pongs = number
-        if self._telling.settle(self._sending):
+        if self._queue.settle(self._sending):
             self._failures = 0
         self._send(self._sending)
 
     def _lost(self, line: _Line, reason: str) -> None:
         if line is not self._line or self._sending is None:
             return
-        if self._telling.broken(self._sending, reason):
+        if self._queue.broken(self._sending, reason):
             self._failures = 0
-        self._again()
+        self._retry()

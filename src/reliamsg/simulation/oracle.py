@@ -348,7 +348,7 @@ class Oracle:
 
     def unbounded(self, client: str, count: int, limit: int) -> None:
         """A client accepted more bytes than it has room for."""
-        self.violate("unbounded", f"{client} took {count} bytes, the limit is {limit}")
+        self.violate("unbounded", f"{client} accepted {count} bytes, the limit is {limit}")
 
     def taken_back(self, first: MessageId, last: int, epoch_of: Callable[[Stream, int], int]) -> None:
         """An application took back the messages from `first` to number `last`, by their current names: nothing is
@@ -411,7 +411,7 @@ class Oracle:
         """See :class:`~reliamsg.simulation.traffic.Witness`."""
         operation = self.operations.get(body)
         if operation is None:
-            self.violate("phantom", f"{message} was sent, and nobody published it")
+            self.violate("phantom", f"{message} was sent, but nobody published it")
             return
         self._identify(operation, message)
         if orphaned and message.producer in self._replaced:
@@ -492,7 +492,8 @@ class Oracle:
                     if self._left_messages.was_left(group, message):
                         continue  # whether it is safe with its producer was judged then
                     self.violate(
-                        "let_go_unsafe", f"{message} is lacking at {consumer}, and its broker let it go"
+                        "let_go_unsafe",
+                        f"{message} is missing at {consumer}, and its broker was told to forget it",
                     )
                     return
 
@@ -548,7 +549,7 @@ class Oracle:
             # A crash may have come before the journal showed the first delivery.
             unsure = before != consumer or any(at <= end for end in self._terminations[group])
             about = None if unsure else (group, identity)
-            self.violate("duplicate", f"{identity} at {consumer}, before at {before}", about)
+            self.violate("duplicate", f"{identity} at {consumer}, previously at {before}", about)
         by, _ = self._acked_durably[group].get(identity, ("", 0.0))
         if by == consumer:
             self.violate("redelivered_after_ack", f"{identity} at {consumer}")
@@ -606,7 +607,8 @@ class Oracle:
         overtaken_by = failed.pop(identity, None)
         if overtaken_by is not None and not self._settled_elsewhere(group, identity):
             self.violate(
-                "out_of_order", f"{overtaken_by} at {consumer}, before {identity}, which failed, came again"
+                "out_of_order",
+                f"{overtaken_by} at {consumer}, before {identity} was delivered again, whose handler had raised",
             )
         for each, by in failed.items():
             if by is None and (each.epoch, each.seq) < (message.epoch, message.seq):
@@ -676,7 +678,8 @@ class Oracle:
             early = self._dead_letters[group].count_early(message)
             if tries == NEVER or early > together * len(self._terminations[group]):
                 self.violate(
-                    "lost", f"{message} at {group}: given up after {self._attempts[group][message]} attempts"
+                    "lost",
+                    f"{message} at {group}: a dead letter after {self._attempts[group][message]} attempts",
                 )
         self._dead_letters[group].add(message)
         self.acked[group].add(message)
@@ -769,7 +772,7 @@ class Oracle:
                 and first <= message.seq <= (last or message.seq)
                 and self.owes(group, operation)
             ):
-                self.violate("skipped", f"{message} at {group}: it follows what the group was given before")
+                self.violate("skipped", f"{message} at {group}: it follows what the group had received")
 
     def _done(self, group: str, message: MessageId) -> bool:
         return (
@@ -882,7 +885,7 @@ class Oracle:
                 self._judge_delivery(group, operation, held)
             for message in self._dead_letters[group].missing():
                 if message not in self.declarations[group]:
-                    self.violate("lost", f"{message} at {group}: given up, and not among the dead letters")
+                    self.violate("lost", f"{message} at {group}: given up, but not among the dead letters")
 
     def _judge_publishing(self, operation: Operation) -> None:
         done = len(operation.confirmed) >= self._needed[operation.stream.producer]
@@ -925,7 +928,7 @@ class Oracle:
             and (self.owes(group, operation) or not self._left_messages.was_left(group, message))
             and not self._is_superseded(found.gap)
         ):
-            self.violate("let_go_unsafe", f"{message} at {group}: let go at {released:.3f}")
+            self.violate("let_go_unsafe", f"{message} at {group}: released at {released:.3f}")
 
     def _is_superseded(self, gap: Gap) -> bool:
         """Whether it was declared because its epoch was over, after its producer's outbox was replaced. Such messages

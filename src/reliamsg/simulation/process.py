@@ -125,7 +125,7 @@ class Process:
         except Exception as error:  # noqa: BLE001  (nothing else may come out of the product)
             self.note(f"raises {error!r}")
             self.judge.raised(self.name, error)
-            self.crash("an internal error")
+            self.crash("after an internal error")
 
     # -- opening and terminating ----------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Process:
         """The client terminated with an error: the application opens it again after `again_in` seconds, as a supervisor
         would, or (None) never."""
         text = str(error).replace(f"{self.drive.path.parent}/", "")  # the same in each run
-        self.note(f"stops: {type(error).__name__}: {text}")
+        self.note(f"terminates: {type(error).__name__}: {text}")
         self.judge.terminated(self.name, error, halts=self.halts)
         self._end()
         self.drive.abandon(self.abandon_client)
@@ -192,14 +192,14 @@ class Process:
         if self._copy is not None and self.faults.bites(self.restored_by, 300):
             at, image = self._copy
             self.faults.strikes(self.restored_by, self.name)
-            self.note(f"its file is replaced by a copy of {at:.4f}")
+            self.note(f"its file is replaced by a copy from {at:.4f}")
             self.drive.restore(image)
             self.after_file_replaced(at)
         if self.faults.bites("wal_lost", 100):
             before = self.drive.lose_wal()
             if before is not None:
                 self.faults.strikes("wal_lost", self.name)
-                self.note(f"its WAL file is gone: it is as it was at {before:.4f}")
+                self.note(f"its WAL file is gone: its database is as it was at {before:.4f}")
                 self.after_file_replaced(before)
 
     # -- faults ---------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ class Process:
 
     def _pause(self) -> None:
         seconds = self.faults.random("pause").uniform(*PAUSE_S)
-        self.note(f"is stopped for {seconds:.2f} s")
+        self.note(f"is suspended for {seconds:.2f} s")
         self.faults.strikes("pause")
         self.executor.suspend()
         for site in self._sites:
@@ -230,7 +230,7 @@ class Process:
     def resume(self, life: int) -> None:
         """Continue after a pause, if the process still lives the same life."""
         if life == self.executor.life and self.executor.suspended:
-            self.note("goes on")
+            self.note("resumes")
             self.executor.resume()
 
     @property

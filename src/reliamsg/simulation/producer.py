@@ -331,7 +331,7 @@ class ProducerProcess(Process):
             return
         if self._try_to_publish(blocked, waits=False):
             if not blocked.notified:
-                self._oracle.violate("stalled", f"{self.name} waited for room, and was not told of it")
+                self._oracle.violate("stalled", f"{self.name} waited for room, and was not notified of it")
             self._publish_after(0.0)
         else:
             self._publish_after(RETRY_S)
@@ -365,7 +365,7 @@ class ProducerProcess(Process):
         taken = [receipt.id for _, receipt in self._durable[at : at + 3] if _follows(receipt, first)]
         last = taken[-1]
         assert last is not None
-        self.note(f"removes {first} to {last.seq}")
+        self.note(f"takes back {first} to {last.seq}")
         now = self.renumbering()
         self._oracle.taken_back(first, last.seq, lambda stream, epoch: now.epoch(stream, epoch, 0))
         self._order(lambda: engine.remove(first, last))

@@ -231,7 +231,7 @@ class ProducerReport:
 
     def __str__(self) -> str:
         if self.status is None:
-            return f"ended by {self.terminated_with!r}"
+            return f"terminated with {self.terminated_with!r}"
         sites = self.status.sites.items()
         parked = [f"{at}: {each.topic} {each.reason}" for at, site in sites for each in site.parked]
         down = [f"{at} {site.state} {site.error}" for at, site in sites if site.state != "connected"]
@@ -252,7 +252,7 @@ class ConsumerReport:
     def about(self, stream: Stream) -> str:
         """What it reports about a stream."""
         if self.status is None:
-            return f"{self.name} ended by {self.terminated_with!r}"
+            return f"{self.name} terminated with {self.terminated_with!r}"
         found = self.status.streams.get(stream)
         return f"{self.name} is {self.status.role}, {self.status.error or 'without an error'}, {found}"
 
@@ -274,4 +274,5 @@ def find_stalls(
         if isinstance(key, tuple) and not excuses.excuses_stream(*key):
             group, stream = key
             says = "; ".join(each.about(stream) for each in reports if each.group == group)
-            yield f"{group} has {count} messages of {stream} to come: {says}"
+            messages = "1 message" if count == 1 else f"{count} messages"
+            yield f"{group} still lacks {messages} of {stream}: {says}"

@@ -50,7 +50,7 @@ class Traffic:
             return
         messages, frame = found
         if self._trace.keeps:
-            self._trace.note("network", site, f"gets {message.message_id} ({frame.envelope.count})")
+            self._trace.note("network", site, f"receives {message.message_id} ({frame.envelope.count})")
         for identity, body in zip(messages, frame.records().bodies, strict=False):
             self._witness.seen(identity, body, orphaned=orphaned)
 
