@@ -15,7 +15,7 @@ from reliamsg.audit.renumbered import settled
 from reliamsg.audit.schema import CHAINS, ROWS
 from reliamsg.checker.journals import Chain, Role
 from reliamsg.message import digest
-from reliamsg.simulation.keeping import renamed_row
+from reliamsg.simulation.journals import renamed_row
 from reliamsg.store.journal import JournalRow
 
 T = 1_700_000_000_000_000

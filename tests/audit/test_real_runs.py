@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from reliamsg.audit.job import audit
 from reliamsg.checker import check_directory
-from reliamsg.simulation.keeping import renamed_row
+from reliamsg.simulation.journals import renamed_row
 from reliamsg.store.segment import decode, encode, parse_name
 from tests.audit.equality import shared
 from tests.patience import wait_for

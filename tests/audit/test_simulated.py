@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from reliamsg.audit.job import MAX_FINDINGS, audit
 from reliamsg.audit.verdict import worst
 from reliamsg.checker import Expect, check_directory
-from reliamsg.simulation.keeping import chains_of
+from reliamsg.simulation.clock import START_S, START_WALL_US
+from reliamsg.simulation.journals import chains_of
 from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import draw
-from reliamsg.simulation.world import BEGIN_S, BEGIN_WALL_US
 from tests.audit.equality import shared
 from tests.audit.generated import Journals, spoil
 
@@ -70,7 +70,7 @@ def test_all_are_judged_as_by_the_plain_checker(
         place = tmp_path / f"journals-{batch}"
         seeds = range(batch * RUNS, (batch + 1) * RUNS)
         spoilt = simulated(seeds, place, tmp_path)
-        middle_us = BEGIN_WALL_US + int((BEGIN_S + IN_THE_MIDDLE_S) * 1e6)
+        middle_us = START_WALL_US + int((START_S + IN_THE_MIDDLE_S) * 1e6)
         rules = Expect(drained=batch % 3 != 1, until_us=middle_us if batch % 3 == 2 else None)
         verdict = audit(spark, place, drained=rules.drained, until_us=rules.until_us)
         assert verdict["findings_total"] < MAX_FINDINGS, "not all findings are here to be compared"

@@ -1305,8 +1305,8 @@ MUTANTS = (
     Mutant(
         "full-window-stops-reading",
         "simulation/transport.py",
-        'repairs that what is held may wait for."""\n        return True\n',
-        'repairs that what is held may wait for."""\n        return len(self._held) < most_held(self.site)\n',
+        'and the repairs that these may wait for."""\n        return True\n',
+        'and the repairs that these may wait for."""\n        return len(self._held) < most_held(self.site)\n',
         "P5: a receiver whose window is full stops reading its connection, and so no longer hears its own "
         "heartbeats; the simulator has to see the stall",
         ByTest(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reliamsg.sending.admission import Admission
-from reliamsg.simulation.consuming import ConsumerProcess
+from reliamsg.simulation.consumer import ConsumerProcess
 from reliamsg.simulation.runner import Outcome, run
 from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.settings import ClientSettings

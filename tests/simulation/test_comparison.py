@@ -10,7 +10,7 @@ import pytest
 from reliamsg.checker import Expect, Finding, Report
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.message import MessageId, Stream
-from reliamsg.simulation import checking
+from reliamsg.simulation import comparison
 from reliamsg.simulation.scenario import draw
 from reliamsg.simulation.verdicts import Violation
 from reliamsg.simulation.world import World
@@ -29,7 +29,7 @@ def finished_with_losses(path: Path) -> World:
     """A run in which a group was not given everything, as it was told."""
     for seed in range(100):
         world = finished(seed, path / str(seed))
-        if any(map(world.oracle.not_given, world.oracle.groups)):
+        if any(map(world.oracle.not_delivered, world.oracle.groups)):
             return world
     raise AssertionError("every group was given everything")
 
@@ -43,7 +43,7 @@ def texts(world: World) -> list[str]:
 def blind(monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """What a checker finds that finds nothing but this."""
     findings: list[Finding] = []
-    monkeypatch.setattr(checking, "check_directory", lambda path, expect: Report(findings))
+    monkeypatch.setattr(comparison, "check_directory", lambda path, expect: Report(findings))
     return findings
 
 
@@ -52,14 +52,14 @@ def test_a_checker_that_passes_over_what_the_judge_knows_is_wrong(
 ) -> None:
     world = finished_with_losses(tmp_path)
     oracle = world.oracle
-    missing = [(group, message) for group in oracle.groups for message in oracle.not_given(group)]
+    missing = [(group, message) for group in oracle.groups for message in oracle.not_delivered(group)]
     group = oracle.groups[0]
-    twice = next(iter(oracle.handed[group]))
+    twice = next(iter(oracle.deliveries[group]))
     for consumer in ("one", "another"):
-        oracle.firsts[group].given(consumer, twice, 0.0, flagged=False)
-    checking.compare(world, tmp_path)
-    expected = {f"says nothing: not delivered: {message} at {group}" for group, message in missing}
-    assert expected | {f"says nothing: duplicate_apart: {twice} at {group}"} <= set(texts(world))
+        oracle.first_deliveries[group].delivered(consumer, twice, 0.0, flagged=False)
+    world.compare()
+    expected = {f"not reported: not delivered: {message} at {group}" for group, message in missing}
+    assert expected | {f"not reported: duplicate_apart: {twice} at {group}"} <= set(texts(world))
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -68,12 +68,14 @@ def test_a_run_in_which_something_stays_open_that_nobody_promised_is_not_drained
 ) -> None:
     world = finished(1, tmp_path)
     expected: list[Expect] = []
-    monkeypatch.setattr(checking, "check_directory", lambda path, expect: expected.append(expect) or Report())
+    monkeypatch.setattr(
+        comparison, "check_directory", lambda path, expect: expected.append(expect) or Report()
+    )
     stream = next(iter(world.oracle.streams))
     operation = world.oracle.invoked(stream, b"late")
     world.oracle.durable(operation, MessageId(stream.producer, 9, stream.topic, stream.partition, 1))
     operation.groups = None if named else frozenset()
-    checking.compare(world, tmp_path)
+    world.compare()
     assert [expect.drained for expect in expected] == [named]
 
 
@@ -84,12 +86,12 @@ def test_a_broken_promise_is_to_be_found_by_both(tmp_path: Path, blind: list[Fin
     world.oracle.violations.append(Violation("lost", "", 0.0, ("g1", message)))
     last = 3 if covered else 2
     blind.append(Finding("undelivered", "", Stream("p1", "orders"), "g1", epoch=7, first=1, last=last))
-    checking.compare(world, tmp_path)
+    world.compare()
     said = [violation.text for violation in world.oracle.violations if str(message) in violation.text]
-    assert said == ([] if covered else [f"says nothing: lost: {message} at g1"])
+    assert said == ([] if covered else [f"not reported: lost: {message} at g1"])
 
 
-@pytest.mark.parametrize("kind", checking.UNKNOWN)
+@pytest.mark.parametrize("kind", comparison.UNKNOWN)
 def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
     tmp_path: Path, blind: list[Finding], kind: str
 ) -> None:
@@ -99,15 +101,15 @@ def test_what_only_the_judge_knows_must_be_as_the_judge_saw_it(
         (group, each.message)
         for group in oracle.groups
         for each in oracle.operations.values()
-        if oracle.owes(group, each) and each.message in oracle.handed[group]
+        if oracle.owes(group, each) and each.message in oracle.deliveries[group]
     )
     assert message is not None
     if kind == "settled_unseen":
-        del oracle.handed[group][message]  # as if nobody had been given it
+        del oracle.deliveries[group][message]  # as if nobody had been given it
     stream = Stream(message.producer, message.topic, message.partition)
     blind.append(Finding(kind, "", stream, group, epoch=message.epoch, first=message.seq, last=message.seq))
-    checking.compare(world, tmp_path)
-    assert [text.partition(":")[0] for text in texts(world) if "says nothing" not in text] == [kind]
+    world.compare()
+    assert [text.partition(":")[0] for text in texts(world) if "not reported" not in text] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -128,15 +130,17 @@ def test_what_is_missing_must_have_gone(
 ) -> None:
     world = finished(1, tmp_path)
     blind.append(Finding("missing", what))
-    checking.compare(world, tmp_path)
+    world.compare()
     assert f"missing: {what}" in texts(world)
     world.oracle.violations.clear()
     if gone is not None:
         if isinstance(gone, str):
-            world.restored = True
+            world.incidents.outbox_went_back("p1", [], [])
+        elif gone[1] == "opening":
+            world.incidents.outbox_went_back(gone[0], [gone[2]], [])
         else:
-            world.unjournalled.add(gone)
-        checking.compare(world, tmp_path)
+            world.incidents.outbox_went_back(gone[0], [], [gone[2]])
+        world.compare()
         assert f"missing: {what}" not in texts(world)
 
 
@@ -151,7 +155,7 @@ def test_what_was_removed_before_it_moved_to_another_epoch_is_said_by_its_later_
     )
     monkeypatch.setattr(world.producers[0], "renumbering", lambda: Renumbering([moved]))
     blind.append(Finding("removed", "", stream, "g1", epoch=8, first=3, last=3))
-    checking.compare(world, tmp_path)
+    world.compare()
     assert not any(str(message) in violation.text for violation in world.oracle.violations)
 
 
@@ -171,7 +175,7 @@ def test_what_is_removed_after_it_moved_is_removed_for_the_judge_by_the_name_tha
     receipts = [SimpleNamespace(id=MessageId("p1", 8, "orders", 0, seq)) for seq in (2, 3)]
     monkeypatch.setattr(producer, "_durable", list(zip(operations[1:], receipts, strict=True)))
     monkeypatch.setattr(producer, "_removing", SimpleNamespace(randrange=lambda count: 0))
-    producer._remove_some(producer)  # type: ignore[arg-type]
+    producer._take_some_back(producer)  # type: ignore[arg-type]
     assert [operation.removed for operation in operations] == [False, True, True]
 
 
@@ -182,7 +186,7 @@ def test_what_is_said_of_an_epoch_that_forked_counts(tmp_path: Path, blind: list
     group, stream = world.oracle.groups[0], Stream("p1", "orders")
     found = Finding(kind, "made up", stream, group, epoch=1, first=3, last=4)
     blind += [found, Finding("fork", "made up", stream, group, epoch=2)]
-    checking.compare(world, tmp_path)
+    world.compare()
     assert f"{kind}: {found}" in texts(world)
 
 
@@ -194,22 +198,23 @@ def test_a_run_goes_on_until_the_successor_of_an_inbox_has_nothing_more_to_come(
     world = finished(1, tmp_path)
     ended, group = world.scheduler.now, world.oracle.groups[0]
     if replaced:
-        world.succeeded.add(group)
+        world.incidents.inbox_went_back(group, repairs=True)
     gap = SimpleNamespace(streams={"s": SimpleNamespace(gap=object(), held=0)})
     none = SimpleNamespace(streams={"s": SimpleNamespace(gap=None, held=0)})
 
     class Successor:
         def __init__(self) -> None:
-            self.group = group
+            self.group, self.is_open, self.may_read = group, True, True
 
         @property
-        def unheard(self) -> set[str]:
-            return {"p1"} if world.scheduler.now < ended + 5 else set()
+        def known_producers(self) -> set[str]:
+            return set() if world.scheduler.now < ended + 5 else {"p1"}
 
         def status(self) -> SimpleNamespace:
             return gap if ended + 5 <= world.scheduler.now < ended + 10 else none
 
     monkeypatch.setattr(world, "consumers", [Successor()])
+    monkeypatch.setattr(world, "producers", [SimpleNamespace(name="p1", is_open=True)])
     monkeypatch.setattr(world, "brokers", {})
     world._wait_for_successors()
     assert world.scheduler.now - ended == (10 if replaced else 0)

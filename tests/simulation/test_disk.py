@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.simulation.disk import Crash, Drive, Mishap
+from reliamsg.simulation.disk import Crash, DiskFault, Drive
 from reliamsg.store.outbox import Outbox
 
 WALL_US = 1_700_000_000_000_000
@@ -21,8 +21,16 @@ class Client:
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.now = 0.0
-        self.drive = Drive(directory / "p.outbox.db", "outbox", "p", random.Random(seed))
-        self.drive.watch_checkpoints(lambda: self.now)
+        self.fault: DiskFault = ""
+        """What happens to commits."""
+        self.drive = Drive(
+            directory / "p.outbox.db",
+            "outbox",
+            "p",
+            random.Random(seed),
+            lambda: self.fault,
+            lambda: self.now,
+        )
         self.drive.format()
         self.outbox: Outbox | None = None
 
@@ -30,9 +38,9 @@ class Client:
         self.outbox = Outbox(self.drive.path, "p", WALL_US, 0, "00", self.drive.connect)
         return self.outbox
 
-    def commit(self, value: int, mishap: Mishap = "") -> None:
+    def commit(self, value: int, fault: DiskFault = "") -> None:
         assert self.outbox is not None
-        self.drive.mishap = lambda: mishap
+        self.fault = fault
         self.now += 1.0
         with self.outbox._db.transaction() as connection:
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('value', ?)", (str(value),))
@@ -89,7 +97,7 @@ def test_commits_that_were_cut_short_take_nothing_of_the_one_before_with_them(cl
         with pytest.raises(Crash):
             client.open()
         client.crash()
-        client.drive.mishap = lambda: ""
+        client.fault = ""
         client.open()
         with client.drive.reading() as connection:
             row = connection.execute("SELECT value FROM meta WHERE name = 'value'").fetchone()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import pytest
 
 from reliamsg.message import Gap, Message, MessageId, Settler, Stream
+from reliamsg.simulation.announcements import Announcements, Member
 from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.declarations import BeforeJoin
+from reliamsg.simulation.incidents import Incidents
 from reliamsg.simulation.oracle import Oracle
-from reliamsg.simulation.passages import Before
 from reliamsg.simulation.stopwatch import Stopwatch
-from reliamsg.simulation.words import Words
 from reliamsg.wire.address import call_address, group_address
 from reliamsg.wire.control import VERSION, State, encode_state
 
@@ -35,15 +37,32 @@ def message(seq: int, redelivered: bool = False, epoch: int = 1) -> Message:
     return Message(*STREAM, epoch, seq, b"%d" % seq, None, {}, redelivered, False, NOBODY)
 
 
-class Judged:
-    """A group with one consumer, and a producer whose messages one site has confirmed."""
+class Files:
+    """A consumer's files: everything is in its quarantine, or nothing; what its journal says of left messages."""
 
-    def __init__(self, latest: bool = False, consumers: int = 2) -> None:
+    def __init__(self) -> None:
+        self.quarantines = False
+        self.report: Callable[[], None] = lambda: None
+
+    def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
+        return self.quarantines
+
+    def report_left_messages(self) -> None:
+        self.report()
+
+
+class Judged:
+    """A group with two consumers, and a producer whose messages one site has confirmed."""
+
+    def __init__(self, latest: bool = False, consumers: int = 2, keepers: Sequence[str] = ()) -> None:
         self.scheduler = Scheduler(1_000.0)
         timeouts = {f"g1-{n + 1}": GAP_TIMEOUT for n in range(consumers)}
-        self.oracle = Oracle(self.scheduler, ["g1"], timeouts, {"p1": 1}, ["g1"] if latest else [])
-        self.watch = self.oracle.watches["g1-1"] = Stopwatch(self.scheduler.now)
-        self.watch.look(self.scheduler.now, True)
+        begin_with_latest = ["g1"] if latest else []
+        self.oracle = Oracle(self.scheduler, ["g1"], timeouts, {"p1": 1}, begin_with_latest, keepers)
+        self.watch, self.files = Stopwatch(self.scheduler.now), Files()
+        self.watch.update(self.scheduler.now, True)
+        self.oracle.consumer_added("g1-1", self.watch, self.files)
+        self.oracle.consumer_added("g1-2", self.watch, Files())
 
     @property
     def kinds(self) -> list[str]:
@@ -65,11 +84,15 @@ class Judged:
     def acknowledge(self, identity: MessageId) -> None:
         self.oracle.acknowledged("g1", "g1-1", identity)
 
+    def open_inboxes(self, *inboxes: str) -> None:
+        for inbox in inboxes:
+            self.oracle.inbox_opened("g1", "g1-1", inbox, standby=False)
+
     def later(self, seconds: float) -> None:
         self.scheduler.run(self.scheduler.now + seconds)
 
     def expire(self, first: int, last: int) -> None:
-        self.oracle.gap("g1", "g1-1", Gap(STREAM, 1, first, last, "expired"))
+        self.oracle.gap_accepted("g1", "g1-1", Gap(STREAM, 1, first, last, "expired"))
 
 
 @pytest.fixture
@@ -80,7 +103,7 @@ def judged() -> Judged:
 def test_a_message_that_failed_is_not_overtaken(judged: Judged) -> None:
     first, _ = judged.publish(1), judged.publish(2)
     judged.deliver(1)
-    judged.oracle.failed("g1", "g1-1", first)
+    judged.oracle.handler_failed("g1", "g1-1", first)
     judged.deliver(2)
     judged.deliver(1, redelivered=True)
     assert judged.kinds == ["out_of_order"]
@@ -95,7 +118,7 @@ def test_what_was_passed_with_a_word_may_have_another_number_since(judged: Judge
     judged.oracle.seen(first._replace(epoch=2), b"1")
     judged.deliver(2)
     if word == "declared":
-        judged.oracle.skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, "expired"), judged.scheduler.now)
+        judged.oracle.gap_skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, "expired"), judged.scheduler.now)
     judged.deliver(1, redelivered=True, epoch=2)
     judged.acknowledge(second)
     judged.oracle.judge()
@@ -110,18 +133,20 @@ def test_what_was_acknowledged_may_have_another_number_since(judged: Judged) -> 
     moved = first._replace(epoch=2)
     judged.oracle.seen(moved, b"1")
     assert not judged.oracle.open_for("g1")
-    assert not judged.oracle.unresolved(lambda group: ["orders"])
+    assert not judged.oracle.has_unpromised(lambda group: ["orders"])
     assert judged.oracle.is_dealt_with("g1", moved)
 
 
 def test_a_message_that_failed_for_the_last_time_is_followed_by_others(judged: Judged) -> None:
     first, second = judged.publish(1), judged.publish(2)
-    judged.oracle.consumer_ended("g1", "g1-1", True)  # an attempt was counted, and not made
+    judged.oracle.consumer_terminated("g1", "g1-1", True)  # an attempt was counted, and not made
     judged.deliver(1)
-    judged.oracle.failed("g1", "g1-1", first, tries=2)
+    judged.oracle.handler_failed("g1", "g1-1", first, tries=2)
     judged.deliver(2)
-    judged.oracle.spent("g1", STREAM, 1, 1, tries=2, together=1)  # the journal says so when that is committed
-    judged.oracle.letters["g1"].add(first)
+    judged.oracle.dead_lettered(
+        "g1", first, tries=2, together=1
+    )  # the journal says so when that is committed
+    judged.oracle.dead_letter_found("g1", first)
     judged.acknowledge(second)
     judged.oracle.judge()
     assert judged.kinds == []
@@ -130,7 +155,7 @@ def test_a_message_that_failed_for_the_last_time_is_followed_by_others(judged: J
 def test_a_message_that_came_again_is_followed_by_others(judged: Judged) -> None:
     first, second = judged.publish(1), judged.publish(2)
     judged.deliver(1)
-    judged.oracle.failed("g1", "g1-1", first)
+    judged.oracle.handler_failed("g1", "g1-1", first)
     judged.deliver(1, redelivered=True)
     judged.deliver(2)
     judged.acknowledge(first)
@@ -148,9 +173,9 @@ def test_time_in_which_a_consumer_was_stopped_is_no_gaps_time(
     judged.deliver(1)
     judged.acknowledge(first)
     judged.later(GAP_TIMEOUT - stopped)
-    judged.watch.look(judged.scheduler.now, False)
+    judged.watch.update(judged.scheduler.now, False)
     judged.later(stopped)
-    judged.watch.look(judged.scheduler.now, True)
+    judged.watch.update(judged.scheduler.now, True)
     judged.expire(2, 2)
     assert judged.kinds == (["gap_too_early"] if early else [])
 
@@ -175,7 +200,7 @@ def test_what_an_older_copy_of_an_inbox_hears_to_be_settled_holds_up_no_gaps_clo
     judged.deliver(1)
     if replaced:
         judged.acknowledge(first)
-        judged.oracle.inboxes["g1"].add("its own")
+        judged.open_inboxes("its own")
         judged.oracle.inbox_replaced("g1", "g1-1", judged.scheduler.now - 1.0)
         judged.deliver(1, redelivered=True)
     judged.later(1.0)
@@ -189,9 +214,9 @@ def test_what_an_older_copy_of_an_inbox_hears_to_be_settled_holds_up_no_gaps_clo
 def test_what_was_given_up_is_among_the_dead_letters(judged: Judged, kept: bool) -> None:
     first = judged.publish(1)
     judged.deliver(1)
-    judged.oracle.buried("g1", "g1-1", first)
+    judged.oracle.rejected("g1", "g1-1", first)
     if kept:
-        judged.oracle.letters["g1"].add(first)
+        judged.oracle.dead_letter_found("g1", first)
     judged.oracle.judge()
     assert judged.kinds == ([] if kept else ["lost"])
 
@@ -218,10 +243,10 @@ def test_what_was_acknowledged_by_a_consumer_that_crashed_is_waited_for(judged: 
         judged.deliver(message.seq)
         judged.acknowledge(message)
     assert not oracle.open_for("g1")
-    oracle.no_doubt("g1", STREAM, 1, 1, 2)
-    oracle.doubt("g1", messages)
+    oracle.settled_in_journal("g1", STREAM, 1, 1, 2)
+    oracle.became_indeterminate("g1", messages)
     assert [each.message for each in oracle.open_for("g1")] == messages[2:]
-    oracle.no_doubt("g1", STREAM, 1, 3, 4)
+    oracle.settled_in_journal("g1", STREAM, 1, 3, 4)
     assert [each.message for each in oracle.open_for("g1")] == messages[4:]
     judged.acknowledge(messages[4])
     assert not oracle.open_for("g1")
@@ -229,22 +254,22 @@ def test_what_was_acknowledged_by_a_consumer_that_crashed_is_waited_for(judged: 
 
 def test_what_failed_need_not_come_again_where_another_inbox_had_settled_it(judged: Judged) -> None:
     first, _ = judged.publish(1), judged.publish(2)
-    judged.oracle.inboxes["g1"] |= {"one", "two"}
+    judged.open_inboxes("one", "two")
     judged.deliver(1)
     judged.acknowledge(first)
     judged.deliver(1, redelivered=True)
-    judged.oracle.failed("g1", "g1-1", first)
+    judged.oracle.handler_failed("g1", "g1-1", first)
     judged.deliver(2)
     assert not judged.kinds
 
 
 def test_a_gap_without_an_end_names_nothing_of_later_epochs(judged: Judged) -> None:
-    passages = judged.oracle.passages["g1"]
-    passages.declare(Gap(STREAM, 1, 3, None, "extent unknown"), 0.0, "g1-1")
+    declarations = judged.oracle.declarations["g1"]
+    declarations.declare(Gap(STREAM, 1, 3, None, "extent unknown"), 0.0, "g1-1")
     before, within = (MessageId(*STREAM[:1], 1, *STREAM[1:], seq) for seq in (2, 3))
     later = MessageId(*STREAM[:1], 2, *STREAM[1:], 1)
-    assert [each in passages for each in (before, within, later)] == [False, True, True]
-    assert [passages.knows_declared("g1-1", each, False) for each in (before, within, later)] == [
+    assert [each in declarations for each in (before, within, later)] == [False, True, True]
+    assert [declarations.was_known("g1-1", each, False) for each in (before, within, later)] == [
         False,
         True,
         False,
@@ -252,15 +277,15 @@ def test_a_gap_without_an_end_names_nothing_of_later_epochs(judged: Judged) -> N
 
 
 def test_what_came_before_joining_is_blind_where_nothing_was_heard(judged: Judged) -> None:
-    passages = judged.oracle.passages["g1"]
+    declarations = judged.oracle.declarations["g1"]
     places = [(1, 9), (2, 2), (2, 3)]
     numbers = [MessageId(*STREAM[:1], epoch, *STREAM[1:], seq) for epoch, seq in places]
-    passages.joined(Before(STREAM, 2, 1, 3, 0.0, "g1-1"))
-    assert [passages.came_before(each) for each in numbers] == [False, True, True]
-    assert not any(map(passages.is_blind, numbers))
-    passages.joined(Before(STREAM, 2, 1, 2, 0.0, "g1-2", blind=True))
-    assert [passages.is_blind(each) for each in numbers] == [True, True, False]
-    assert not judged.oracle.passages["other"].is_blind(numbers[0])
+    declarations.joined(BeforeJoin(STREAM, 2, 1, 3, 0.0, "g1-1"))
+    assert [declarations.came_before(each) for each in numbers] == [False, True, True]
+    assert not any(map(declarations.was_blind, numbers))
+    declarations.joined(BeforeJoin(STREAM, 2, 1, 2, 0.0, "g1-2", blind=True))
+    assert [declarations.was_blind(each) for each in numbers] == [True, True, False]
+    assert not judged.oracle.declarations["other"].was_blind(numbers[0])
 
 
 def test_an_inbox_that_was_replaced_may_do_again_what_it_did_since_and_nothing_else(judged: Judged) -> None:
@@ -268,9 +293,9 @@ def test_an_inbox_that_was_replaced_may_do_again_what_it_did_since_and_nothing_e
     for seq, message in ((1, one), (2, two)):
         judged.deliver(seq)
         judged.acknowledge(message)
-        judged.oracle.settled_durably("g1", "g1-1", [message])
+        judged.oracle.acknowledged_durably("g1", "g1-1", [message])
         judged.later(1.0)
-    judged.oracle.consumer_ended("g1", "g1-1")
+    judged.oracle.consumer_terminated("g1", "g1-1")
     judged.oracle.inbox_replaced("g1", "g1-1", judged.scheduler.now - 1.5)
     judged.deliver(2)
     judged.publish(3)
@@ -288,12 +313,12 @@ def test_what_an_inbox_settled_after_its_copy_may_be_declared(
     judged.deliver(1)
     judged.later(1.0)
     judged.acknowledge(one)
-    judged.oracle.settled_durably("g1", "g1-1", [one])
+    judged.oracle.acknowledged_durably("g1", "g1-1", [one])
     judged.later(1.0)
-    judged.oracle.consumer_ended("g1", "g1-1")
+    judged.oracle.consumer_terminated("g1", "g1-1")
     judged.oracle.inbox_replaced("g1", "g1-1", judged.scheduler.now - back)
     judged.later(10.0)
-    judged.oracle.skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, "expired"), judged.scheduler.now)
+    judged.oracle.gap_skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, "expired"), judged.scheduler.now)
     assert judged.kinds == kinds
 
 
@@ -306,7 +331,7 @@ def test_waiting_is_in_vain_only_for_what_a_disk_took_with_it(
     second = judged.publish(2)
     gap = Gap(STREAM, 1, 1, 2, "expired")
     assert not judged.oracle.is_gone(gap)
-    judged.oracle.disk_replaced("p1", since, {first, second} if gone else {second})
+    judged.oracle.outbox_replaced("p1", since, {first, second} if gone else {second})
     assert judged.oracle.is_gone(gap) is gone
 
 
@@ -329,7 +354,7 @@ def test_waiting_is_in_vain_for_what_was_in_hand_when_a_process_ended_and_went_w
     judged.oracle.invoked(STREAM, body)
     message = MessageId("p1", 1, "orders", 0, 1)
     judged.oracle.seen(message, body)
-    judged.oracle.disk_replaced("p1", judged.scheduler.now + 1.0, {message})
+    judged.oracle.outbox_replaced("p1", judged.scheduler.now + 1.0, {message})
     assert judged.oracle.is_gone(Gap(STREAM, 1, 1, 1, "expired"))
 
 
@@ -341,17 +366,16 @@ def test_what_another_inbox_passed_untold_comes_in_this_one_s_own_order(
     judged: Judged, by: str, joined: bool
 ) -> None:
     """One declared 2, or joined behind it, and was given 3; the other one, that was not told so, is given 2."""
-    judged.oracle.watches["g1-2"] = judged.watch
     for seq in (1, 2, 3):
         judged.publish(seq)
     judged.deliver(1)
 
     def passes(consumer: str) -> None:
-        passages, now = judged.oracle.passages["g1"], judged.scheduler.now
+        declarations, now = judged.oracle.declarations["g1"], judged.scheduler.now
         if joined:
-            passages.joined(Before(STREAM, 1, 2, 2, now, consumer))
+            declarations.joined(BeforeJoin(STREAM, 1, 2, 2, now, consumer))
         else:
-            passages.declare(Gap(STREAM, 1, 2, 2, "removed"), now, consumer)
+            declarations.declare(Gap(STREAM, 1, 2, 2, "removed"), now, consumer)
 
     if by in ("another", "itself", "both", "its own order"):
         passes("g1-1" if by == "itself" else "g1-2")
@@ -376,18 +400,17 @@ def test_an_inbox_that_knows_of_no_later_epoch_goes_on_in_the_order_of_publishin
 ) -> None:
     """An outbox was lost, and goes on in a lower epoch, since its clock went back; another inbox had been given some of
     the one before."""
-    judged.oracle.watches["g1-2"] = judged.watch
     judged.publish(1, epoch=5)
     judged.deliver(1, epoch=5, consumer="g1-1" if by.startswith("itself") else "g1-2")
     judged.later(1.0)
     if by.startswith("itself"):
         copied_at = judged.scheduler.now - 2.0 * ("after" in by)
-        judged.oracle.consumer_ended("g1", "g1-1")
+        judged.oracle.consumer_terminated("g1", "g1-1")
         judged.oracle.inbox_replaced("g1", "g1-1", copied_at)
-    judged.oracle.disk_replaced("p1", judged.scheduler.now, set())
+    judged.oracle.outbox_replaced("p1", judged.scheduler.now, set())
     judged.publish(2, epoch=4)
     if by == "another, told":
-        judged.oracle.told_of("g1-1", STREAM, (5, 2), (5, 2))
+        judged.oracle.readers.announced("g1-1", STREAM, (5, 2), (5, 2))
     judged.deliver(2, epoch=4)
     judged.oracle.judge()
     assert judged.kinds == (["out_of_order"] if by in ("itself", "another, told") else [])
@@ -398,11 +421,16 @@ def test_only_what_was_stored_in_no_copy_went_with_an_outbox(judged: Judged) -> 
     judged.later(1.0)
     copied, lost = judged.publish(1), judged.publish(2)
     unseen = lost._replace(seq=3)
-    judged.oracle.disk_replaced("p1", judged.scheduler.now - 0.5, {lost, unseen})
+    judged.oracle.outbox_replaced("p1", judged.scheduler.now - 0.5, {lost, unseen})
     judged.later(1.0)
     later = judged.publish(4)
-    assert [judged.oracle.went(each) for each in (copied, lost, unseen, later)] == [False, True, True, False]
-    judged.oracle.disk_replaced("p1", judged.scheduler.now - 1.5, set())
+    assert [judged.oracle.went_with_outbox(each) for each in (copied, lost, unseen, later)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+    judged.oracle.outbox_replaced("p1", judged.scheduler.now - 1.5, set())
     judged.oracle.judge()
     assert [violation.about for violation in judged.oracle.violations] == [("g1", copied), ("g1", later)]
 
@@ -410,8 +438,8 @@ def test_only_what_was_stored_in_no_copy_went_with_an_outbox(judged: Judged) -> 
 def test_a_removal_goes_with_an_outbox_and_its_message_does_not(judged: Judged) -> None:
     """It is in the copy again, and owed as it was."""
     first, second = judged.publish(1), judged.publish(2)
-    judged.oracle.disk_replaced("p1", judged.scheduler.now, set(), {second})
-    assert [judged.oracle.went(each) for each in (first, second)] == [False, True]
+    judged.oracle.outbox_replaced("p1", judged.scheduler.now, set(), {second})
+    assert [judged.oracle.went_with_outbox(each) for each in (first, second)] == [False, True]
     judged.oracle.judge()
     assert [violation.about for violation in judged.oracle.violations] == [("g1", first), ("g1", second)]
 
@@ -423,10 +451,10 @@ def test_a_gap_whose_acceptance_went_with_its_consumer_may_still_be_filled(
     judged.publish(1)
     judged.later(GAP_TIMEOUT)
     gap = Gap(STREAM, 1, 1, 1, "expired")
-    judged.oracle.gap("g1", "g1-1", gap)
-    judged.oracle.consumer_ended("g1", "g1-1")
+    judged.oracle.gap_accepted("g1", "g1-1", gap)
+    judged.oracle.consumer_terminated("g1", "g1-1")
     if not durable:
-        judged.oracle.not_accepted("g1", "g1-1", gap)
+        judged.oracle.acceptance_lost("g1", "g1-1", gap)
     judged.deliver(1)
     assert judged.kinds == (["delivered_after_gap"] if durable else [])
 
@@ -439,16 +467,16 @@ def test_a_gap_whose_acceptance_went_with_its_consumer_has_had_its_time(
     judged.publish(2)
     judged.later(GAP_TIMEOUT)
     gap = Gap(STREAM, 1, 1, 1, "expired")
-    judged.oracle.gap("g1", "g1-1", gap)
+    judged.oracle.gap_accepted("g1", "g1-1", gap)
     if not durable:
-        judged.oracle.not_accepted("g1", "g1-1", gap)
+        judged.oracle.acceptance_lost("g1", "g1-1", gap)
     judged.expire(1 + durable, 1 + durable)
     assert judged.kinds == (["gap_too_early"] if durable else [])
 
 
 def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) -> None:
     judged.publish(1)
-    judged.oracle.missed("g1", "g1-1", Gap(STREAM, 1, 1, 1, "joined late"))
+    judged.oracle.gap_reported("g1", "g1-1", Gap(STREAM, 1, 1, 1, "joined late"))
     judged.oracle.judge()
     assert judged.kinds == []
 
@@ -457,7 +485,7 @@ def test_what_is_told_to_have_been_missed_by_joining_is_no_loss(judged: Judged) 
 def test_what_was_lost_with_an_outbox_is_ordered_by_its_epochs_alone(judged: Judged, lost: bool) -> None:
     stored = {judged.publish(seq, epoch=7) for seq in (1, 2)}
     if lost:
-        judged.oracle.disk_replaced("p1", judged.scheduler.now - 1.0, stored)
+        judged.oracle.outbox_replaced("p1", judged.scheduler.now - 1.0, stored)
     for seq in (3, 4):
         judged.publish(seq, epoch=5)  # the clock was set back
     judged.deliver(3, epoch=5)
@@ -469,19 +497,34 @@ def test_what_was_lost_with_an_outbox_is_ordered_by_its_epochs_alone(judged: Jud
 
 
 class Standby:
-    """A second consumer of the group, and what it says."""
+    """A second consumer of the group, and its control frames."""
 
     def __init__(self, judged: Judged) -> None:
-        judged.oracle.watches["g1-2"] = judged.watch
-        judged.oracle.standbys.add("g1-2")
-        self._judged = judged
-        self.words = Words(judged.oracle, "g1", "g1-2", None, LEASE)
+        judged.oracle.inbox_opened("g1", "g1-2", "two", standby=True)
+        member = Member("g1", "g1-2", LEASE, has_standby=True)
+        self.announcements = Announcements(member, judged.oracle, judged.scheduler, Incidents(), None)
+        self.announcements.opened("two")
 
-    def says(self, role: Literal["active", "standby", "call"], number: int = 1) -> None:
+    def announces(self, role: Literal["active", "standby", "call"], number: int = 1) -> None:
         to = call_address("orders", 0) if role == "call" else group_address("g1")
-        state = State(VERSION, "g1", "two", number, 0, to, "", role, b"n" * 8, [])
-        for frame in encode_state(state, None):
-            self.words.tells(to, frame, self._judged.scheduler.now)
+        for frame in self.frames(role, number, to):
+            self.announcements.sent(to, frame)
+
+    def receives_own(self, number: int) -> None:
+        self._receives("two", number)
+
+    def receives_other(self) -> None:
+        """The first consumer announces that it reads."""
+        self._receives("one", 1)
+
+    def _receives(self, inbox: str, number: int) -> None:
+        for frame in self.frames("active", number, group_address("g1"), inbox):
+            self.announcements.received(group_address("g1"), frame)
+
+    def frames(
+        self, role: Literal["active", "standby", "call"], number: int, to: str, inbox: str = "two"
+    ) -> list[bytes]:
+        return encode_state(State(VERSION, "g1", inbox, number, 0, to, "", role, b"n" * 8, []), None)
 
 
 def test_what_was_handed_out_before_a_standby_took_over_is_flagged(judged: Judged) -> None:
@@ -489,16 +532,16 @@ def test_what_was_handed_out_before_a_standby_took_over_is_flagged(judged: Judge
     judged.publish(1)
     judged.deliver(1)
     judged.later(1.0)
-    standby.says("active")
+    standby.announces("active")
     judged.deliver(1, consumer="g1-2")
     assert judged.kinds == ["duplicate"]
 
 
 def test_what_is_handed_out_where_a_standby_that_reads_can_not_hear_of_it_is_not(judged: Judged) -> None:
     standby = Standby(judged)
-    standby.says("active")
+    standby.announces("active")
     judged.later(1.0)
-    standby.says("call")
+    standby.announces("call")
     judged.publish(1)
     judged.deliver(1)
     judged.deliver(1, consumer="g1-2")
@@ -508,13 +551,13 @@ def test_what_is_handed_out_where_a_standby_that_reads_can_not_hear_of_it_is_not
 @pytest.mark.parametrize("ends", [True, False])
 def test_that_counts_no_more_when_the_standby_has_waited_or_ended_since(judged: Judged, ends: bool) -> None:
     standby = Standby(judged)
-    standby.says("active")
+    standby.announces("active")
     judged.later(1.0)
     judged.publish(1)
     judged.deliver(1)
     judged.later(1.0)
-    standby.words.ended() if ends else standby.says("standby")
-    standby.says("active")
+    standby.announcements.terminated() if ends else standby.announces("standby")
+    standby.announces("active")
     judged.deliver(1, consumer="g1-2")
     assert judged.kinds == ["duplicate"]
 
@@ -524,11 +567,11 @@ def test_two_that_hear_of_each_other_do_not_both_read_for_long(
     judged: Judged, after: float, kinds: list[str]
 ) -> None:
     standby = Standby(judged)
-    standby.says("active")
+    standby.announces("active")
     judged.later(2 * LEASE)
-    standby.words.another_reads(judged.scheduler.now)
+    standby.receives_other()
     judged.later(after)
-    standby.words.another_reads(judged.scheduler.now)
+    standby.receives_other()
     judged.publish(1)
     judged.deliver(1)
     judged.deliver(1, consumer="g1-2")
@@ -540,26 +583,26 @@ def test_a_gap_of_unknown_extent_ends_where_the_journal_says_that_the_group_went
     judged = Judged()
     before, within, after = (judged.publish(1), judged.publish(2, epoch=2), judged.publish(3, epoch=3))
     gap = Gap(STREAM, 1, 1, None, "extent unknown")
-    judged.oracle.gap("g1", "g1-1", gap)
-    passages = judged.oracle.passages["g1"]
-    assert judged.oracle.looks_for_ends
-    passages.ends_before(STREAM, 1, 1, "g1-2", 2)  # another inbox's
-    assert judged.oracle.looks_for_ends
-    passages.ends_before(STREAM, 1, 1, "g1-1", 3)
-    assert not judged.oracle.looks_for_ends
-    assert before in passages
-    assert within in passages
+    judged.oracle.gap_accepted("g1", "g1-1", gap)
+    declarations = judged.oracle.declarations["g1"]
+    assert judged.oracle.awaits_gap_ends
+    declarations.end_before(STREAM, 1, 1, "g1-2", 2)  # another inbox's
+    assert judged.oracle.awaits_gap_ends
+    declarations.end_before(STREAM, 1, 1, "g1-1", 3)
+    assert not judged.oracle.awaits_gap_ends
+    assert before in declarations
+    assert within in declarations
     assert [operation.message for operation in judged.oracle.open_for("g1")] == [after]
 
 
 def test_attempts_that_were_counted_and_not_made_are_as_many_as_each_stream_counts_ahead() -> None:
     judged = Judged()
     other = STREAM._replace(topic="bills")
-    judged.oracle.consumer_ended("g1", "g1-1")
+    judged.oracle.consumer_terminated("g1", "g1-1")
     for stream in (STREAM, other):
-        judged.oracle.spent("g1", stream, 1, 1, tries=1, together=1)
+        judged.oracle.dead_lettered("g1", MessageId("p1", 1, *stream[1:], 1), tries=1, together=1)
     assert judged.kinds == []
-    judged.oracle.spent("g1", other, 1, 2, tries=1, together=1)
+    judged.oracle.dead_lettered("g1", MessageId("p1", 1, *other[1:], 2), tries=1, together=1)
     assert judged.kinds == ["lost"]
 
 
@@ -568,28 +611,29 @@ def test_a_beacon_that_came_back_proves_for_the_time_of_a_lease_that_nobody_else
     judged: Judged, after: float, kinds: list[str]
 ) -> None:
     standby = Standby(judged)
-    standby.says("active")
-    standby.words.came_back(1)
+    standby.announces("active")
+    standby.receives_own(1)
     judged.later(after)
-    standby.words.handed_out(message(1), judged.scheduler.now)
+    standby.announcements.delivered(message(1))
     assert judged.kinds == kinds
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_beacon_of_an_earlier_life_proves_nothing(judged: Judged, again: bool) -> None:
     standby = Standby(judged)
-    standby.says("active", 1)
-    standby.words.ended()
+    standby.announces("active", 1)
+    standby.announcements.terminated()
+    standby.announcements.opened("two")
     judged.later(2 * LEASE)
     if again:
-        standby.says("active", 2)
-        standby.words.came_back(2)
-    standby.words.came_back(1)  # it was under way while the process ended
+        standby.announces("active", 2)
+        standby.receives_own(2)
+    standby.receives_own(1)  # it was under way while the process ended
     judged.later(LEASE / 2)
-    standby.words.handed_out(message(1), judged.scheduler.now)
+    standby.announcements.delivered(message(1))
     assert judged.kinds == []
     judged.later(LEASE / 2)
-    standby.words.handed_out(message(1), judged.scheduler.now)
+    standby.announcements.delivered(message(1))
     assert judged.kinds == (["two_readers"] if again else [])
 
 
@@ -597,7 +641,6 @@ def test_a_beacon_of_an_earlier_life_proves_nothing(judged: Judged, again: bool)
 @pytest.mark.parametrize("event", ["", "crash", "copy"])
 def test_what_two_inboxes_gave_without_a_flag(judged: Judged, flagged: tuple[bool, bool], event: str) -> None:
     """After a crash it is not sure that a journal has it; a copy from before does not."""
-    judged.oracle.watches["g1-2"] = judged.watch
     message = judged.publish(1)
     judged.later(1.0)
     for consumer, again in zip(("g1-1", "g1-2"), flagged, strict=True):
@@ -605,10 +648,10 @@ def test_what_two_inboxes_gave_without_a_flag(judged: Judged, flagged: tuple[boo
     if event == "copy":
         judged.oracle.inbox_replaced("g1", "g1-2", judged.scheduler.now - 0.5)
     elif event == "crash":
-        judged.oracle.consumer_ended("g1", "g1-2")
-    firsts, apart = judged.oracle.firsts["g1"], [] if any(flagged) else [message]
-    assert list(firsts.apart(sure=True)) == ([] if event else apart)
-    assert list(firsts.apart(sure=False)) == ([] if event == "copy" else apart)
+        judged.oracle.consumer_terminated("g1", "g1-2")
+    firsts, apart = judged.oracle.first_deliveries["g1"], [] if any(flagged) else [message]
+    assert list(firsts.delivered_apart(journalled=True)) == ([] if event else apart)
+    assert list(firsts.delivered_apart(journalled=False)) == ([] if event == "copy" else apart)
 
 
 @pytest.mark.parametrize(
@@ -620,9 +663,9 @@ def test_what_a_client_that_ended_still_holds_is_not_lost(
 ) -> None:
     """In an outbox, in the group's inbox, or nowhere."""
     message = judged.publish(1, confirmed=False)
-    judged.oracle.ended = {("g1", STREAM)}
+    judged.oracle.excuse({("g1", STREAM)})
     if where is not None:
-        judged.oracle.kept[where].add(message)
+        judged.oracle.still_stored(where, [message])
     judged.oracle.judge()
     assert judged.kinds == wrong
 
@@ -645,7 +688,7 @@ def test_what_a_group_took_in_first_is_where_it_begins() -> None:
     judged = Judged(latest=True)
     first = judged.publish(1)
     judged.publish(2)
-    judged.oracle.let_go_at("dc1", "g1", first)
+    judged.oracle.released_at("dc1", "g1", first)
     judged.deliver(2)
     judged.oracle.judge()
     assert judged.kinds == ["skipped", "lost"]
@@ -663,11 +706,11 @@ def test_before_the_place_of_joining_an_outbox_that_went_back_owes_nothing_to_a_
     judged.acknowledge(first)
     judged.later(1.0)
     if replaced:
-        judged.oracle.disk_replaced("p1", judged.scheduler.now, set())
+        judged.oracle.outbox_replaced("p1", judged.scheduler.now, set())
     before, behind = judged.publish(2, epoch=4), judged.publish(3, epoch=6)
     owed = [operation.message for operation in judged.oracle.open_for("g1")]
     assert owed == ([behind] if latest and replaced else [before, behind])
-    assert judged.oracle.not_given("g1") == owed
+    assert judged.oracle.not_delivered("g1") == owed
 
 
 @pytest.mark.parametrize("by", ["journal", "hand"])
@@ -676,15 +719,14 @@ def test_what_waits_in_the_quarantine_of_one_of_several_inboxes_is_not_met_by_an
     where: str, by: str
 ) -> None:
     judged = Judged(latest=True, consumers=1 if where == "only inbox" else 2)
-    judged.oracle.watches["g1-2"] = judged.watch
-    judged.oracle.quarantines["g1-1"] = lambda stream, epoch, seq: where != "inbox"
+    judged.files.quarantines = where != "inbox"
     first, second = judged.publish(1), judged.publish(2)
-    judged.oracle.let_go_at("dc1", "g1", first)
+    judged.oracle.released_at("dc1", "g1", first)
     owed = [operation.message for operation in judged.oracle.open_for("g1")]
     assert owed == [first, second], "it has to bring that"
     consumer = "g1-2" if where == "quarantine" else "g1-1"
     if by == "journal":
-        judged.oracle.begins("g1", consumer, STREAM, 1, 2)
+        judged.oracle.started_in_journal("g1", consumer, STREAM, 1, 2)
     judged.deliver(2, consumer=consumer)
     judged.oracle.judge()
     assert judged.kinds == ([] if where == "quarantine" else ["skipped", "lost"])
@@ -699,7 +741,7 @@ def test_what_was_on_its_way_when_its_outbox_was_replaced_was_offered(
     first = MessageId("p1", 1, "orders", 0, 1)
     judged.oracle.durable(operation, first)
     if replaced:
-        judged.oracle.disk_replaced("p1", judged.scheduler.now, set())
+        judged.oracle.outbox_replaced("p1", judged.scheduler.now, set())
     judged.oracle.seen(first, b"1", orphaned=orphaned)
     assert judged.oracle.was_offered(first) == (replaced and orphaned)
 
@@ -708,9 +750,9 @@ def test_what_goes_with_a_disk_that_knows_it_by_an_earlier_name_is_gone(judged: 
     first = judged.publish(1)
     judged.oracle.seen(first._replace(epoch=2), b"1")  # it moved before anybody was offered it
     judged.later(2.0)
-    judged.oracle.disk_replaced("p1", judged.scheduler.now - 1.0, {first._replace(epoch=2)})
+    judged.oracle.outbox_replaced("p1", judged.scheduler.now - 1.0, {first._replace(epoch=2)})
     assert judged.oracle.open_for("g1"), "the copy has it, by its first name"
-    judged.oracle.disk_replaced("p1", 0.0, {first})
+    judged.oracle.outbox_replaced("p1", 0.0, {first})
     assert not judged.oracle.open_for("g1")
 
 
@@ -726,7 +768,7 @@ def test_a_group_that_begins_with_the_latest_begins_anew_where_its_only_inbox_is
     judged.later(1.0)
     judged.deliver(1)
     judged.later(2.0)
-    judged.oracle.consumer_ended("g1", "g1-1")
+    judged.oracle.consumer_terminated("g1", "g1-1")
     judged.oracle.inbox_replaced("g1", "g1-1", since)
     found = [operation.message for operation in judged.oracle.open_for("g1")]
     assert [message.seq for message in found if message is not None] == owed
@@ -741,27 +783,27 @@ def test_a_group_that_begins_with_the_latest_begins_anew_where_its_only_inbox_is
 def test_nothing_came_before_that_follows_what_a_group_was_given(
     judged: Judged, inboxes: int, kinds: list[str]
 ) -> None:
-    judged.oracle.inboxes["g1"] |= {str(number) for number in range(inboxes)}
+    judged.open_inboxes(*map(str, range(inboxes)))
     for seq in range(1, 4):
         judged.publish(seq)
     judged.deliver(1)
     judged.later(1.0)
-    judged.oracle.joined("g1", STREAM, 1, 1, 1, judged.scheduler.now)
+    judged.oracle.came_before_join("g1", STREAM, 1, 1, 1, judged.scheduler.now)
     assert judged.kinds == []
-    judged.oracle.joined("g1", STREAM, 1, 1, 2, judged.scheduler.now)
+    judged.oracle.came_before_join("g1", STREAM, 1, 1, 2, judged.scheduler.now)
     assert judged.kinds == kinds
 
 
 def test_a_run_goes_on_for_what_a_group_reads_and_was_not_named_for() -> None:
     judged = Judged()
     judged.publish(1)
-    assert not judged.oracle.unresolved(lambda group: ["orders"])
+    assert not judged.oracle.has_unpromised(lambda group: ["orders"])
     next(iter(judged.oracle.operations.values())).groups = frozenset()
-    assert judged.oracle.unresolved(lambda group: ["orders"])
-    assert not judged.oracle.unresolved(lambda group: ["bills"])
+    assert judged.oracle.has_unpromised(lambda group: ["orders"])
+    assert not judged.oracle.has_unpromised(lambda group: ["bills"])
     judged.deliver(1)
     judged.acknowledge(MessageId("p1", 1, "orders", 0, 1))
-    assert not judged.oracle.unresolved(lambda group: ["orders"])
+    assert not judged.oracle.has_unpromised(lambda group: ["orders"])
 
 
 @pytest.mark.parametrize("consumers", [1, 2])
@@ -774,12 +816,12 @@ def test_it_goes_on_where_a_group_that_begins_with_the_latest_has_begun_by_its_j
         judged.publish(seq)
     for operation in judged.oracle.operations.values():
         operation.groups = frozenset()
-    open_ = [judged.oracle.unresolved(lambda group: ["orders"])]
+    open_ = [judged.oracle.has_unpromised(lambda group: ["orders"])]
     for first in (3, 2):
-        judged.oracle.begins("g1", "g1-1", STREAM, 1, first)
-        open_.append(judged.oracle.unresolved(lambda group: ["orders"]))
+        judged.oracle.started_in_journal("g1", "g1-1", STREAM, 1, first)
+        open_.append(judged.oracle.has_unpromised(lambda group: ["orders"]))
     judged.oracle.inbox_replaced("g1", "g1-1", 0.0)
-    open_.append(judged.oracle.unresolved(lambda group: ["orders"]))
+    open_.append(judged.oracle.has_unpromised(lambda group: ["orders"]))
     assert open_ == [False, False, True, consumers == 2]
 
 
@@ -787,12 +829,12 @@ def test_it_goes_on_where_a_group_that_begins_with_the_latest_has_begun_by_its_j
 @pytest.mark.parametrize("reason", ["superseded", "expired"])
 def test_what_waited_in_quarantine_may_be_of_an_epoch_that_was_over(reason: str, replaced: bool) -> None:
     judged = Judged()
-    judged.oracle.inboxes["g1"].add("inbox")
+    judged.open_inboxes("inbox")
     if replaced:
-        judged.oracle.disk_replaced("p1", judged.scheduler.now, set())
+        judged.oracle.outbox_replaced("p1", judged.scheduler.now, set())
     first = judged.publish(1)
-    judged.oracle.let_go_at("dc1", "g1", first)
+    judged.oracle.released_at("dc1", "g1", first)
     judged.later(GAP_TIMEOUT)
-    judged.oracle.skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, reason), judged.scheduler.now)
+    judged.oracle.gap_skipped("g1", "g1-1", Gap(STREAM, 1, 1, 1, reason), judged.scheduler.now)
     judged.oracle.judge()
     assert ("let_go_unsafe" in judged.kinds) == (not (replaced and reason == "superseded"))

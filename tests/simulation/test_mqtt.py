@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.simulation.broker import Broker
+from reliamsg.simulation.broker import Broker, BrokerTraits
 from reliamsg.simulation.clock import Scheduler
 from reliamsg.simulation.faults import Faults
-from reliamsg.simulation.history import History
 from reliamsg.simulation.mqtt import SECOND
-from reliamsg.simulation.network import Path
 from reliamsg.simulation.oracle import Oracle
 from reliamsg.simulation.runner import run
 from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.settings import ClientSettings
+from reliamsg.simulation.traffic import Traffic
 from reliamsg.simulation.transport import SimulatedReceiver
 from reliamsg.transport.base import Binding, Delivery
 from reliamsg.transport.mqtt_inflow import most_held
 from reliamsg.wire.address import group_address, producer_address
+from tests.simulation.hosts import host
 
 GROUP = group_address("g")
 OTHER = group_address("h")
@@ -33,50 +33,22 @@ PRODUCER = producer_address("p")
 class World:
     """One consumer of one MQTT site."""
 
-    name = "g-1"
-    held_bytes = 1_000
-
-    def __init__(self, *, refuses: Any = "closing", prefetch: int = 2) -> None:
+    def __init__(self, *, refuses: Any = "closing", prefetch: int = 2, held_bytes: int = 1_000) -> None:
         self.scheduler = Scheduler(0.0)
-        self.ways = {which: Path(self.scheduler, random.Random(which)) for which in ("", SECOND)}
+        self.host = host(self.scheduler, "g-1", held_bytes)
+        self.second = self.host.path("dc1", SECOND)
         self.faults = Faults(0, ())
-        history = History(self.scheduler, Oracle(self.scheduler, ["g"], {}, {}), False)
+        traffic = Traffic(Oracle(self.scheduler, ["g"], {}, {}), self.host.trace)
         self.broker = Broker(
-            "dc1", "mqtt", self.scheduler, self.faults.at("dc1"), history, random.Random(1), refuses=refuses
-        )
+            BrokerTraits("dc1", "mqtt", refuses=refuses), self.scheduler, self.faults.at("dc1"), self.host.trace,
+            traffic, random.Random(1),
+        )  # fmt: skip
         self.site = Site("dc1", "mqtt://simulated", prefetch=prefetch)
         self.seen: list[str] = []
         self.got: list[Delivery] = []
         self.heard_at: list[tuple[str, bytes]] = []
-        self.left = 0
         bindings = [Binding("t", 0, "g")]
-        self.receiver = SimulatedReceiver(self, self.site, self.broker, "g", bindings, self)  # type: ignore[arg-type]
-
-    # Host
-
-    def path(self, site: str, which: str = "") -> Path:
-        return self.ways[which]
-
-    def now(self) -> float:
-        return self.scheduler.now
-
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        function(*arguments)
-
-    def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
-        self.scheduler.after(seconds, function, *arguments)
-
-    def uniform(self, low: float, high: float) -> float:
-        return low
-
-    def overhear(self, address: str, body: bytes) -> None:
-        self.heard_at.append((address, body))
-
-    def telling(self, address: str, body: bytes) -> None:
-        pass
-
-    def left_out(self) -> None:
-        self.left += 1
+        self.receiver = SimulatedReceiver(self.host, self.site, self.broker, "g", bindings, self)
 
     # ReceiverEvents
 
@@ -99,7 +71,7 @@ class World:
         pass
 
     def heard(self, address: str, body: bytes) -> None:
-        pass
+        self.heard_at.append((address, body))
 
     # the test
 
@@ -123,13 +95,13 @@ class World:
 def test_a_full_window_keeps_no_control_frame_from_being_heard() -> None:
     world = World()
     world.begin(GROUP)
-    world.broker.over_sends = True
+    world.broker.send_all(True)
     world.publish(50)
     assert world.receiver.tell(GROUP, b"I am here")
-    world.broker.spread(GROUP, b"hello")
+    world.broker.send_control(GROUP, b"hello")
     world.wait(1.0)
     assert most_held(world.site) <= len(world.got) < 50
-    assert world.left
+    assert any("drops a message" in line for line in world.host.trace.lines)
     assert world.faults.struck == {"over_send": 48}
     assert sorted(world.told(GROUP)) == [b"I am here", b"hello"]
 
@@ -137,7 +109,7 @@ def test_a_full_window_keeps_no_control_frame_from_being_heard() -> None:
 def test_what_was_left_out_comes_again_in_order_once_there_is_room() -> None:
     world = World()
     world.begin(GROUP)
-    world.broker.over_sends = True
+    world.broker.send_all(True)
     world.publish(50)
     bodies: list[bytes] = []
     for _ in range(40):
@@ -152,9 +124,8 @@ def test_what_was_left_out_comes_again_in_order_once_there_is_room() -> None:
 
 @pytest.mark.parametrize(("version", "limit"), [("5", 2), ("3.1.1", 50)])
 def test_a_broker_sends_ahead_what_its_client_can_say(version: Any, limit: int) -> None:
-    world = World()
+    world = World(held_bytes=1 << 20)
     world.receiver.site = replace(world.site, mqtt_version=version)
-    world.held_bytes = 1 << 20
     world.begin(GROUP)
     world.publish(50)
     world.wait(1.0)
@@ -165,7 +136,7 @@ def test_a_broker_sends_ahead_what_its_client_can_say(version: Any, limit: int) 
 def test_an_address_that_ends_the_sending_connection_is_left_out_and_the_others_are_served() -> None:
     world = World()
     world.begin(GROUP, OTHER)
-    world.broker.refused.add(PRODUCER)
+    world.broker.refuse_address(PRODUCER)
     for number in range(60):
         for address in (PRODUCER, GROUP):
             world.receiver.tell(address, b"%d" % number)
@@ -173,7 +144,7 @@ def test_an_address_that_ends_the_sending_connection_is_left_out_and_the_others_
     assert world.receiver.refused_addresses() == [PRODUCER]
     assert len(world.told(GROUP)) > 50
     assert world.seen == ["connected"], "nothing else goes over the connection that is ended"
-    world.broker.refused.clear()
+    world.broker.allow_addresses()
     tried = world.faults.struck["address_refused"]
     for number in range(300):
         world.receiver.tell(PRODUCER, b"%d" % number)
@@ -185,12 +156,12 @@ def test_an_address_that_ends_the_sending_connection_is_left_out_and_the_others_
 @pytest.mark.parametrize("refuses", ["closing", "answering"])
 def test_an_address_that_can_not_be_listened_at_is_left_out_and_the_others_are_heard(refuses: Any) -> None:
     world = World(refuses=refuses)
-    world.broker.refused.add(OTHER)
+    world.broker.refuse_address(OTHER)
     world.receiver.listen([GROUP, OTHER])
     world.receiver.start()
     world.wait(30.0)
     assert world.receiver.refused_addresses() == [OTHER]
-    world.broker.spread(GROUP, b"hello")
+    world.broker.send_control(GROUP, b"hello")
     world.wait(1.0)
     assert world.told(GROUP) == [b"hello"]
     assert ("not authorized" in world.seen) == (refuses == "closing")
@@ -201,15 +172,15 @@ def test_the_second_connection_breaks_by_itself() -> None:
     world.begin(GROUP)
     assert world.receiver.tell(GROUP, b"1")
     world.wait(1.0)
-    for connection in list(world.ways[SECOND].connections):
+    for connection in list(world.second.connections):
         connection.reset("connection reset")
-    world.ways[SECOND].set_cut("up", True)
+    world.second.set_cut("up", True)
     world.wait(1.0)
     assert world.receiver.tell(GROUP, b"2")
-    world.broker.spread(GROUP, b"3")
+    world.broker.send_control(GROUP, b"3")
     world.wait(1.0)
     assert world.told(GROUP) == [b"1", b"3"]
-    world.ways[SECOND].set_cut("up", False)
+    world.second.set_cut("up", False)
     world.wait(10.0)
     assert world.receiver.tell(GROUP, b"4")
     world.wait(1.0)
@@ -254,9 +225,7 @@ def test_a_full_window_stalls_nobody(seed: int) -> None:
     outcome = run(full(seed), keep=True)
     assert "stalled" not in outcome.kinds
     assert not outcome.violations
-    assert any("does not take a message" in line for line in outcome.lines), (
-        "choose a seed of which it is full"
-    )
+    assert any("drops a message" in line for line in outcome.lines), "choose a seed of which it is full"
 
 
 @pytest.mark.parametrize("seed", STALLS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from reliamsg.simulation.clock import Scheduler
-from reliamsg.simulation.network import Connection, Path
+from reliamsg.simulation.network import Path
 
 
 def test_what_is_stuck_in_a_cut_comes_before_what_was_sent_after_it() -> None:
@@ -13,7 +13,7 @@ def test_what_is_stuck_in_a_cut_comes_before_what_was_sent_after_it() -> None:
     for seed in range(100):
         scheduler = Scheduler(0.0)
         path = Path(scheduler, random.Random(seed))
-        end = Connection(path, 3.0).site
+        end = path.connect(3.0).site
         came: list[int] = []
         for number in range(20):
             scheduler.after(0.005 * number, end.send, came.append, number)

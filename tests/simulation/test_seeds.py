@@ -26,11 +26,11 @@ def test_no_seed_breaks_a_promise(part: int, size: Callable[[int, int], int]) ->
     each = size(300, 3_000) // PARTS
     failed: list[Outcome] = []
 
-    def told(outcome: Outcome) -> None:
+    def note(outcome: Outcome) -> None:
         if outcome.violations:
             failed.append(outcome)
 
-    run_many(range(part * each, (part + 1) * each), 200, told=told)
+    run_many(range(part * each, (part + 1) * each), 200, on_outcome=note)
     for outcome in failed:
         print(f"reliamsg lab simulate --seed {outcome.scenario.seed} --trace")
         print(*outcome.violations[:5], outcome.error, sep="\n")
@@ -67,7 +67,7 @@ def test_several_processes_find_what_one_finds() -> None:
     found = []
     for jobs in (1, 2):
         seen: list[Outcome] = []
-        summary = run_many(range(20, 30), 40, told=seen.append, jobs=jobs).as_dict()
+        summary = run_many(range(20, 30), 40, on_outcome=seen.append, jobs=jobs).as_dict()
         assert summary.pop("runs_per_minute") > 0
         found.append((summary, [(one.scenario, one.violations, one.seconds) for one in seen]))
     assert found[0] == found[1]

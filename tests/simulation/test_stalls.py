@@ -9,34 +9,57 @@ from typing import Any
 import pytest
 
 from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
-from reliamsg.message import Gap, MessageId, Stream
+from reliamsg.message import MessageId, Stream
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.sending.status import UnseenGroup
+from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.runner import quiet
 from reliamsg.simulation.scenario import Scenario, draw
-from reliamsg.simulation.stalls import Liveness, excused_streams, group_bound, judge_stalls
+from reliamsg.simulation.stalls import (
+    Bounds,
+    ConsumerReport,
+    Excuses,
+    Key,
+    Liveness,
+    ProducerReport,
+    Progress,
+    find_stalls,
+)
 from reliamsg.simulation.world import LINGER_S, World
 
-
-def _is_plain(scenario: Scenario) -> bool:
-    """Two producers, and groups that are owed everything by one consumer each."""
-    begins = {settings["begin"] for settings in scenario.consumers.values()}
-    return len(scenario.producers) == 2 and not scenario.standbys and begins == {"earliest"}
+ONE, TWO = Stream("p1", "orders"), Stream("p2", "orders")
+GROUPS = {"g1": ("g1-1",), "g2": ("g2-1", "g2-2")}
 
 
-TWO = next(seed for seed in range(100) if _is_plain(draw(seed)))
+class Run:
+    """Two producers and two groups, and the faults that struck."""
+
+    def __init__(self) -> None:
+        self.faults = Faults(0, ())
+        self.producers: dict[str, ReliamsgError | None] = {"p1": None, "p2": None}
+        self.consumers: dict[str, ReliamsgError | None] = dict.fromkeys(("g1-1", "g2-1", "g2-2"))
+
+    def strike(self, fault: str, client: str = "") -> None:
+        self.faults.at("somewhere").strikes(fault, client)
+
+    def terminate_consumers(self, error: ReliamsgError | None) -> None:
+        self.consumers = dict.fromkeys(self.consumers, error)
+
+    @property
+    def excuses(self) -> Excuses:
+        groups = {group: {name: self.consumers[name] for name in names} for group, names in GROUPS.items()}
+        return Excuses(self.faults, self.producers, groups)
+
+    @property
+    def excused(self) -> set[tuple[str, Stream]]:
+        excuses = self.excuses
+        return {(g, stream) for g in GROUPS for stream in (ONE, TWO) if excuses.excuses_stream(g, stream)}
 
 
-def world_of(path: Path, seed: int = TWO) -> World:
-    return World(draw(seed, 20, ()), path)
-
-
-def publish(world: World, producer: str, seq: int) -> MessageId:
-    body = f"{producer} {seq}".encode()
-    operation = world.oracle.invoked(Stream(producer, "orders"), body)
-    message = MessageId(producer, 5, "orders", 0, seq)
-    world.oracle.durable(operation, message)
-    return message
+@pytest.fixture
+def finished() -> Run:
+    """Nothing more is going to happen."""
+    return Run()
 
 
 def full(why: str) -> QuarantineFull:
@@ -46,169 +69,190 @@ def full(why: str) -> QuarantineFull:
 
 
 @pytest.mark.parametrize("fault", ["restored", "wal_lost"])
-def test_a_fenced_producer_is_excused_by_what_became_of_its_own_disk(tmp_path: Path, fault: str) -> None:
-    world = world_of(tmp_path)
-    for producer in world.producers:
-        publish(world, producer.name, 1)
-    world.producers[0].ended_by = ProducerFenced("another has its name")
-    world.faults.strikes(fault, "p2")
-    assert excused_streams(world) == set()
-    world.faults.strikes(fault, "p1")
-    assert excused_streams(world) == {(group, Stream("p1", "orders")) for group in world.scenario.groups}
+def test_a_fenced_producer_is_excused_by_what_became_of_its_own_disk(finished: Run, fault: str) -> None:
+    finished.producers["p1"] = ProducerFenced("another has its name")
+    finished.strike(fault, "p2")
+    assert finished.excused == set()
+    finished.strike(fault, "p1")
+    assert finished.excused == {("g1", ONE), ("g2", ONE)}
+    assert finished.excuses.excuses_producer("p1")
 
 
 @pytest.mark.parametrize(
     ("why", "fault"), [("far-epoch", "far_epoch"), ("far-epoch", "forged"), ("too-many-streams", "forged")]
 )
 def test_a_full_quarantine_is_excused_by_what_somebody_did_to_the_stream_that_it_names(
-    tmp_path: Path, why: str, fault: str
+    finished: Run, why: str, fault: str
 ) -> None:
-    world = world_of(tmp_path)
-    for producer in world.producers:
-        publish(world, producer.name, 1)
-    for consumer in world.consumers:
-        consumer.ended_by = full(why)
+    finished.terminate_consumers(full(why))
     for other in ("damage", "restored", "replayed"):
-        world.faults.strikes(other, "p1")
-    world.faults.strikes(fault, "p2")
-    assert excused_streams(world) == set()
-    judge_stalls(world)
-    assert {violation.kind for violation in world.oracle.violations} == {"stalled"}
-    world.faults.strikes(fault, "p1")
-    assert len(excused_streams(world)) == 2 * len(world.scenario.groups)
+        finished.strike(other, "p1")
+    finished.strike(fault, "p2")
+    assert finished.excused == set()
+    consumers = [ConsumerReport(f"{group}-1", group, None, full(why)) for group in GROUPS]
+    left: dict[Key, int] = {("g1", ONE): 1, ("g2", TWO): 2, "p1": 1}
+    stalls = list(find_stalls(finished.excuses, [], consumers, left))
+    assert [text.split(": ")[0] for text in stalls] == [
+        f"g1 still lacks 1 message of {ONE}",
+        f"g2 still lacks 2 messages of {TWO}",
+    ]
+    finished.strike(fault, "p1")
+    assert len(finished.excused) == 4
+    assert not list(find_stalls(finished.excuses, [], consumers, left))
 
 
 @pytest.mark.parametrize("gone", ["restored", "wal_lost"])
 @pytest.mark.parametrize("clock", ["g", "p1", ""])
 def test_a_full_quarantine_is_excused_by_a_wrong_clock_and_a_disk_that_is_gone(
-    tmp_path: Path, gone: str, clock: str
+    finished: Run, gone: str, clock: str
 ) -> None:
-    world = world_of(tmp_path)
-    publish(world, "p1", 1)
-    for consumer in world.consumers:
-        consumer.ended_by = full("far-epoch")
-    world.faults.strikes(gone, "p1")
-    assert excused_streams(world) == set(), "no clock was wrong"
+    finished.terminate_consumers(full("far-epoch"))
+    finished.strike(gone, "p1")
+    assert finished.excused == set(), "no clock was wrong"
     if clock == "g":
-        for consumer in world.consumers:
-            world.faults.strikes("clock_off", consumer.name)
+        for consumer in finished.consumers:
+            finished.strike("clock_off", consumer)
     else:
-        world.faults.strikes("clock_off" if clock else "clock_jump", clock)
-    assert excused_streams(world) == {(group, Stream("p1", "orders")) for group in world.scenario.groups}
+        finished.strike("clock_off" if clock else "clock_jump", clock)
+    assert len(finished.excused) == 4
 
 
-def test_a_full_quarantine_is_not_excused_where_a_producer_can_vouch(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
-    publish(world, "p1", 1)
-    for consumer in world.consumers:
-        consumer.ended_by = full("far-epoch")
-        world.faults.strikes("clock_off", consumer.name)
-    world.faults.strikes("restored", "p2")
-    assert excused_streams(world) == set()
+def test_a_full_quarantine_is_not_excused_where_a_producer_can_vouch(finished: Run) -> None:
+    finished.terminate_consumers(full("far-epoch"))
+    for consumer in finished.consumers:
+        finished.strike("clock_off", consumer)
+    finished.strike("restored", "p2")
+    assert finished.excused == set()
+
+
+def test_a_group_is_not_excused_as_long_as_one_of_its_consumers_is_not(finished: Run) -> None:
+    finished.strike("far_epoch", "p1")
+    finished.consumers["g1-1"] = finished.consumers["g2-1"] = full("far-epoch")
+    assert finished.excused == {("g1", ONE), ("g1", TWO)}
 
 
 @pytest.mark.parametrize(
-    ("shown", "wrong"),
+    ("shown", "stalled"),
     [
-        ({}, set()),
-        ({"unseen": ()}, {"stalled"}),
-        ({"state": "connecting"}, {"stalled"}),
-        ({"parked": ("orders",)}, {"stalled"}),
-        ({"left": 1}, {"stalled"}),
-        ({"over": False}, {"stalled"}),
+        ({}, False),
+        ({"unseen": ()}, True),
+        ({"state": "connecting"}, True),
+        ({"parked": (SimpleNamespace(topic="orders", reason="nacked"),)}, True),
+        ({"left": 1}, True),
+        ({"over": False}, True),
+        ({"open": False}, True),
     ],
 )
 def test_a_producer_may_wait_for_confirms_for_a_group_that_ended_for_a_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, Any], wrong: set[str]
+    finished: Run, shown: dict[str, Any], stalled: bool
 ) -> None:
     """A broker need not show a group whose consumer is gone, and then its confirms do not count."""
-    world = world_of(tmp_path)
-    world.faults.strikes("far_epoch", "p1")
+    finished.strike("far_epoch", "p1")
     if shown.get("over", True):
-        for consumer in world.consumers:
-            consumer.ended_by = full("far-epoch")
-    unseen = tuple(UnseenGroup(group, "orders", 0) for group in world.scenario.groups)
+        finished.terminate_consumers(full("far-epoch"))
+    unseen = tuple(UnseenGroup(group, "orders", 0) for group in GROUPS)
     site = SimpleNamespace(
         state=shown.get("state", "connected"), parked=shown.get("parked", ()), unseen=shown.get("unseen", unseen),
         error="",
     )  # fmt: skip
-    status = SimpleNamespace(sites={"dc1": site}, pending=3)
-    for producer in world.producers:
-        monkeypatch.setattr(producer, "engine", SimpleNamespace(status=lambda: status))
-        monkeypatch.setattr(type(producer), "pending", 3)
-        producer.left = shown.get("left", 0)
-    monkeypatch.setattr("reliamsg.simulation.stalls._producer_says", lambda producer: "something")
-    judge_stalls(world)
-    assert {violation.kind for violation in world.oracle.violations} == wrong
+    status: Any = SimpleNamespace(sites={"dc1": site}, pending=3) if shown.get("open", True) else None
+    report = ProducerReport("p1", False, shown.get("left", 0), status, None)
+    assert bool(list(find_stalls(finished.excuses, [report], [], {}))) == stalled
+
+
+def test_a_producer_that_is_done_has_not_stalled(finished: Run) -> None:
+    report = ProducerReport("p1", True, 0, None, None)
+    assert not list(find_stalls(finished.excuses, [report], [], {}))
 
 
 @pytest.mark.parametrize("error", [None, QuarantineFull("full, and no word of what"), ReliamsgError("tired")])
-def test_an_end_without_a_cause_excuses_nothing(tmp_path: Path, error: ReliamsgError | None) -> None:
-    world = world_of(tmp_path)
-    publish(world, "p1", 1)
+def test_an_end_without_a_cause_excuses_nothing(finished: Run, error: ReliamsgError | None) -> None:
     for name in ("far_epoch", "forged", "flood", "restored", "wal_lost"):
-        world.faults.strikes(name, "p1")
-    for process in world.processes:
-        process.ended_by = error
-    assert excused_streams(world) == set()
+        finished.strike(name, "p1")
+    finished.producers = dict.fromkeys(finished.producers, error)
+    finished.terminate_consumers(error)
+    assert finished.excused == set()
+    assert not finished.excuses.excuses_producer("p1")
 
 
-def test_what_goes_on_slowly_is_no_stall_and_what_stands_still_is(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
-    group = next(iter(world.scenario.groups))
-    for producer in world.producers:
-        producer.left = 0
-    messages = [publish(world, "p1", seq) for seq in range(1, 6)]
-    liveness, bound = Liveness(world), group_bound(world, group)
-    liveness.look()
-    for message in messages[:-1]:
-        world.scheduler.run(world.scheduler.now + bound - 1.0)
-        for each in world.scenario.groups:
-            world.oracle.acked[each].add(message)
-        liveness.look()
-        assert not liveness.stalled
-    for each in world.scenario.groups:  # what is open again, and then as before, is no progress
-        world.oracle.acked[each].clear()
-    liveness.look()
-    assert not liveness.stalled
-    for each in world.scenario.groups:
-        world.oracle.acked[each].update(messages[:-1])
-    world.scheduler.run(world.scheduler.now + 10 * bound)
-    liveness.look()
-    assert liveness.stalled
+# -- how long anything may take -----------------------------------------------------------------------------
 
 
-def test_a_group_that_passes_what_it_is_not_owed_on_its_way_is_not_stalled(tmp_path: Path) -> None:
-    """Its producer named it late: what is owed lies behind gaps that nobody has to fill."""
-    world = world_of(tmp_path)
-    group = next(iter(world.scenario.groups))
-    for producer in world.producers:
-        producer.left = 0
-    consumer = next(each.name for each in world.consumers if each.group == group)
-    publish(world, "p1", 9)
-    liveness, bound = Liveness(world), group_bound(world, group)
-    liveness.look()
+def _is_plain(scenario: Scenario) -> bool:
+    """Two producers, and groups that are owed everything by one consumer each."""
+    begins = {settings["begin"] for settings in scenario.consumers.values()}
+    return len(scenario.producers) == 2 and not scenario.standbys and begins == {"earliest"}
+
+
+PLAIN = next(seed for seed in range(100) if _is_plain(draw(seed)))
+
+
+def bounds_of(scenario: Scenario) -> Bounds:
+    return Bounds(scenario, frozenset(), addresses_refused=False)
+
+
+def test_what_goes_on_slowly_is_no_stall_and_what_stands_still_is() -> None:
+    bounds, liveness, now = bounds_of(draw(PLAIN, 20, ())), Liveness(), 1_000.0
+    key = "g1", ONE
+    bound = bounds.of(key)
+
+    def left(count: int) -> bool:
+        liveness.update(Progress(now, {key: count}, {}))
+        return liveness.stalled(now, bounds)
+
+    assert not left(5)
+    for count in (4, 3, 2, 1):
+        now += bound - 1.0
+        assert not left(count)
+    assert not left(5)
+    now += bound - 1.0
+    assert not left(1)
+    now += 2.0
+    assert left(1), "what is open again, and then as before, is no progress"
+
+
+def test_a_group_that_passes_what_it_is_not_owed_on_its_way_is_not_stalled() -> None:
+    """Its producer named it late: what is owed is behind gaps that nobody has to fill."""
+    bounds, liveness, now = bounds_of(draw(PLAIN, 20, ())), Liveness(), 1_000.0
+    key = "g1", ONE
+    bound = bounds.of(key)
     for seq in range(1, 8):
-        world.scheduler.run(world.scheduler.now + bound - 1.0)
-        world.oracle.missed(group, consumer, Gap(Stream("p1", "orders"), 5, seq, seq, "expired"))
-        liveness.look()
-        assert not liveness.stalled
-    for _ in range(2):  # what it passes once more is no progress
-        world.scheduler.run(world.scheduler.now + bound - 1.0)
-        world.oracle.missed(group, consumer, Gap(Stream("p1", "orders"), 5, 7, 7, "expired"))
-        liveness.look()
-    assert liveness.stalled
+        liveness.update(Progress(now, {key: 1}, {("g1", ONE, "g1-1"): (5, seq)}))
+        assert not liveness.stalled(now, bounds)
+        now += bound - 1.0
+    now += 2.0
+    liveness.update(Progress(now, {key: 1}, {("g1", ONE, "g1-1"): (5, 7)}))
+    assert liveness.stalled(now, bounds), "what it passes once more is no progress"
 
 
-def test_the_bound_follows_the_settings(tmp_path: Path) -> None:
+def test_everything_that_is_left_has_to_stand_still() -> None:
+    bounds, liveness = bounds_of(draw(PLAIN, 20, ())), Liveness()
+    liveness.update(Progress(0.0, {("g1", ONE): 2, "p1": 2}, {}))
+    later = bounds.of("p1") + 1.0
+    assert liveness.stalled(later, bounds)
+    liveness.update(Progress(later, {("g1", ONE): 1, "p1": 2}, {}))
+    assert not liveness.stalled(later, bounds)
+
+
+def test_the_bound_follows_the_settings() -> None:
     found = {}
     for seed in range(40):
-        world = World(draw(seed, 10, ()), tmp_path / str(seed))
-        for group, settings in world.scenario.groups.items():
-            bound = group_bound(world, group)
+        scenario = draw(seed, 10, ())
+        for group, settings in scenario.groups.items():
+            bound = bounds_of(scenario).of_group(group)
             assert bound > settings["gap_timeout"] + settings["takeover_timeout"]
+            refused = Bounds(scenario, frozenset(), addresses_refused=True).of_group(group)
+            unrepaired = Bounds(scenario, {group}, addresses_refused=False).of_group(group)
+            assert min(refused, unrepaired) > bound
             found[seed, group] = bound
     assert min(found.values()) < 250 < max(found.values()) < 600
+
+
+# -- whole runs ---------------------------------------------------------------------------------------------
+
+
+def world_of(path: Path, seed: int = PLAIN) -> World:
+    return World(draw(seed, 20, ()), path)
 
 
 def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +265,7 @@ def test_a_stream_that_a_consumer_sits_on_is_a_stall(tmp_path: Path, monkeypatch
         violation.text.split(":")[0] for violation in world.oracle.violations if violation.kind == "stalled"
     }
     for group in world.scenario.groups:
-        assert any(text.startswith(f"{group} has ") for text in stalled), stalled
+        assert any(text.startswith(f"{group} still lacks ") for text in stalled), stalled
 
 
 def test_what_a_group_meets_at_the_very_end_is_waited_for(
@@ -231,7 +275,8 @@ def test_what_a_group_meets_at_the_very_end_is_waited_for(
     world, left = world_of(tmp_path), list[object]()
 
     def meet() -> None:
-        message = publish(world, "p1", 999)
+        message = MessageId("p1", 5, "orders", 0, 999)
+        world.oracle.durable(world.oracle.invoked(ONE, b"late"), message)
         for group in world.scenario.groups:
             world.scheduler.after(LINGER_S + 2.0, world.oracle.acked[group].add, message)
 

@@ -1,4 +1,11 @@
 """The product in a simulated world: its real core, stores, sending and receiving logic under one seeded scheduler.
 
-No threads, no sockets, no sleeping: one seed makes one history, whatever the machine. See docs/how-to/simulate.md.
+There are no threads, sockets or sleeps, so a seed always produces the same run, on any machine. See
+docs/how-to/simulate.md.
+
+:class:`~reliamsg.simulation.world.World` composes everything, and :mod:`~reliamsg.simulation.runner` runs it:
+
+* the world: clock, network, disk, broker, transport, executor, process, producer, consumer
+* what goes wrong: faults (the dice), environment, attacker, disk_faults, client_clock, hole
+* what judges it: oracle, error_judge, announcements, consumer_journal, stalls, comparison
 """

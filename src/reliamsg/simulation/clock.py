@@ -1,4 +1,4 @@
-"""Simulated time: a queue of what will happen, in order."""
+"""Simulated time: a queue of future calls, in order, and the wall clock that goes with it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Scheduler"]
+__all__ = ["START_S", "START_WALL_US", "Scheduler", "WallClock"]
+
+START_S = 1_000.0
+"""When simulated runs start, in simulated seconds."""
+START_WALL_US = 1_700_000_000_000_000
+"""The wall clock at zero simulated seconds."""
 
 
 class Scheduler:
-    """Runs calls at their times, one after the other; of two at the same time first the one that was planned first.
+    """Runs calls at their times, one after the other. Calls for the same time run in the order of their scheduling.
 
     `now` is the only monotonic clock of a simulated world, in seconds.
     """
@@ -21,14 +26,30 @@ class Scheduler:
         self._number = 0
 
     def after(self, seconds: float, call: Callable[..., object], *arguments: Any) -> None:
-        """Have `call` made in so many seconds."""
+        """Schedule a call in `seconds` seconds."""
         self._number += 1
         heapq.heappush(self._queue, (self.now + seconds, self._number, call, arguments))
 
     def run(self, until: float) -> None:
-        """Let everything happen that happens by `until`."""
+        """Run everything that is due by `until`."""
         queue = self._queue
         while queue and queue[0][0] <= until:
             self.now, _, call, arguments = heapq.heappop(queue)
             call(*arguments)
         self.now = max(self.now, until)
+
+
+class WallClock:
+    """The wall clock of the simulated world, which jumps."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._jumps_us = 0
+
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+        return START_WALL_US + int(self._scheduler.now * 1e6) + self._jumps_us
+
+    def jump(self, by_us: int) -> None:
+        """Set the clock forward, or back where `by_us` is negative."""
+        self._jumps_us += by_us

@@ -1,8 +1,8 @@
 """Simulated disks: real SQLite files whose commits can fail, be cut short by a crash, or be undone by a restore.
 
-What a process committed with ``synchronous=FULL`` is on the disk; a crash takes everything else, and may leave any
-part of the commit that was being written. Files lie in memory (``/dev/shm`` where there is one), so that a simulated
-fsync costs nothing.
+What a process committed with ``synchronous=FULL`` is on the disk. A crash loses everything else, and may leave any part
+of the commit that was being written. Files are in memory (``/dev/shm`` where it exists), so a simulated fsync costs
+nothing.
 """
 
 from __future__ import annotations
@@ -17,27 +17,29 @@ from typing import Any, Literal
 
 from reliamsg.store.database import Database, Kind, open_readonly
 
-__all__ = ["Crash", "Drive", "Image", "Mishap"]
+__all__ = ["Crash", "DiskFault", "Drive", "Image"]
 
 SECTOR = 512
-"""A disk writes that much, or nothing of it."""
+"""Bytes that a disk writes completely or not at all."""
 SYNC_FULL = 2
 """``PRAGMA synchronous``: each commit is fsynced."""
 
-Mishap = Literal[
+DiskFault = Literal[
     "", "disk_full", "fsync_error", "crash_before_commit", "torn_write", "torn_checkpoint", "crash_after_commit",
 ]  # fmt: skip
-"""What happens to a commit; empty where nothing does."""
+"""What happens to a commit; empty where nothing goes wrong."""
 
 Image = tuple[bytes, bytes]
 """A database file and its WAL file."""
 
+Execute = Callable[[str], sqlite3.Cursor]
+
 _templates: dict[tuple[Kind, str], bytes] = {}
-"""Files as they are when they were just made, by kind and owner: making one takes longer than copying it."""
+"""Newly created files, by kind and owner: copying one is faster than creating it."""
 
 
 class Crash(BaseException):
-    """The process ends at this point, as by SIGKILL or a power cut. No part of the product may catch it for good."""
+    """The process terminates here, as with SIGKILL or a power cut. No part of the product may catch it for good."""
 
 
 _execute = sqlite3.Connection.execute
@@ -45,86 +47,115 @@ _CHECKPOINT = "PRAGMA wal_checkpoint"
 
 
 class _Connection(sqlite3.Connection):
-    """Lets its drive decide on each commit."""
+    """Lets its drive decide on each commit.
 
-    drive: Drive | None = None
+    `on_commit` is called with what executes SQL; `on_event` with ``"checkpoint"`` or ``"close"``.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        on_commit: Callable[[Execute], sqlite3.Cursor],
+        on_event: Callable[[str], object],
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._on_commit, self._on_event = on_commit, on_event
+        self._attached = True
+
+    def detach(self) -> None:
+        """From now on this is an ordinary connection."""
+        self._attached = False
 
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        if sql == "COMMIT" and self.drive is not None:
-            return self.drive.commit(super().execute)
-        if sql.startswith(_CHECKPOINT) and self.drive is not None:
-            self.drive.checkpointed = True
+        if sql == "COMMIT" and self._attached:
+            return self._on_commit(super().execute)
+        if sql.startswith(_CHECKPOINT) and self._attached:
+            self._on_event("checkpoint")
         return _execute(self, sql, parameters)
 
     def close(self) -> None:
-        if self.drive is not None:
-            self.drive.closed()
+        if self._attached:
+            self._on_event("close")
         super().close()
 
 
 class Drive:
-    """One client's file. `mishap` is asked at every commit; `committed` is told of each that is on the disk."""
+    """One client's file."""
 
-    def __init__(self, path: Path, kind: Kind, owner: str, chance: random.Random) -> None:
+    def __init__(
+        self,
+        path: Path,
+        kind: Kind,
+        owner: str,
+        chance: random.Random,
+        draw_fault: Callable[[], DiskFault],
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`draw_fault` is asked at every commit what happens to it. `clock`: the time in seconds, if
+        :meth:`lose_wal` is going to be used."""
         self.path = path
-        self.mishap: Callable[[], Mishap] = lambda: ""
-        self.commits = 0
-        self.checkpointed = True
-        """The database file may be another than it was at the latest commit: nothing else writes to it."""
         self._kind, self._owner = kind, owner
-        self._random = chance
+        self._random, self._draw_fault, self._clock = chance, draw_fault, clock
         self._wal = path.with_name(path.name + "-wal")
         self._connection: _Connection | None = None
         self._opened: Image = b"", b""
-        self._looked = False
+        self._checked_sync = False
         """Whether it is known if commits are fsynced."""
         self._torn: Image | None = None
-        """What a crash in the middle of a commit has left, if there was one."""
+        """What a crash in the middle of a commit left, if there was one."""
         self._synced: Image | None = None
-        """Where commits are not fsynced: what is on the disk for sure."""
-        self._clock: Callable[[], float] | None = None
+        """Where commits are not fsynced: what is certainly on the disk."""
+        self._checkpointed = True
+        """The database file may have changed since the latest commit: nothing but a checkpoint writes to it."""
         self._committed_at = 0.0
-        self._seen: dict[int, float] = {}
-        """When the database file was first seen to have this checksum, by the latest commit that can be in it."""
+        self._first_seen: dict[int, float] = {}
+        """By checksum of a database file: when it was first seen, as the time of the latest commit that it can
+        contain."""
         self._torn_databases: set[int] = set()
-        """Checksums of database files that are nothing without their WAL files."""
+        """Checksums of database files that are useless without their WAL files."""
 
-    def watch_checkpoints(self, clock: Callable[[], float]) -> None:
-        """Keep a record of what is in the database file alone: see :meth:`lose_wal`."""
-        self._clock = clock
-
-    def _look_at_database(self) -> float:
-        """Since when the database file is as it is."""
-        return self._seen.setdefault(zlib.crc32(self.path.read_bytes()), self._committed_at)
+    def _seen_since(self) -> float:
+        """Since when the database file is as it is now."""
+        return self._first_seen.setdefault(zlib.crc32(self.path.read_bytes()), self._committed_at)
 
     def lose_wal(self) -> float | None:
-        """Remove the WAL file. Nobody may have the database open. Gives the time up to which all is in the database
-        file; None where nothing was removed: there is no WAL file, or no database without it."""
+        """Remove the WAL file. Nobody may have the database open.
+
+        Returns the time up to which everything is in the database file, or None where nothing was removed because there
+        is no WAL file, or no intact database without it.
+        """
         database, wal = self.image()
         if not wal or zlib.crc32(database) in self._torn_databases:
             return None
-        since = self._look_at_database()
+        since = self._seen_since()
         self.restore((database, b""))
         return since
 
     def connect(self, path: Path, **options: Any) -> sqlite3.Connection:
-        """Takes the place of ``sqlite3.connect``."""
+        """Replaces ``sqlite3.connect``."""
         before = self.image()
-        connection = sqlite3.connect(path, factory=_Connection, **options)
-        connection.drive = self
+        connection = _Connection(path, on_commit=self._commit, on_event=self._on_event, **options)
         self._connection, self._opened, self._synced = connection, before, None
-        self._looked = False
-        self.checkpointed = True
+        self._checked_sync = False
+        self._checkpointed = True
         return connection
 
-    def closed(self) -> None:
-        """The connection is about to be closed cleanly."""
-        self._connection = None
+    def _on_event(self, event: str) -> None:
+        if event == "checkpoint":
+            self._checkpointed = True
+        else:
+            self._connection = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the process has the file open."""
+        return self._connection is not None
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """For a look at what is committed: over the process's own connection where it has one, since opening another
-        takes longer than most looks. Nothing may be going on in the process."""
+        """Read what is committed, over the process's own connection if it has one: opening another takes longer than
+        most reads. No transaction may be open in the process."""
         if self._connection is not None:
             assert not self._connection.in_transaction
             yield self._connection
@@ -133,7 +164,7 @@ class Drive:
                 yield connection
 
     def format(self) -> None:
-        """Make a new file, where there is none."""
+        """Create a new file unless there is one."""
         if self.path.exists():
             return
         key = (self._kind, self._owner)
@@ -143,40 +174,38 @@ class Drive:
         self.path.write_bytes(_templates[key])
         self.path.chmod(0o600)
 
-    def commit(self, execute: Callable[[str], sqlite3.Cursor]) -> sqlite3.Cursor:
-        """Commit, or what becomes of that."""
-        if not self._looked:
-            self._looked = True
+    def _commit(self, execute: Execute) -> sqlite3.Cursor:
+        if not self._checked_sync:
+            self._checked_sync = True
             if execute("PRAGMA synchronous").fetchone()[0] < SYNC_FULL:
                 self._synced = self._opened
-        mishap = self.mishap()
-        if mishap == "disk_full":
-            raise _error("database or disk is full", sqlite3.SQLITE_FULL)
-        if mishap == "fsync_error":
+        fault = self._draw_fault()
+        if fault == "disk_full":
+            raise _DiskError("database or disk is full", sqlite3.SQLITE_FULL)
+        if fault == "fsync_error":
             if self._random.random() < 0.5:
                 execute("COMMIT")
-            raise _error("disk I/O error", sqlite3.SQLITE_IOERR_FSYNC)
-        if mishap == "crash_before_commit":
+            raise _DiskError("disk I/O error", sqlite3.SQLITE_IOERR_FSYNC)
+        if fault == "crash_before_commit":
             raise Crash
-        before = self.image() if mishap == "torn_write" else None
+        before = self.image() if fault == "torn_write" else None
         if self._clock is not None:
-            if self.checkpointed:
-                self._look_at_database()
-                self.checkpointed = False
+            if self._checkpointed:
+                self._seen_since()
+                self._checkpointed = False
             self._committed_at = self._clock()
         cursor = execute("COMMIT")
-        self.commits += 1
         if before is not None:
             self._torn = self._tear(before, self.image())
-        if mishap == "torn_checkpoint":
+        if fault == "torn_checkpoint":
             self._torn = self._tear_checkpoint(self.image())
-        if mishap:
+        if fault:
             raise Crash
         return cursor
 
     def _tear(self, before: Image, after: Image) -> Image:
-        """The WAL file while it was being written: new up to somewhere, old from there on. A disk leaves alone what is
-        not being written (SQLite relies on that: https://www.sqlite.org/psow.html)."""
+        """The WAL file in the middle of a write: new up to some point, old from there on. A disk does not change what
+        is not being written (SQLite relies on that: https://www.sqlite.org/psow.html)."""
         old, new = before[1], after[1]
         size = len(new)
         first, both = 0, min(len(old), size)
@@ -185,14 +214,14 @@ class Drive:
         while first < both and old[first] == new[first]:
             first += 1
         first = min(first, both)
-        # The last frame says that the transaction is complete: it never is.
+        # The last frame marks the transaction as complete, so it is never complete itself.
         at = self._random.randrange(first, max(first + 1, size - 512))
         rest = old[at:] if self._random.random() < 0.5 else self._random.randbytes(min(64, size - at))
         return before[0], new[:at] + rest
 
     def _tear_checkpoint(self, image: Image) -> Image:
-        """The database file while what is in the WAL file was being copied into it: any part of that is there. The WAL
-        file is complete until all of it is."""
+        """The database file in the middle of a checkpoint: any part of what the WAL file has was copied. The WAL file
+        stays complete until all of it was."""
         old, wal = image
         aside = self.path.with_name(f"{self.path.name}.checkpoint")
         aside_wal = aside.with_name(f"{aside.name}-wal")
@@ -211,14 +240,14 @@ class Drive:
         self._torn_databases.add(zlib.crc32(torn))
         return bytes(torn), wal
 
-    # -- what becomes of the file ---------------------------------------------------------------------------
+    # -- crashes and restores -------------------------------------------------------------------------------
 
     def image(self) -> Image:
         """The files as they are now."""
         return self.path.read_bytes(), self._wal.read_bytes() if self._wal.exists() else b""
 
     def crash(self, close: Callable[[], None]) -> None:
-        """Leave the files as they were when the process ended. `close` gives up the process's hold on them."""
+        """Leave the files as they were when the process terminated. `close` closes them for the process."""
         image = self._torn or self.image()
         if self._synced is not None:
             image = self._synced
@@ -226,15 +255,15 @@ class Drive:
         self.restore(image)
 
     def abandon(self, close: Callable[[], None]) -> None:
-        """The process is gone; what closing does to the files does not count."""
+        """The process is gone: closing its files is not part of what it did."""
         if self._connection is not None:
-            self._connection.drive = None
+            self._connection.detach()
             self._connection = None
         self._torn = None
         close()
 
     def restore(self, image: Image) -> None:
-        """Make the files what they were. Nobody may have them open."""
+        """Replace the files by an image of them. Nobody may have them open."""
         database, wal = image
         self.path.write_bytes(database)
         self.path.with_name(self.path.name + "-shm").unlink(missing_ok=True)
@@ -244,7 +273,7 @@ class Drive:
             self._wal.unlink(missing_ok=True)
 
 
-def _error(text: str, code: int) -> sqlite3.OperationalError:
-    error = sqlite3.OperationalError(text)
-    error.sqlite_errorcode = code
-    return error
+class _DiskError(sqlite3.OperationalError):
+    def __init__(self, text: str, code: int) -> None:
+        super().__init__(text)
+        self.sqlite_errorcode = code

@@ -8,78 +8,78 @@ from collections.abc import Iterable
 __all__ = ["FAULTS", "SHARES", "Chances", "Faults"]
 
 GROWTH = 5.0
-"""A fault whose first chance is p becomes likelier by the factor 1 + GROWTH * p with every opportunity it misses at
+"""The chance of a fault starts at p, and grows by the factor 1 + GROWTH * p with every opportunity that it misses at
 the same place."""
 MOST = 0.5
-"""No chance is higher."""
+"""The highest chance."""
 
 FAULTS: dict[str, tuple[float, str]] = {
     # What a broker does to one message or answer
-    "confirm_and_lose": (0.02, "a broker confirms a message and does not keep it"),
+    "confirm_and_lose": (0.02, "a broker confirms a message and does not store it"),
     "early_confirm": (0.02, "a broker confirms a message a while before it is stored"),
-    "confirm_lost": (0.02, "a broker keeps a message, and its confirm never comes"),
-    "swallow": (0.02, "a broker neither keeps nor confirms a message"),
-    "confirm_disorder": (0.02, "a broker confirms messages in another order"),
+    "confirm_lost": (0.02, "a broker stores a message, and its confirm never arrives"),
+    "swallow": (0.02, "a broker neither stores nor confirms a message"),
+    "confirm_disorder": (0.02, "a broker confirms messages out of order"),
     "duplicate": (0.05, "a broker puts a message into its queues twice"),
     "damage": (0.01, "a broker flips a bit of a message"),
-    "hole": (0.05, "what is published at one moment is lost at every site, and so is whatever is sent again of it"),
-    "misroute": (0.02, "a message that is confirmed does not reach one of its queues"),
+    "hole": (0.05, "some messages of a stream are lost at every site, and so are their repairs"),
+    "misroute": (0.02, "a confirmed message does not reach one of its queues"),
     "return": (0.02, "an AMQP broker returns a message"),
-    "nack": (0.02, "an AMQP broker nacks a message, though a queue may have it"),
-    "refuse": (0.02, "a broker refuses a message for good, as it says"),
-    "reorder": (0.05, "a broker delivers another message than the oldest"),
+    "nack": (0.02, "an AMQP broker nacks a message, although a queue may have it"),
+    "refuse": (0.02, "a broker reports that it refuses a message for good"),
+    "reorder": (0.05, "a broker delivers another message before the oldest"),
     # What a broker does as a whole
-    "broker_down": (0.01, "a broker is away for a while, and comes back as it was"),
+    "broker_down": (0.01, "a broker is down for a while, and comes back as it was"),
     "broker_empty": (0.01, "a broker comes back with nothing"),
     "broker_stale": (0.01, "a broker comes back as it was some time ago"),
-    "broker_tail": (0.01, "a broker comes back without what it stored last"),
+    "broker_tail": (0.01, "a broker comes back without its latest messages"),
     "session_forgotten": (0.01, "a broker forgets one group's queue or session"),
-    "two_sessions": (0.02, "a broker keeps the session of a reader that is gone beside its new one"),
-    "no_leader": (0.01, "nobody leads a broker's quorum queues for a while"),
+    "two_sessions": (0.02, "a broker keeps the session of a reader that is gone, beside its new one"),
+    "no_leader": (0.01, "a broker's quorum queues have no leader for a while"),
     "blocked": (0.01, "a broker asks senders to stop for a while"),
     "login_refused": (0.01, "a broker refuses logins for a while"),
     "over_send": (0.02, "an MQTT broker sends more ahead of acknowledgements than its clients allow, for a while"),
-    "address_refused": (0.02, "an MQTT broker ends connections over a control address, for a while"),
+    "address_refused": (0.02, "an MQTT broker closes connections because of a control address, for a while"),
     # Networks
     "cut": (0.01, "nothing passes between a process and a site, in either direction"),
     "cut_up": (0.01, "nothing passes from a process to a site"),
     "cut_down": (0.01, "nothing passes from a site to a process"),
-    "reset": (0.02, "a connection is reset, with all that was on its way"),
-    "cut_control": (0.01, "nothing passes where an MQTT client sends control frames"),
-    "reset_control": (0.02, "the connection over which an MQTT client sends control frames is reset"),
+    "reset": (0.02, "a connection is reset, with everything in flight"),
+    "cut_control": (0.01, "nothing passes over the connection on which an MQTT client sends control frames"),
+    "reset_control": (0.02, "the connection on which an MQTT client sends control frames is reset"),
     "delay": (0.01, "everything between a process and a site takes longer than any timeout"),
     "control_lost": (0.05, "a control frame is lost"),
-    "control_twice": (0.05, "a control frame comes twice"),
-    "control_late": (0.05, "a control frame comes after later ones"),
+    "control_twice": (0.05, "a control frame arrives twice"),
+    "control_late": (0.05, "a control frame arrives after later ones"),
     # Processes and disks
-    "crash": (0.001, "a process ends between two steps"),
-    "crash_inside": (0.001, "a process ends in the middle of a step"),
-    "crash_before_commit": (0.004, "a process ends before a commit"),
-    "torn_write": (0.004, "a process ends while a commit is being written"),
-    "torn_checkpoint": (0.004, "a process ends while its WAL file is being copied into the database"),
-    "crash_after_commit": (0.004, "a process ends after a commit, before it knows"),
-    "pause": (0.001, "a process is stopped for a while, and goes on"),
+    "crash": (0.001, "a process terminates between two steps"),
+    "crash_inside": (0.001, "a process terminates in the middle of a step"),
+    "crash_before_commit": (0.004, "a process terminates before a commit"),
+    "torn_write": (0.004, "a process terminates while a commit is being written"),
+    "torn_checkpoint": (0.004, "a process terminates while its WAL file is being copied into the database"),
+    "crash_after_commit": (0.004, "a process terminates after a commit, before it knows"),
+    "pause": (0.001, "a process is suspended for a while"),
     "restart": (0.001, "a process is closed cleanly and opened again"),
     "disk_full": (0.003, "a disk is full for a while"),
     "fsync_error": (0.002, "an fsync fails"),
-    "restored": (0.0005, "an outbox is replaced by an older copy of it"),
-    "restored_inbox": (0.002, "an inbox is replaced by an older copy of it"),
-    "wal_lost": (0.003, "the WAL file of an outbox or inbox is gone, with all since the last checkpoint"),
-    "clock_jump": (0.01, "a wall clock jumps by up to a day, ahead or back"),
+    "restored": (0.0005, "an outbox is replaced by an older copy of itself"),
+    "restored_inbox": (0.002, "an inbox is replaced by an older copy of itself"),
+    "wal_lost": (0.003, "the WAL file of an outbox or inbox is gone, with everything since the latest checkpoint"),
+    "clock_jump": (0.01, "the wall clock jumps by up to a day, forward or back"),
     # Applications
-    "handler_failed": (0.02, "handling a message raises"),
-    "rejected": (0.01, "the application gives a message up"),
+    "handler_failed": (0.02, "the handler of a message raises"),
+    "rejected": (0.01, "the application rejects a message"),
     # Operators
-    "streams_forgotten": (0.02, "an operator has a group forget streams that are settled"),
+    "streams_forgotten": (0.02, "an operator has a group forget settled streams"),
     # Malice
-    "forged": (0.05, "somebody without the key publishes or tells in another's name"),
-    "replayed": (0.05, "somebody sends again what was captured"),
-    "flood": (0.02, "somebody sends a lot of junk"),
-    "far_epoch": (0.05, "somebody without the key, or where there is none, speaks of an epoch far ahead"),
+    "forged": (0.05, "someone without the key publishes or announces in another's name"),
+    "replayed": (0.05, "someone replays captured frames"),
+    "flood": (0.02, "someone sends a lot of junk"),
+    "far_epoch": (0.05, "someone without the key, or where there is none, names an epoch far ahead"),
     # Clocks of single clients
-    "clock_off": (0.3, "a client is opened whose clock is up to a day off, or a consumer whose clock says 1970"),
+    "clock_off": (0.3, "a client is opened with a clock up to a day off, or a consumer with one that shows 1970"),
 }  # fmt: skip
-"""Name → the chance at the first opportunity, and what happens."""
+"""By name: the chance at the first opportunity, and what happens."""
 
 SHARES: dict[str, float] = {
     "torn_checkpoint": 0.1,
@@ -94,31 +94,30 @@ SHARES: dict[str, float] = {
     "reset_control": 0.1,
     "hole": 0.08,
 }
-"""Faults that a seed draws with this chance, however many others it has."""
+"""The chance that a seed draws these faults, however many others it has."""
 
 
 class _Dice:
-    """One fault's, at one place."""
+    """The dice of one fault at one place."""
 
     __slots__ = ("bites", "details", "first", "rate", "roll")
 
     def __init__(self, first: float, chance: random.Random) -> None:
         self.first = self.rate = first
-        """Its chance at the first opportunity, and at the next."""
+        """The chance at the first opportunity, and at the next one."""
         self.roll = chance.random
         self.bites = 0
         """How often it happened."""
         self.details: random.Random | None = None
-        """What it is like this time."""
+        """For the details of the latest occurrence."""
 
 
 class _DiceByName(dict[str, _Dice | None]):
-    """The dice of one place, made when they are first used; None for faults that there are not."""
+    """The dice of one place, created at first use; None for faults that the run does not have."""
 
     def __init__(self, seed: int, place: str, names: frozenset[str]) -> None:
         super().__init__()
-        self.place = place
-        self._seed, self._names = seed, names
+        self._seed, self._place, self._names = seed, place, names
 
     def __missing__(self, name: str) -> _Dice | None:
         made = _Dice(FAULTS[name][0], self.stream(name)) if name in self._names else None
@@ -126,84 +125,106 @@ class _DiceByName(dict[str, _Dice | None]):
         return made
 
     def stream(self, name: str, *more: object) -> random.Random:
-        return random.Random("/".join(map(str, (self._seed, "fault", name, self.place, *more))))
+        return random.Random("/".join(map(str, (self._seed, "fault", name, self._place, *more))))
+
+
+class _Record:
+    """What faults did in one run."""
+
+    def __init__(self) -> None:
+        self.over = False
+        self.bit: set[str] = set()
+        self.struck: dict[str, int] = {}
+        self.struck_at: set[tuple[str, str]] = set()
+
+    def strike(self, name: str, whom: str) -> None:
+        self.struck[name] = self.struck.get(name, 0) + 1
+        if whom:
+            self.struck_at.add((name, whom))
 
 
 class Faults:
-    """Which faults there are in one run, and what came of them.
+    """Which faults a run has, and what they did.
 
-    Each has dice of its own at each place (a broker, a process, a path between them), and others for the details of
-    each time it happens. So what one fault does follows from the seed, and from how often it could have happened there:
-    leaving another one out changes nothing about it but its opportunities.
-
-    ``struck`` counts what a fault changed, not what it tried.
+    Each fault has dice of its own at each place (a broker, a process, a path between them), and others for the details
+    of each occurrence. So what one fault does depends on the seed and on how often it could have happened there, and on
+    nothing else: leaving out another fault changes only its opportunities.
     """
 
     def __init__(self, seed: int, names: Iterable[str]) -> None:
         self.enabled = frozenset(names)
-        self.struck: dict[str, int] = {}
-        self._struck_at: set[tuple[str, str]] = set()
-        self.bit: set[str] = set()
-        """Those that happened at all, whether or not that changed anything. Without the others the run is the same."""
-        self.over = False
-        """From now on nothing fails any more."""
         self._seed = seed
+        self._record = _Record()
         self._places: dict[str, Chances] = {}
+
+    @property
+    def struck(self) -> dict[str, int]:
+        """How often each fault changed something: an attempt that changes nothing does not count."""
+        return self._record.struck
+
+    @property
+    def bit(self) -> set[str]:
+        """Faults that happened at all, whether or not that changed anything. Without the others the run is the same."""
+        return self._record.bit
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing fails any more."""
+        return self._record.over
+
+    def end(self) -> None:
+        """From now on nothing fails any more."""
+        self._record.over = True
 
     def at(self, place: str) -> Chances:
         """The dice of a place."""
         found = self._places.get(place)
         if found is None:
-            found = self._places[place] = Chances(self, _DiceByName(self._seed, place, self.enabled))
+            dice = _DiceByName(self._seed, place, self.enabled)
+            found = self._places[place] = Chances(place, self.enabled, dice, self._record)
         return found
 
-    def strikes(self, name: str, whom: str = "") -> None:
-        """It changed something. `whom`: the client that it is about, where stalls are excused by it."""
-        self.struck[name] = self.struck.get(name, 0) + 1
-        if whom:
-            self._struck_at.add((name, whom))
-
-    def struck_at(self, name: str, whom: str) -> bool:
-        """Whether a fault changed something about this client."""
-        return (name, whom) in self._struck_at
+    def struck_at(self, name: str, client: str) -> bool:
+        """Whether a fault changed something for this client."""
+        return (name, client) in self._record.struck_at
 
 
 class Chances:
     """What faults do at one place: see :class:`Faults`."""
 
-    def __init__(self, faults: Faults, dice: _DiceByName) -> None:
-        self.place = dice.place
-        self.enabled = faults.enabled
-        self.strikes = faults.strikes
-        self._faults = faults
-        self._dice = dice
+    def __init__(self, place: str, enabled: frozenset[str], dice: _DiceByName, record: _Record) -> None:
+        self.place, self.enabled = place, enabled
+        self._dice, self._record = dice, record
 
     @property
     def over(self) -> bool:
         """Whether nothing fails any more."""
-        return self._faults.over
+        return self._record.over
 
     def bites(self, name: str, times: float = 1.0) -> bool:
-        """Whether a fault happens at this opportunity, which counts as much as `times` ones."""
+        """Whether a fault happens at this opportunity, which counts as `times` opportunities."""
         dice = self._dice[name]
-        if dice is None or self._faults.over:
+        if dice is None or self._record.over:
             return False
         rate = dice.rate
         chance = rate * times
-        if dice.roll() < (
-            chance if chance < MOST else MOST
-        ):  # nothing is asked more often: min() takes longer
+        # min() would be slower, and nothing is called more often.
+        if dice.roll() < (chance if chance < MOST else MOST):
             dice.rate = dice.first
             dice.bites += 1
             dice.details = None
-            self._faults.bit.add(name)
+            self._record.bit.add(name)
             return True
         if rate < MOST:
             dice.rate = min(MOST, rate * (1 + GROWTH * times * dice.first))
         return False
 
+    def strikes(self, name: str, client: str = "") -> None:
+        """A fault changed something. `client`: whom it is about, where it may excuse a stall."""
+        self._record.strike(name, client)
+
     def random(self, name: str) -> random.Random:
-        """For the details of what happened last: the same whatever became of the times before."""
+        """For the details of the latest occurrence: independent of the occurrences before."""
         dice = self._dice[name]
         assert dice is not None  # it happened
         if dice.details is None:

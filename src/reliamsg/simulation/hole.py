@@ -1,4 +1,4 @@
-"""A hole in a stream: messages that no site keeps, and that are not sent again either, until faults end."""
+"""A hole in a stream: messages that no site keeps, and whose repairs are lost too, until faults end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Hole"]
 
 NAME = "hole"
 AFTER_S = (1.0, 4.0)
-"""It is made so long after the world began."""
+"""How long after the start of the run it begins, in seconds."""
 MOST = 3
-"""Messages in it, but for those in one batch with them."""
+"""How many messages are lost at most, not counting others in the same batch."""
 
 
 class Hole:
-    """One in a run at most. It begins with a batch that a site takes, and is the same at all sites."""
+    """There is at most one in a run. It begins with a batch that a site accepts, and is the same at all sites."""
 
     def __init__(self, scheduler: Scheduler, faults: Faults, seed: int) -> None:
         chance = random.Random(f"{seed}/hole")
@@ -30,7 +30,7 @@ class Hole:
         self._epoch = self._first = self._last = 0
 
     def swallows(self, frame: Frame | None) -> bool:
-        """Whether a batch falls into it."""
+        """Whether a batch is lost in it."""
         if self._at is None or frame is None or self._scheduler.now < self._at or self._chances.over:
             return False
         envelope = frame.envelope

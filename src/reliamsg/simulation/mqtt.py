@@ -1,50 +1,31 @@
-"""What clients of simulated MQTT sites do with control frames, by the rules of the real ones.
+"""How clients of simulated MQTT sites send and receive control frames, by the rules of the real ones.
 
-They are heard on the connection that everything else uses, and sent over one of their own, which can break by itself.
+They receive them on the connection that everything else uses, and send them over a second one, which can break
+separately.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from reliamsg.config import Site
 from reliamsg.simulation.broker import Broker, Session
-from reliamsg.simulation.network import Connection, Path
+from reliamsg.simulation.host import Host
+from reliamsg.simulation.network import Connection
 from reliamsg.transport.mqtt_telling import Sending, Telling
 from reliamsg.wire.address import is_created
 
-__all__ = ["SECOND", "Listening", "Teller"]
+__all__ = ["SECOND", "ControlConnection", "Subscriptions"]
 
 SECOND = "control"
 """The name of a client's second connection to a site."""
-LOOK_AGAIN_S = 1.0
-"""Suspects are looked at so often, as the I/O threads of real clients do."""
+CHECK_S = 1.0
+"""How often suspected addresses are checked, as in the I/O threads of real clients."""
+THREAD_S = 0.0003
+"""How long it takes at most until an I/O thread that is woken runs."""
 
 
-class Thread(Protocol):
-    """The process that a client belongs to, as far as it is needed here."""
-
-    def path(self, site: str, which: str = "") -> Path:
-        """The network to a site; `which`: for which of several connections."""
-
-    def now(self) -> float:
-        """The time, in seconds."""
-
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Run something in the process, now or when it goes on."""
-
-    def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
-        """The same later."""
-
-    def uniform(self, low: float, high: float) -> float:
-        """A random number."""
-
-    def telling(self, address: str, body: bytes) -> None:
-        """A control frame is sent."""
-
-
-class Listening:
+class Subscriptions:
     """What one connection is subscribed to: the line of :class:`~reliamsg.transport.mqtt_control.MqttControl`."""
 
     def __init__(
@@ -52,25 +33,23 @@ class Listening:
         connection: Connection,
         session: Session,
         broker: Broker,
-        thread: Thread,
-        answered: Callable[[], object],
+        call: Callable[..., object],
+        on_answer: Callable[[], object],
     ) -> None:
-        """`answered` is called at the client when the broker has answered something."""
+        """`call` makes calls in the client's process. `on_answer` is called there when the broker answers."""
         self.listening_refused: dict[str, str] = {}
         self.reason = "connection lost"
         self._connection, self._session, self._broker = connection, session, broker
-        self._call, self._told = thread.call, answered
+        self._call, self._on_answer = call, on_answer
         self._listening: frozenset[str] = frozenset()
         self._unanswered: dict[int, Sequence[str]] = {}
         self._number = 0
 
     @property
     def listening_unanswered(self) -> list[str]:
-        """See the real one."""
         return [address for part in self._unanswered.values() for address in part]
 
     def listen(self, addresses: Sequence[str]) -> None:
-        """See the real one."""
         dropped = self._listening.difference(addresses)
         added = [address for address in addresses if address not in self._listening]
         self._listening = frozenset(addresses)
@@ -92,14 +71,14 @@ class Listening:
         for address in refused:
             self.listening_refused[address] = "not authorized"
             self._listening -= {address}
-        self._told()
+        self._on_answer()
 
 
 class _Line:
-    """The second connection, as it is sent over."""
+    """The second connection, as something to send over."""
 
     can_write = True
-    """Simulated sockets take everything at once."""
+    """Simulated sockets accept everything at once."""
 
     def __init__(self, connection: Connection, session: Session, broker: Broker) -> None:
         self.pings = self.pongs = 0
@@ -107,67 +86,68 @@ class _Line:
         self._session, self._broker = session, broker
 
     def tell(self, address: str, body: bytes) -> None:
-        self.connection.site.send(self._broker.told, self._session, address, body)
+        self.connection.site.send(self._broker.receive_control, self._session, address, body)
 
     def ping(self) -> int:
         self.pings += 1
         return self.pings
 
 
-class Teller:
+class ControlConnection:
     """Sends control frames of one client to one MQTT site, as :class:`~reliamsg.transport.mqtt_teller.Teller` does."""
 
-    def __init__(self, thread: Thread, site: Site, broker: Broker, client: str) -> None:
-        self._thread, self._site, self._broker, self._client = thread, site, broker, client
-        self._path = thread.path(site.name, SECOND)
-        self._telling = Telling(site.name, thread.now)
+    def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
+        self._site, self._broker, self._client = site, broker, client
+        self._executor, self._witness = host.executor, host.witness
+        self._path = host.path(site.name, SECOND)
+        self._queue = Telling(site.name, host.executor.now)
         self._runs = False
-        """The other connection stands, and may be spoken beside."""
+        """The main connection stands, and this one may be used."""
         self._trying: Connection | None = None
         self._attempt = 0
         self._failures = 0
         self._due = False
-        """It connects as soon as it may."""
+        """It connects as soon as it is allowed to."""
         self._line: _Line | None = None
         self._sending: Sending | None = None
-        self._woken = self._looks = False
+        self._woken = self._checks = False
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Addresses that the site does not let us send to."""
-        return self._telling.refused
+        """Addresses that the site does not allow sending to."""
+        return self._queue.refused
 
-    def tell(self, address: str, body: bytes) -> bool:
-        """Have a frame sent; False where that is hopeless."""
-        if not self._telling.backlog.put(address, body):
+    def send(self, address: str, body: bytes) -> bool:
+        """Send a frame as soon as possible. Returns False where that is hopeless."""
+        if not self._queue.backlog.put(address, body):
             return False
         if not is_created(address):
-            self._thread.telling(address, body)  # that is how things are now, whenever it is sent
+            self._witness.sent(address, body)  # it describes the current state, whenever it is sent
         self._wake()
         return True
 
     def begin(self) -> None:
-        """The other connection stands: take what is told from now on."""
-        self._telling.backlog.open(self._site.max_frame_bytes)
+        """The main connection stands: accept frames from now on."""
+        self._queue.backlog.open(self._site.max_frame_bytes)
 
-    def go(self) -> None:
-        """Connect as soon as there is something to send."""
+    def allow(self) -> None:
+        """From now on, connect as soon as there is something to send."""
         self._runs = True
         self._wake()
 
     def end(self) -> None:
-        """The other connection is over."""
+        """The main connection is gone."""
         self._runs = False
-        self._telling.backlog.close()
-        self._hang_up("no longer needed")
+        self._queue.backlog.close()
+        self._disconnect("no longer needed")
 
     def close(self) -> None:
-        """The client is closed: what was told last goes out still, where it can."""
+        """The client is closed: the latest frames are still sent where possible."""
         if self._sending is not None:
-            self._telling.send(self._sending)
+            self._queue.send(self._sending)
         self.end()
 
-    def _hang_up(self, reason: str) -> None:
+    def _disconnect(self, reason: str) -> None:
         self._attempt += 1
         if self._trying is not None:
             self._trying.client.close(reason)
@@ -180,13 +160,13 @@ class Teller:
     def _wake(self) -> None:
         if not self._woken:
             self._woken = True
-            self._thread.after(self._thread.uniform(0.0, 0.0003), self._awake)
+            self._executor.after(self._executor.uniform(0.0, THREAD_S), self._awake)
 
     def _awake(self) -> None:
         self._woken = False
         if self._sending is not None:
             self._send(self._sending)
-        elif self._runs and self._trying is None and not self._due and len(self._telling.backlog):
+        elif self._runs and self._trying is None and not self._due and len(self._queue.backlog):
             self._connect()
 
     def _connect(self) -> None:
@@ -195,24 +175,24 @@ class Teller:
             return
         self._attempt += 1
         timeout = self._site.connect_timeout
-        if self._path.passes and self._path.delay <= timeout:
-            self._trying = Connection(self._path, self._site.heartbeat)
+        if not self._path.is_cut and self._path.delay <= timeout:
+            self._trying = self._path.connect(self._site.heartbeat)
             self._trying.site.send(self._handshake, self._trying, self._attempt)
-        self._thread.after(timeout, self._give_up, self._attempt)
+        self._executor.after(timeout, self._give_up, self._attempt)
 
     def _give_up(self, attempt: int) -> None:
         if attempt == self._attempt and self._line is None:
-            self._again()
+            self._retry()
 
     def _handshake(self, connection: Connection, attempt: int) -> None:
         """At the site."""
         refusal = self._broker.admit()
         if refusal is not None:
-            connection.client.send(self._thread.call, self._give_up, attempt)
+            connection.client.send(self._executor.call, self._give_up, attempt)
             return
         session = Session(connection, self._client, self._site.mqtt_version)
         self._broker.open(session)
-        connection.client.send(self._thread.call, self._up, connection, session, attempt)
+        connection.client.send(self._executor.call, self._up, connection, session, attempt)
 
     def _up(self, connection: Connection, session: Session, attempt: int) -> None:
         if attempt != self._attempt or not self._runs:
@@ -221,21 +201,21 @@ class Teller:
         self._trying = None
         self._line = line = _Line(connection, session, self._broker)
         self._sending = Sending(line)
-        connection.client.on_lost = lambda reason: self._thread.call(self._lost, line, reason)
+        connection.client.when_lost(lambda reason: self._executor.call(self._lost, line, reason))
         if connection.client.alive:
             self._send(self._sending)
-        else:  # it was lost while the process was stopped
-            self._thread.after(0.0, self._lost, line, "connection lost")
+        else:  # it was lost while the process was suspended
+            self._executor.after(0.0, self._lost, line, "connection lost")
 
-    def _again(self) -> None:
-        """Try again after a while, if there is anything to send by then."""
-        self._hang_up("closed")
+    def _retry(self) -> None:
+        """Retry after a while, if there is anything to send by then."""
+        self._disconnect("closed")
         self._due = True
         pause = min(self._site.backoff_max, self._site.backoff_min * 2.0**self._failures)
         self._failures = min(self._failures + 1, 20)
-        self._thread.after(self._thread.uniform(0.5, 1.5) * pause, self._rested)
+        self._executor.after(self._executor.uniform(0.5, 1.5) * pause, self._retry_due)
 
-    def _rested(self) -> None:
+    def _retry_due(self) -> None:
         self._due = False
         self._wake()
 
@@ -245,32 +225,32 @@ class Teller:
         line = self._line
         assert line is not None  # there is something to send over
         before = line.pings
-        self._telling.send(sending)
+        self._queue.send(sending)
         if line.pings > before:
             line.connection.site.send(self._ping, line, line.pings)
-        if self._telling.waits and not self._looks:
-            self._looks = True
-            self._thread.after(LOOK_AGAIN_S, self._look)
+        if self._queue.waits and not self._checks:
+            self._checks = True
+            self._executor.after(CHECK_S, self._check)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _check(self) -> None:
+        self._checks = False
         self._wake()
 
     def _ping(self, line: _Line, number: int) -> None:
         """At the site."""
-        line.connection.client.send(self._thread.call, self._pong, line, number)
+        line.connection.client.send(self._executor.call, self._pong, line, number)
 
     def _pong(self, line: _Line, number: int) -> None:
         if line is not self._line or self._sending is None:
             return
         line.pongs = number
-        if self._telling.settle(self._sending):
+        if self._queue.settle(self._sending):
             self._failures = 0
         self._send(self._sending)
 
     def _lost(self, line: _Line, reason: str) -> None:
         if line is not self._line or self._sending is None:
             return
-        if self._telling.broken(self._sending, reason):
+        if self._queue.broken(self._sending, reason):
             self._failures = 0
-        self._again()
+        self._retry()

@@ -1,7 +1,7 @@
-"""The judge of a simulated run: what applications asked for and were given, against what was promised.
+"""The judge of a simulated run: compares what applications requested and received with what was promised.
 
-It knows only what applications saw and what passed the brokers, and never asks the product's own state. What each kind
-of violation means is in :data:`~reliamsg.simulation.verdicts.KINDS`.
+It knows only what applications saw, what passed the brokers and what is in the files, and never asks the product about
+its own state. :data:`~reliamsg.simulation.verdicts.KINDS` explains each kind of violation.
 """
 
 from __future__ import annotations
@@ -11,18 +11,33 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from reliamsg.core.joining import JOINED_LATE
 from reliamsg.message import Gap, Message, MessageId, Stream
 from reliamsg.simulation.clock import Scheduler
-from reliamsg.simulation.firsts import Firsts
-from reliamsg.simulation.leaving import Leaving
-from reliamsg.simulation.passages import Passages, covers, names, stream_of
+from reliamsg.simulation.dead_letters import DeadLetters
+from reliamsg.simulation.declarations import Declarations, covers, names, stream_of
+from reliamsg.simulation.first_deliveries import FirstDeliveries
+from reliamsg.simulation.left_messages import LeftMessages
+from reliamsg.simulation.readers import NEVER, Readers
 from reliamsg.simulation.stopwatch import Stopwatch
 from reliamsg.simulation.verdicts import Violation
 
-__all__ = ["Operation", "Oracle"]
+__all__ = ["ConsumerFiles", "Operation", "Oracle"]
+
+Place = tuple[int, int]
+"""Epoch and number of a message in its stream."""
+
+
+class ConsumerFiles(Protocol):
+    """What the judge may look up in a consumer's files at any time."""
+
+    def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
+        """Whether a message is in the inbox's quarantine, as committed."""
+
+    def report_left_messages(self) -> None:
+        """Report to the judge what the journal says about messages that were left to their producers."""
 
 
 @dataclass(slots=True)
@@ -37,9 +52,9 @@ class Operation:
     message: MessageId | None = None
     """Its identity, once known."""
     names: set[MessageId] = field(default_factory=set)
-    """All that it ever had: an outbox that goes back knows it by an earlier one."""
+    """Every identity that it ever had: an outbox that went back knows it by an earlier one."""
     gone: bool = False
-    """It was lost with the disk that it was on, which nothing can help."""
+    """It was lost with the disk that it was on, which nothing can prevent."""
     confirmed: set[str] = field(default_factory=set)
     groups: frozenset[str] | None = None
     """The groups that its producer named for it, and still does; None for all. Nothing is promised to others."""
@@ -49,56 +64,76 @@ class Operation:
     """Its application took it back: nothing is promised about it."""
 
     def identify(self, message: MessageId) -> None:
-        """Its identity is known, or is another one."""
+        """Its identity is known, or has changed."""
         self.message = message
         self.names.add(message)
+
+    def succeed(self, at: float) -> None:
+        """Publishing returned."""
+        self.outcome, self.durable_at = "ok", at
+
+    def fail(self) -> None:
+        """Publishing was reported as failed."""
+        self.outcome = "failed"
+
+    def become_indeterminate(self) -> None:
+        """Nobody knows whether publishing succeeded."""
+        self.outcome = "indeterminate"
+
+    def is_for(self, group: str) -> bool:
+        """Whether its producer names a group for it."""
+        return self.groups is None or group in self.groups
 
 
 _number = attrgetter("number")
 
 
 @dataclass(slots=True)
-class _Given:
-    """What one group was given of one stream."""
+class _Received:
+    """What one group received of one stream."""
 
-    latest: tuple[int, int] = (0, 0)
-    """Highest (epoch, number)."""
+    latest: Place = (0, 0)
+    """The highest place."""
     number: int = -1
-    """Highest number of an operation."""
-    own: dict[str, tuple[tuple[int, int], int]] = field(default_factory=dict)
-    """Highest (epoch, number), and number of an operation, that each consumer was given."""
-    firsts: list[tuple[float, tuple[int, int], int]] = field(default_factory=list)
-    """When these were the highest first, and what they were then."""
+    """The highest number of an operation."""
+    own: dict[str, tuple[Place, int]] = field(default_factory=dict)
+    """By consumer, the highest place and number of an operation that it delivered."""
+    maxima: list[tuple[float, Place, int]] = field(default_factory=list)
+    """By time, the highest place and number of an operation until then."""
     moved_at: dict[str, float] = field(default_factory=dict)
-    """When something was handed out, settled or declared last, by consumer and its stopwatch: what others do does not
-    wind its clock."""
+    """By consumer and according to its stopwatch, when something was delivered, settled or declared last: what other
+    consumers do does not affect its clock."""
     accepted_at: dict[tuple[str, Gap], float] = field(default_factory=dict)
-    """When the clocks of gaps that were accepted had begun, by consumer and gap."""
+    """By consumer and accepted gap, when the clock of the gap had started."""
     failed: dict[str, dict[MessageId, MessageId | None]] = field(default_factory=dict)
-    """By consumer, messages whose handling raised, and that did not come again since; what overtook each."""
-    reached: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """The highest (epoch, number) that each consumer handed out or declared."""
+    """By consumer, messages whose handler raised and that were not delivered again, and what overtook each."""
+    reached: dict[str, Place] = field(default_factory=dict)
+    """By consumer, the highest place that it delivered or declared."""
 
     def note_own(self, consumer: str, message: MessageId, number: int) -> None:
-        """A consumer was given a message, the operation of that number."""
+        """A consumer delivered a message, which the operation with this number published."""
         place = message.epoch, message.seq
         own, known = self.own.get(consumer, (place, number))
         self.own[consumer] = max(own, place), max(known, number)
 
+    def note_reached(self, consumer: str, place: Place) -> None:
+        """A consumer delivered or declared this place."""
+        self.reached[consumer] = max(place, self.reached.get(consumer, place))
 
-class _Met(NamedTuple):
-    """What a group was given, or took in, of a stream first."""
+
+class _Start(NamedTuple):
+    """The first message that a group received or accepted of a stream."""
 
     number: int
     """Of the operation."""
     epoch: int
     at: float
-    aside: str = ""
-    """The one of its several inboxes that has it in quarantine, as long as none has begun with the stream."""
+    quarantined_by: str = ""
+    """The one of its several inboxes that has it in quarantine, until an inbox has started with the stream."""
 
 
 class Oracle:
-    """See the module. Every method is told of something when it happens."""
+    """Its methods are called when something happens; the violations are complete after :meth:`judge`."""
 
     def __init__(
         self,
@@ -109,183 +144,248 @@ class Oracle:
         latest: Collection[str] = (),
         keepers: Collection[str] = (),
     ) -> None:
-        """`gap_timeouts`: of each consumer, in seconds. `needed`: how many sites must have confirmed what each producer
-        calls published. `latest`: groups that begin with what arrives first. `keepers`: producers that hold everything
+        """`gap_timeouts`: of each consumer, in seconds. `needed`: how many sites have to confirm what each producer
+        calls published. `latest`: groups that start with what arrives first. `keepers`: producers that hold everything
         until the groups that they name have it."""
-        self.violations, self.operations = list[Violation](), dict[bytes, Operation]()
-        self.groups, self.ended = tuple(groups), set[tuple[str, Stream]]()
-        """Ended: streams that groups are not given to their end, since a client ended for good, and said why. What is
-        missing of these must be where it can still be sent, or given, from."""
-        self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
-        self.leaving = Leaving(self.groups, keepers)
-        # Groups that begin with the latest, where they met streams, and where streams began for any group, as journals
-        # say: the lowest (epoch, number).
-        self._latest, self._met = frozenset(latest), dict[tuple[str, Stream], _Met]()
-        self._begun = dict[tuple[str, Stream], tuple[int, int]]()
-        self._streams, self._bodies = dict[Stream, list[Operation]](), dict[MessageId, bytes]()
-        # Producers whose outbox was replaced by an older copy of itself, what was stored in no copy, what had been
-        # removed, and was in one, and what brokers had been offered by then.
-        self._replaced = set[str]()
-        self._went, self._back, self._offered = (set[MessageId]() for _ in range(3))
-        self._given: dict[tuple[str, Stream], _Given] = {}
-        self.handed: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
-        """By group, what was delivered, and to which consumer last."""
-        self._given_at: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
-        """The same, and when last."""
-        self._told: dict[tuple[str, Stream], tuple[int, int]] = {}
-        """By consumer, up to where others of its group said that they may have handed out."""
-        self._told_positions: dict[tuple[str, Stream], tuple[int, int]] = {}
-        """By consumer, before which others of its group said that everything is settled."""
-        self.standbys: set[str] = set()
-        """Consumers that read only after they found that no other does: they flag whatever that may have handed out."""
-        self.apart: dict[str, tuple[float, float]] = {}
-        """By consumer that reads: from when to when another may read as well, and hand out what this one can't know of.
-        Two that share no reachable site can't be kept from that."""
-        self._ends: dict[str, list[float]] = {group: [] for group in self.groups}
-        """When consumers ended."""
-        self.settled: dict[str, dict[MessageId, tuple[str, float]]] = {group: {} for group in self.groups}
-        """What was acknowledged durably, by whose inbox, and when."""
+        self.violations: list[Violation] = []
+        self.operations: dict[bytes, Operation] = {}
+        """By body."""
+        self.groups = tuple(groups)
+        self.deliveries: dict[str, dict[MessageId, str]] = {group: {} for group in self.groups}
+        """By group, what was delivered, and by which consumer last."""
         self.acked: dict[str, set[MessageId]] = {group: set() for group in self.groups}
         """What was acknowledged."""
-        self.doubted: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """What was acknowledged or given up by a consumer that ended before that was known to be durable."""
-        # Of what was done about these, journals tell; what was given up to the dead letters.
-        self._sure, self.dead = ({group: set[MessageId]() for group in self.groups} for _ in range(2))
-        self._buried: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """Of that, what was not handed out again since: it must be among the dead letters."""
-        self._tries: dict[str, Counter[MessageId]] = {group: Counter() for group in self.groups}
-        """How often each message was handed out."""
-        self._short: Counter[tuple[str, Stream]] = Counter()
-        """By group and stream, how many were given up after fewer attempts: each stream counts its own ahead."""
-        self.letters: dict[str, set[MessageId]] = {group: set() for group in self.groups}
-        """Dead letters in the group's inboxes, in the end."""
-        self.watches, self.passages = dict[str, Stopwatch](), defaultdict[str, Passages](Passages)
-        self.firsts, self.kept = defaultdict[str, Firsts](Firsts), defaultdict[str, set[MessageId]](set)
-        # By consumer; by group; and what is in a group's inboxes, or at a broker for it, in the end, "" for outboxes.
-        # Then by consumer: whether a number of an epoch of a stream is in its quarantine.
-        self.quarantines: dict[str, Callable[[Stream, int, int], bool]] = {}
-        self.inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
-        self._let_go: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
+        self.indeterminate: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        """What was acknowledged or rejected by a consumer that terminated before that was known to be durable."""
+        self.declarations = defaultdict[str, Declarations](Declarations)
+        self.first_deliveries = defaultdict[str, FirstDeliveries](FirstDeliveries)
+        """Both by group."""
+        self.readers = Readers(scheduler)
+        self._scheduler, self._gap_timeouts, self._needed = scheduler, gap_timeouts, needed
+        self._streams: dict[Stream, list[Operation]] = {}
+        self._bodies: dict[MessageId, bytes] = {}
+        # Producers whose outbox was replaced by an older copy of itself; messages that are in no copy; removals that
+        # are in no copy; and what brokers had been offered by then.
+        self._replaced = set[str]()
+        self._gone, self._gone_removals, self._offered = (set[MessageId]() for _ in range(3))
+        self._left_messages = LeftMessages(self.groups, keepers)
+        self._received: dict[tuple[str, Stream], _Received] = {}
+        self._delivered_at: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
+        """By group, what was delivered, and when last."""
+        self._attempts: dict[str, Counter[MessageId]] = {group: Counter() for group in self.groups}
+        """By group, how often each message was delivered."""
+        # Groups that start with the latest; where they started with each stream; and where streams started for any
+        # group according to its journals: the lowest place.
+        self._latest = frozenset(latest)
+        self._starts: dict[tuple[str, Stream], _Start] = {}
+        self._journalled_starts: dict[tuple[str, Stream], Place] = {}
+        self._terminations: dict[str, list[float]] = {group: [] for group in self.groups}
+        """By group, when consumers terminated."""
+        self._acked_durably: dict[str, dict[MessageId, tuple[str, float]]] = {g: {} for g in self.groups}
+        """By group, in whose inbox, and when."""
+        self._journalled: dict[str, set[MessageId]] = {group: set() for group in self.groups}
+        """By group, what was acknowledged or became a dead letter, according to journals."""
+        self._dead_letters = {group: DeadLetters() for group in self.groups}
+        self._stopwatches: dict[str, Stopwatch] = {}
+        self._files: dict[str, ConsumerFiles] = {}
+        """Both by consumer."""
+        self._inboxes: dict[str, set[str]] = {group: set() for group in self.groups}
+        self._released: dict[str, dict[MessageId, float]] = {group: {} for group in self.groups}
+        """By group, what its brokers were told to forget, and when first."""
+        self._excused: set[tuple[str, Stream]] = set()
+        """Streams that groups do not receive to their end, because a client terminated for good with a valid cause.
+        What they lack must be where it could still be sent or delivered from."""
+        self._stored = defaultdict[str, set[MessageId]](set)
+        """What is in a group's inboxes, or at a broker for it, in the end; under "" what is in outboxes."""
         self._passed: list[tuple[str, Operation, MessageId, float]] = []
-        """(group, message, by which, when): what was passed without a word; journals may still have one."""
-
+        """Group, message, what passed it, and when: it was not declared by then, but journals may still show that it
+        was."""
         self._overtaken: list[tuple[str, str, MessageId, Violation]] = []
-        """(group, consumer, message, what that is unless another inbox had passed the message by then without handing
-        it out, as a gap, since it was removed or since it joined behind it): journals tell."""
+        """Group, consumer, message, and its violation. There is none if journals show that another inbox had passed the
+        message by then without delivering it: as a gap, because it was removed, or because it joined behind it."""
 
     @property
     def streams(self) -> Iterable[Stream]:
-        """Those to which anything was published, or was to be."""
+        """Those to which an application published, or tried to."""
         return self._streams
 
     def violate(self, kind: str, text: str, about: tuple[str, MessageId] | None = None) -> None:
-        """Something must not be. `about`: see :class:`Violation`."""
+        """Record a violation. `about`: see :class:`Violation`."""
         self.violations.append(Violation(kind, text, self._scheduler.now, about))
 
     def owes(self, group: str, operation: Operation) -> bool:
-        """Whether a group is to be given a message, or told that it is not."""
+        """Whether a group is to receive a message, or to declare it."""
         return (
             operation.outcome == "ok"
             and not (operation.gone or operation.removed)
-            and (operation.groups is None or group in operation.groups)
-            and self._is_new(group, operation)
+            and operation.is_for(group)
+            and not self._is_before_start(group, operation)
         )
 
-    def _is_new(self, group: str, operation: Operation) -> bool:
-        """Whether a group began with this or before it. One that begins with the latest is owed nothing of a stream of
-        which nothing came yet; nor of an epoch before the one that came first, which only an outbox that went back
-        together with its clock goes on in."""
+    def _is_before_start(self, group: str, operation: Operation) -> bool:
+        """Whether a group started with the latest, behind a message. It is owed nothing of a stream of which nothing
+        arrived yet; nor of an epoch before the first that arrived, which only an outbox that went back together with
+        its clock continues in."""
         if group not in self._latest:
-            return True
-        met, message = self._met.get((group, operation.stream)), operation.message
-        if met is None or operation.number < met.number:
             return False
-        return (
-            message is None or message.epoch >= met.epoch or operation.stream.producer not in self._replaced
-        )
+        start, message = self._starts.get((group, operation.stream)), operation.message
+        if start is None or operation.number < start.number:
+            return True
+        replaced = operation.stream.producer in self._replaced
+        return message is not None and message.epoch < start.epoch and replaced
 
-    def _meets(self, group: str, operation: Operation, aside: str = "") -> None:
-        """A group was given something, or took it in. `aside`: see :class:`_Met`."""
+    def _note_start(self, group: str, operation: Operation, quarantined_by: str = "") -> None:
+        """A group received or accepted a message. `quarantined_by`: see :class:`_Start`."""
         if group in self._latest:
             assert operation.message is not None  # it passed a broker
-            met = _Met(operation.number, operation.message.epoch, self._scheduler.now, aside)
-            self._met.setdefault((group, operation.stream), met)
+            start = _Start(operation.number, operation.message.epoch, self._scheduler.now, quarantined_by)
+            self._starts.setdefault((group, operation.stream), start)
 
-    def _begins_behind(self, group: str, stream: Stream, consumer: str) -> None:
-        """A consumer has begun with a stream: what only another one has, in its quarantine, came before."""
-        met = self._met.get((group, stream))
-        if met is not None and met.aside == consumer:
-            self._met[group, stream] = met._replace(aside="")
-        elif met is not None and met.aside:
-            del self._met[group, stream]
+    def _start_behind_quarantine(self, group: str, stream: Stream, consumer: str) -> None:
+        """A consumer has started with a stream: what only another one has, in its quarantine, was before that."""
+        start = self._starts.get((group, stream))
+        if start is not None and start.quarantined_by == consumer:
+            self._starts[group, stream] = start._replace(quarantined_by="")
+        elif start is not None and start.quarantined_by:
+            del self._starts[group, stream]
+
+    # -- clients --------------------------------------------------------------------------------------------
+
+    def consumer_added(self, consumer: str, stopwatch: Stopwatch, files: ConsumerFiles) -> None:
+        """There is a consumer. `stopwatch`: runs while its gaps' clocks can run."""
+        self._stopwatches[consumer] = stopwatch
+        self._files[consumer] = files
+
+    def inbox_opened(self, group: str, consumer: str, inbox: str, *, standby: bool) -> None:
+        """A consumer opened its inbox. `standby`: it waits until no other consumer of the group reads."""
+        self._inboxes[group].add(inbox)
+        if standby:
+            self.readers.standby_opened(consumer)
+
+    def _has_several_inboxes(self, group: str) -> bool:
+        return len(self._inboxes[group]) > 1
+
+    def consumer_terminated(self, group: str, consumer: str, crashed: bool = True) -> None:
+        """A consumer of the group is gone, and with it what it had not committed."""
+        self.readers.terminated(consumer)
+        for received in self._received.values():
+            received.failed.pop(consumer, None)
+        self._terminations[group].append(self._scheduler.now)
+        if crashed:
+            self.first_deliveries[group].crashed(consumer)
+
+    def inbox_replaced(self, group: str, consumer: str, since: float) -> None:
+        """A consumer's inbox is again what it was at `since`. What it did after that is treated as done by another
+        inbox of its group, of which it never heard."""
+        gone = f"{consumer} before its inbox was replaced"
+        self._inboxes[group].add(gone)
+        if self._consumers(group) == [consumer]:
+            # Nobody else knows where the group started with a stream: it starts again with what comes next.
+            self._starts = {
+                key: start for key, start in self._starts.items() if key[0] != group or start.at <= since
+            }
+            self._journalled_starts = {
+                key: place for key, place in self._journalled_starts.items() if key[0] != group
+            }
+        for message, at in self._delivered_at[group].items():
+            if at > since and self.deliveries[group][message] == consumer:
+                self.deliveries[group][message] = gone
+        for message, (by, at) in self._acked_durably[group].items():
+            if at > since and by == consumer:
+                self._acked_durably[group][message] = gone, at
+        self.declarations[group].inbox_replaced(consumer, gone, since)
+        self.first_deliveries[group].inbox_replaced(consumer, since)
+        self._dead_letters[group].inbox_replaced()
+        for (its, _), received in self._received.items():
+            if its == group:
+                received.maxima = [each for each in received.maxima if each[0] <= since]
+                _, received.latest, received.number = (
+                    received.maxima[-1] if received.maxima else (0.0, (0, 0), -1)
+                )
+                received.moved_at.pop(consumer, None)
+                received.reached.pop(consumer, None)
+                received.own.pop(consumer, None)
+        for message, by in self.deliveries[group].items():
+            if by == consumer:
+                number = self.operations[self._bodies[message]].number
+                self._received[group, stream_of(message)].note_own(consumer, message, number)
+
+    def outbox_replaced(
+        self, producer: str, since: float, gone: Set[MessageId], removals: Set[MessageId] = frozenset()
+    ) -> None:
+        """An outbox is again what it was at `since`. `gone`: what was stored in it, and no longer is; `removals`: what
+        was removed from it, and no longer is."""
+        self._replaced.add(producer)
+        self._offered |= {message for message in self._bodies if message.producer == producer}
+        self._gone |= gone
+        self._gone_removals |= removals
+        for operation in self.operations.values():
+            # If a process terminated while something was being published, it is not known when that became durable.
+            if operation.stream.producer == producer and not 0.0 < operation.durable_at <= since:
+                operation.gone |= operation.message is None or not operation.names.isdisjoint(gone)
+            if operation.stream.producer == producer and operation.outcome == "invoked":
+                operation.become_indeterminate()
 
     # -- publishing -----------------------------------------------------------------------------------------
 
-    def invoked(self, stream: Stream, body: bytes) -> Operation:
-        """An application publishes."""
-        done = Operation(len(self.operations), stream, body)
-        self.operations[body] = done
-        self._streams.setdefault(stream, []).append(done)
-        return done
+    def invoked(self, stream: Stream, body: bytes, groups: frozenset[str] | None = None) -> Operation:
+        """An application publishes. `groups`: those that its producer names; None for all."""
+        made = Operation(len(self.operations), stream, body, groups=groups, named=groups or frozenset())
+        self.operations[body] = made
+        self._streams.setdefault(stream, []).append(made)
+        return made
 
     def durable(self, operation: Operation, message: MessageId) -> None:
         """Publishing returned."""
-        operation.outcome, operation.durable_at = "ok", self._scheduler.now
+        operation.succeed(self._scheduler.now)
         operation.identify(message)
 
     def published(self, operation: Operation) -> None:
-        """Its receipt says that it is confirmed."""
+        """The receipt reports that enough sites have confirmed."""
         if len(operation.confirmed) < self._needed[operation.stream.producer]:
             sites = ", ".join(sorted(operation.confirmed)) or "no site"
             self.violate("published_unconfirmed", f"{operation.message}: {sites} confirmed it")
 
-    def unbounded(self, who: str, count: int, limit: int) -> None:
-        """So much was taken that nothing had room for."""
-        self.violate("unbounded", f"{who} took {count} bytes, the limit is {limit}")
+    def unbounded(self, client: str, count: int, limit: int) -> None:
+        """A client accepted more bytes than it has room for."""
+        self.violate("unbounded", f"{client} accepted {count} bytes, the limit is {limit}")
 
-    def disk_replaced(
-        self, producer: str, since: float, went: Set[MessageId], removals: Set[MessageId] = frozenset()
-    ) -> None:
-        """An outbox is what it was at `since` again. `went`: what was stored in it, and is not any more; `removals`:
-        what was removed from it, and is not any more."""
-        self._replaced.add(producer)
-        self._offered |= {message for message in self._bodies if message.producer == producer}
-        self._went |= went
-        self._back |= removals
+    def taken_back(self, first: MessageId, last: int, epoch_of: Callable[[Stream, int], int]) -> None:
+        """An application took back the messages from `first` to number `last`, by their current names: nothing is
+        promised about them from now on, and they may still be delivered.
+
+        `epoch_of`: the current epoch of what had another epoch first. The judge knows a message by its first name if no
+        broker has seen it since it was renumbered.
+        """
         for operation in self.operations.values():
-            # Of what was in hand when a process ended it is not known when it became durable, if ever.
-            if operation.stream.producer == producer and not 0.0 < operation.durable_at <= since:
-                operation.gone |= operation.message is None or not operation.names.isdisjoint(went)
-            if operation.stream.producer == producer and operation.outcome == "invoked":
-                operation.outcome = "indeterminate"
+            message = operation.message
+            if message is None or not first.seq <= message.seq <= last:
+                continue
+            epoch = epoch_of(operation.stream, message.epoch)
+            if first in (message._replace(seq=first.seq), message._replace(seq=first.seq, epoch=epoch)):
+                operation.removed = True
+
+    def group_named(self, producer: str, topic: str, group: str) -> None:
+        """A producer names one more group."""
+        self._left_messages.group_named(producer, topic, group, self._scheduler.now)
+
+    def group_no_longer_named(self, producer: str, topic: str, group: str) -> None:
+        """A producer no longer names a group: nothing is promised to it any more."""
+        self._left_messages.group_no_longer_named(producer, topic, group)
+        for operation in self._streams.get(Stream(producer, topic, 0), ()):
+            if operation.groups is not None:
+                operation.groups -= {group}
 
     def is_gone(self, gap: Gap, until: int | None = None) -> bool:
-        """Whether a disk took all that is known of a gap with it, so that waiting for it would be in vain. `until`: the
-        epoch before which a gap of unknown extent ends."""
+        """Whether everything known about a gap was lost with a disk, so that waiting for it would be in vain. `until`:
+        the epoch before which a gap of unknown extent ends."""
         return gap.stream.producer in self._replaced and all(
             operation.gone for operation in self._within(gap, until)
         )
 
-    def went(self, message: MessageId) -> bool:
-        """Whether a message, or its removal, went with an outbox's disk."""
-        return message in self._went or message in self._back
-
-    def was_offered(self, message: MessageId) -> bool:
-        """Whether a broker was offered a message before its outbox was replaced, which may not know that any more."""
-        return message in self._offered
-
-    def gave_what_went(self) -> bool:
-        """Whether some group was given what went with an outbox's disk."""
-        return any(not self._went.isdisjoint(handed) for handed in self.handed.values())
-
     def is_owed(self, group: str, gap: Gap, until: int | None = None) -> bool:
-        """Whether anything in a gap is still to be given to a group, as far as is known. `until`: see
-        :meth:`is_gone`."""
-        return any(
-            operation.groups is None or group in operation.groups
-            for operation in self._within(gap, until)
-            if not operation.removed
-        )
+        """Whether a group is still to receive anything in a gap, as far as is known. `until`: see :meth:`is_gone`."""
+        return any(operation.is_for(group) for operation in self._within(gap, until) if not operation.removed)
 
     def _within(self, gap: Gap, until: int | None) -> Iterator[Operation]:
         for operation in self._streams.get(gap.stream, ()):
@@ -293,17 +393,29 @@ class Oracle:
             if message is not None and covers(gap, message) and (until is None or message.epoch < until):
                 yield operation
 
+    def went_with_outbox(self, message: MessageId) -> bool:
+        """Whether a message, or its removal, was lost with an outbox's disk."""
+        return message in self._gone or message in self._gone_removals
+
+    def was_offered(self, message: MessageId) -> bool:
+        """Whether a broker was offered a message before its outbox was replaced, which may not know that any more."""
+        return message in self._offered
+
+    def has_delivered_what_is_gone(self) -> bool:
+        """Whether some group received what was lost with an outbox's disk."""
+        return any(not self._gone.isdisjoint(delivered) for delivered in self.deliveries.values())
+
     # -- at brokers -----------------------------------------------------------------------------------------
 
     def seen(self, message: MessageId, body: bytes, *, orphaned: bool = False) -> None:
-        """See :class:`~reliamsg.simulation.history.Witness`."""
+        """See :class:`~reliamsg.simulation.traffic.Witness`."""
         operation = self.operations.get(body)
         if operation is None:
-            self.violate("phantom", f"{message} was sent, and nobody published it")
+            self.violate("phantom", f"{message} was sent, but nobody published it")
             return
         self._identify(operation, message)
         if orphaned and message.producer in self._replaced:
-            self._offered.add(message)  # it was on its way when its outbox was replaced
+            self._offered.add(message)  # it was in flight when its outbox was replaced
 
     def _identify(self, operation: Operation, message: MessageId) -> None:
         before = self._bodies.setdefault(message, operation.body)
@@ -314,76 +426,82 @@ class Oracle:
         operation.identify(message)
 
     def confirmed_at(self, site: str, message: MessageId) -> None:
-        """See :class:`~reliamsg.simulation.history.Witness`."""
+        """See :class:`~reliamsg.simulation.traffic.Witness`."""
         body = self._bodies.get(message)
         if body is not None:
             self.operations[body].confirmed.add(site)
 
-    def let_go_at(self, site: str, group: str, message: MessageId) -> None:
-        """See :class:`~reliamsg.simulation.history.Witness`."""
-        if group in self._let_go:
-            self._let_go[group].setdefault(message, self._scheduler.now)
+    def released_at(self, site: str, group: str, message: MessageId) -> None:
+        """See :class:`~reliamsg.simulation.traffic.Witness`."""
+        if group in self._released:
+            self._released[group].setdefault(message, self._scheduler.now)
             body = self._bodies.get(message)
             if body is not None and group in self._latest:
-                self._meets(group, self.operations[body], self._only_has_aside(group, message))
+                self._note_start(group, self.operations[body], self._only_quarantined_by(group, message))
 
-    def _only_has_aside(self, group: str, message: MessageId) -> str:
-        """Which of a group's several inboxes has a message in its quarantine, where the others know nothing of it."""
-        if (group, stream_of(message)) in self._met:
+    def _only_quarantined_by(self, group: str, message: MessageId) -> str:
+        """Which of a group's several consumers has a message in its quarantine, where the others know nothing of it."""
+        stream, consumers = stream_of(message), self._consumers(group)
+        if (group, stream) in self._starts or len(consumers) == 1:
             return ""
-        consumers = self._consumers(group)
         has = (
-            name
-            for name in consumers
-            if name in self.quarantines
-            and self.quarantines[name](stream_of(message), message.epoch, message.seq)
+            consumer
+            for consumer in consumers
+            if consumer in self._files
+            and self._files[consumer].is_quarantined(stream, message.epoch, message.seq)
         )
-        return next(has, "") if len(consumers) > 1 else ""
+        return next(has, "")
 
     def _consumers(self, group: str) -> list[str]:
         return [name for name in self._gap_timeouts if name.startswith(f"{group}-")]
 
-    def left(self, group: str, consumer: str, stream: Stream, epoch: int, first: int, last: int) -> None:
-        """A consumer says that it left these to their producer, which has to keep them for its group."""
+    def left_to_producer(
+        self, group: str, consumer: str, stream: Stream, epoch: int, first: int, last: int
+    ) -> None:
+        """A consumer's journal says that it left these messages to their producer, which has to keep them for its
+        group."""
         for seq in range(first, last + 1):
             message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
-            if message in self.leaving.said[group]:
+            if self._left_messages.was_left(group, message):
                 continue
-            self.leaving.said[group].add(message)
+            self._left_messages.leave(group, message)
             body = self._bodies.get(message)
             operation = None if body is None else self.operations[body]
-            if operation is not None and not self.leaving.is_kept(
+            if operation is not None and not self._left_messages.is_kept(
                 group, stream, operation.named, operation.durable_at
             ):
                 self.violate(
                     "let_go_unsafe", f"{message} was left by {consumer} to a producer that does not keep it"
                 )
 
-    def lacks(self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]) -> None:
-        """A consumer says that it lacks these: (epoch, first, last)."""
-        # Only what was lost with an outbox that was replaced is gone: without one there is no need to look.
+    def announced_missing(
+        self, group: str, consumer: str, stream: Stream, spans: Iterable[tuple[int, int, int]]
+    ) -> None:
+        """A consumer announces that it lacks these: (epoch, first, last)."""
+        # Operations can be gone only if an outbox was replaced.
         gone = self._replaced and any(each.gone for each in self.operations.values())
-        if gone or len(self.inboxes[group]) > 1:
-            return  # another inbox may have taken them, or there are two histories
+        if gone or self._has_several_inboxes(group):
+            return  # another inbox may have accepted them, or there are two histories
         for epoch, first, last in spans:
-            for message in self._let_go[group]:
+            for message in self._released[group]:
                 if message.epoch == epoch and first <= message.seq <= last and stream_of(message) == stream:
-                    if self.quarantines[consumer](stream, epoch, message.seq):
-                        continue  # it is safe there, and will be taken in
-                    if message not in self.leaving.said[group]:
-                        self.leaving.looks[consumer]()
-                    if message in self.leaving.said[group]:
+                    if self._files[consumer].is_quarantined(stream, epoch, message.seq):
+                        continue  # it is safe there, and will be read from there
+                    if not self._left_messages.was_left(group, message):
+                        self._files[consumer].report_left_messages()
+                    if self._left_messages.was_left(group, message):
                         continue  # whether it is safe with its producer was judged then
                     self.violate(
-                        "let_go_unsafe", f"{message} is lacking at {consumer}, and its broker let it go"
+                        "let_go_unsafe",
+                        f"{message} is missing at {consumer}, and its broker was told to forget it",
                     )
                     return
 
-    # -- consuming ------------------------------------------------------------------------------------------
+    # -- delivering -----------------------------------------------------------------------------------------
 
     def delivered(self, group: str, consumer: str, message: Message) -> None:
-        """An application was handed a message."""
-        identity = message.id
+        """An application received a message."""
+        identity, now = message.id, self._scheduler.now
         operation = self.operations.get(message.body)
         if operation is None:
             self.violate("phantom", f"{identity} at {consumer}: {message.body[:40]!r}", (group, identity))
@@ -391,196 +509,197 @@ class Oracle:
         if operation.outcome == "failed":
             self.violate("delivered_after_failed", f"{identity} at {consumer}")
         self._identify(operation, identity)
-        self._begins_behind(group, operation.stream, consumer)
-        self._meets(group, operation)
-        given = self._given.setdefault((group, operation.stream), _Given())
-        self._tries[group][identity] += 1
-        if identity in self.handed[group]:
-            self._again(group, consumer, message, identity)
+        self._start_behind_quarantine(group, operation.stream, consumer)
+        self._note_start(group, operation)
+        received = self._received.setdefault((group, operation.stream), _Received())
+        self._attempts[group][identity] += 1
+        if identity in self.deliveries[group]:
+            self._check_redelivery(group, consumer, message, identity)
         elif not (message.redelivered or message.replayed):
-            self._first(group, consumer, operation, identity, given)
-        told = self._was_told(consumer, identity)
-        if not message.replayed and self.passages[group].knows_declared(consumer, identity, told):
+            self._check_order(group, consumer, operation, identity, received)
+        announced = self.readers.knows_settled(consumer, identity)
+        if not message.replayed and self.declarations[group].was_known(consumer, identity, announced):
             self.violate("delivered_after_gap", f"{identity} at {consumer}")
-        self._check_failed(group, consumer, given, message, identity)
-        self._buried[group].discard(identity)
+        self._check_failed(group, consumer, received, message, identity)
+        self._dead_letters[group].delivered_again(identity)
         if not message.replayed:
-            self.firsts[group].given(consumer, identity, self._scheduler.now, message.redelivered)
-        self.handed[group][identity] = consumer
-        self._given_at[group][identity] = self._scheduler.now
+            self.first_deliveries[group].delivered(consumer, identity, now, message.redelivered)
+        self.deliveries[group][identity] = consumer
+        self._delivered_at[group][identity] = now
         place = (identity.epoch, identity.seq)
-        given.latest = max(given.latest, place)
-        given.note_own(consumer, identity, operation.number)
-        given.number = max(given.number, operation.number)
-        given.firsts.append((self._scheduler.now, given.latest, given.number))
-        given.reached[consumer] = max(place, given.reached.get(consumer, place))
-        self._moved(consumer, given)
+        received.latest = max(received.latest, place)
+        received.note_own(consumer, identity, operation.number)
+        received.number = max(received.number, operation.number)
+        received.maxima.append((now, received.latest, received.number))
+        received.note_reached(consumer, place)
+        self._restart_clock(consumer, received)
 
-    def _was_told(self, consumer: str, identity: MessageId) -> bool:
-        """Whether a consumer had heard that its group was done with a message."""
-        at = self._told_positions.get((consumer, stream_of(identity)), (0, 0))
-        return (identity.epoch, identity.seq) < at
+    def _restart_clock(self, consumer: str, received: _Received) -> None:
+        """The clock of the consumer's next gap starts now."""
+        received.moved_at[consumer] = self._stopwatches[consumer].read(self._scheduler.now)
 
-    def _keeps_own_order(self, group: str, consumer: str, operation: Operation, given: _Given) -> bool:
-        """Whether a consumer goes on in its own order with a message of which it does not know that its group passed
+    def _check_redelivery(self, group: str, consumer: str, message: Message, identity: MessageId) -> None:
+        """What is delivered again must be flagged if the consumer could know that, and must not be settled."""
+        if message.replayed:
+            return
+        before = self.deliveries[group][identity]
+        at = self._delivered_at[group][identity]
+        knew = before == consumer or self.readers.knows_delivered(consumer, identity, at)
+        if knew and not message.redelivered:
+            # A crash may have come before the journal showed the first delivery.
+            unsure = before != consumer or any(at <= end for end in self._terminations[group])
+            about = None if unsure else (group, identity)
+            self.violate("duplicate", f"{identity} at {consumer}, previously at {before}", about)
+        by, _ = self._acked_durably[group].get(identity, ("", 0.0))
+        if by == consumer:
+            self.violate("redelivered_after_ack", f"{identity} at {consumer}")
+
+    def _check_order(
+        self, group: str, consumer: str, operation: Operation, identity: MessageId, received: _Received
+    ) -> None:
+        """What is delivered first must follow everything that was delivered, and skip nothing that is owed."""
+        # What was lost with an outbox is not linked with anything published since: only the numbers of epochs, which
+        # are times of a clock, order them.
+        overtaken = operation.number <= received.number and not operation.gone
+        if (identity.epoch, identity.seq) <= received.latest or overtaken:
+            own, _ = received.own.get(consumer, ((0, 0), -1))
+            shown = (identity.epoch, identity.seq) <= own and not self._terminations[group]
+            text = f"{identity} at {consumer}, after {received.latest}"
+            about = (group, identity) if shown else None
+            found = Violation("out_of_order", text, self._scheduler.now, about)
+            if not self._keeps_own_order(group, consumer, operation, received):
+                self.violations.append(found)
+            elif operation.number <= received.number:
+                self._overtaken.append((group, consumer, identity, found))
+            # Else it was published later, by an outbox that went back with its clock, which this inbox can't know.
+            return
+        published = self._streams[operation.stream]
+        for at in range(bisect_right(published, received.number, key=_number), len(published)):
+            other = published[at]
+            if other.number >= operation.number:
+                break
+            if self.owes(group, other) and other.message is not None and not self._done(group, other.message):
+                self._passed.append((group, other, identity, self._scheduler.now))
+
+    def _keeps_own_order(self, group: str, consumer: str, operation: Operation, received: _Received) -> bool:
+        """Whether a message is next in a consumer's own order, and the consumer does not know that its group has passed
         it."""
         identity = operation.message
-        assert identity is not None  # it is handed out
-        told = self._was_told(consumer, identity)
-        knows = told or self.passages[group].knows_declared(consumer, identity, False)
-        own, number = given.own.get(consumer, ((0, 0), -1))
-        return not knows and (identity.epoch, identity.seq) > own and operation.number > number
-
-    def _moved(self, consumer: str, given: _Given) -> None:
-        """The clock of the consumer's next gap begins now."""
-        given.moved_at[consumer] = self.watches[consumer].read(self._scheduler.now)
+        assert identity is not None  # it is being delivered
+        known = self.readers.knows_settled(consumer, identity) or self.declarations[group].was_known(
+            consumer, identity, announced=False
+        )
+        own, number = received.own.get(consumer, ((0, 0), -1))
+        return not known and (identity.epoch, identity.seq) > own and operation.number > number
 
     def _check_failed(
-        self, group: str, consumer: str, given: _Given, message: Message, identity: MessageId
+        self, group: str, consumer: str, received: _Received, message: Message, identity: MessageId
     ) -> None:
-        """Nothing overtakes a message that comes again since handling it raised. Whether it comes again is known when
-        it does: attempts that a process did not live to make may have been counted (C7), so that it is a dead letter
-        after fewer than the application saw. It may come late where another inbox had settled it."""
-        failed = given.failed.get(consumer)
+        """A message whose handler raised must not be overtaken before it is delivered again.
+
+        Whether it is delivered again is known only when that happens: attempts that a process did not live to make may
+        have been counted (C7), so it can become a dead letter after fewer attempts than the application saw. It may be
+        late if another inbox had settled it.
+        """
+        failed = received.failed.get(consumer)
         if not failed or message.replayed:
             return
         overtaken_by = failed.pop(identity, None)
         if overtaken_by is not None and not self._settled_elsewhere(group, identity):
             self.violate(
-                "out_of_order", f"{overtaken_by} at {consumer}, before {identity}, which failed, came again"
+                "out_of_order",
+                f"{overtaken_by} at {consumer}, before {identity} was delivered again, whose handler had raised",
             )
         for each, by in failed.items():
             if by is None and (each.epoch, each.seq) < (message.epoch, message.seq):
                 failed[each] = identity
 
     def _settled_elsewhere(self, group: str, message: MessageId) -> bool:
-        """Whether another inbox of the group has settled it, or may have. Any time the one that has handed it out again
-        may hear of that: then it is done with it, whatever its application does."""
-        done = message in self.acked[group] or message in self.doubted[group]
-        return done and len(self.inboxes[group]) > 1
+        """Whether another inbox of the group has settled it, or may have. The one that has delivered it again may learn
+        of that at any time: then it is done with it, whatever its application does."""
+        done = message in self.acked[group] or message in self.indeterminate[group]
+        return done and self._has_several_inboxes(group)
 
-    def _again(self, group: str, consumer: str, message: Message, identity: MessageId) -> None:
-        if message.replayed:
-            return
-        before = self.handed[group][identity]
-        told = self._told.get((consumer, message.stream), (0, 0))
-        since, until = self.apart.get(consumer, (float("inf"), float("inf")))
-        at = self._given_at[group][identity]
-        took_over = consumer in self.standbys and not since <= at < until
-        knew = before == consumer or took_over or (message.epoch, message.seq) < told
-        if knew and not message.redelivered:
-            # A crash may have come before the journal told of the first time.
-            ended = before != consumer or any(at <= end for end in self._ends[group])
-            about = None if ended else (group, identity)
-            self.violate("duplicate", f"{identity} at {consumer}, before at {before}", about)
-        by, _ = self.settled[group].get(identity, ("", 0.0))
-        if by == consumer:
-            self.violate("redelivered_after_ack", f"{identity} at {consumer}")
-
-    def _first(
-        self, group: str, consumer: str, operation: Operation, identity: MessageId, given: _Given
-    ) -> None:
-        # What was lost with an outbox is linked with nothing that was published to it since: numbers of epochs, which
-        # are those of a clock, are all that orders them.
-        overtaken = operation.number <= given.number and not operation.gone
-        if (identity.epoch, identity.seq) <= given.latest or overtaken:
-            own, _ = given.own.get(consumer, ((0, 0), -1))
-            shown = (identity.epoch, identity.seq) <= own and not self._ends[group]
-            text = f"{identity} at {consumer}, after {given.latest}"
-            about = (group, identity) if shown else None
-            found = Violation("out_of_order", text, self._scheduler.now, about)
-            if not self._keeps_own_order(group, consumer, operation, given):
-                self.violations.append(found)
-            elif operation.number <= given.number:
-                self._overtaken.append((group, consumer, identity, found))
-            # Else it was published later, by an outbox that had gone back with its clock, as this inbox can't know.
-            return
-        published = self._streams[operation.stream]
-        for at in range(bisect_right(published, given.number, key=_number), len(published)):
-            other = published[at]
-            if other.number >= operation.number:
-                break
-            if self.owes(group, other):
-                self._check_passed(group, other, identity)
-
-    def _check_passed(self, group: str, other: Operation, by: MessageId) -> None:
-        if other.message is None or self._done(group, other.message):
-            return
-        self._passed.append((group, other, by, self._scheduler.now))
+    # -- acknowledging --------------------------------------------------------------------------------------
 
     def acknowledged(self, group: str, consumer: str, message: MessageId) -> None:
         """An application acknowledged a message."""
-        self._settled(group, consumer, message)
+        self._settle(group, consumer, message)
 
-    def failed(self, group: str, consumer: str, message: MessageId, tries: float = 1_000) -> None:
-        """Handling a message raised. After so many `tries` it need not come again."""
-        if self._tries[group][message] >= tries:
+    def rejected(self, group: str, consumer: str, message: MessageId) -> None:
+        """An application rejected a message: it becomes a dead letter."""
+        self._dead_letters[group].add(message)
+        self._settle(group, consumer, message)
+
+    def handler_failed(self, group: str, consumer: str, message: MessageId, tries: float = 1_000) -> None:
+        """The handler of a message raised. After `tries` attempts it need not be delivered again."""
+        if self._attempts[group][message] >= tries:
             return
-        given = self._given[group, stream_of(message)]
-        given.failed.setdefault(consumer, {})[message] = None
+        received = self._received[group, stream_of(message)]
+        received.failed.setdefault(consumer, {})[message] = None
 
-    def _settled(self, group: str, consumer: str, message: MessageId) -> None:
-        given = self._given[group, stream_of(message)]
-        if not self._settled_elsewhere(group, message):  # else the clock may have begun before
-            self._moved(consumer, given)
+    def _settle(self, group: str, consumer: str, message: MessageId) -> None:
+        received = self._received[group, stream_of(message)]
+        if not self._settled_elsewhere(group, message):  # else the clock may have started before
+            self._restart_clock(consumer, received)
         self.acked[group].add(message)
-        for failed in given.failed.values():
+        for failed in received.failed.values():
             failed.pop(message, None)
 
-    def settled_durably(self, group: str, consumer: str, messages: Iterable[MessageId]) -> None:
+    def acknowledged_durably(self, group: str, consumer: str, messages: Iterable[MessageId]) -> None:
         """``ack(durable=True)`` would have returned."""
         for message in messages:
-            self.settled[group][message] = consumer, self._scheduler.now
+            self._acked_durably[group][message] = consumer, self._scheduler.now
 
-    def doubt(self, group: str, messages: Iterable[MessageId]) -> None:
-        """What was done about these may have ended with their consumer: they are waited for, or for the word of its
+    def became_indeterminate(self, group: str, messages: Iterable[MessageId]) -> None:
+        """What was done about these may be lost with their consumer: they must be delivered, or settled in a
         journal."""
-        doubted = set(messages) - self._sure[group]
-        self.acked[group] -= doubted
-        self.doubted[group] |= doubted
+        messages = set(messages) - self._journalled[group]
+        self.acked[group] -= messages
+        self.indeterminate[group] |= messages
 
-    def no_doubt(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
-        """A group's journal says that these were acknowledged or given up."""
-        sure = {
+    def settled_in_journal(self, group: str, stream: Stream, epoch: int, first: int, last: int) -> None:
+        """A group's journal says that these were acknowledged or became dead letters."""
+        settled = {
             MessageId(stream.producer, epoch, stream.topic, stream.partition, n)
             for n in range(first, last + 1)
         }
-        self._sure[group] |= sure
-        self.acked[group] |= sure & self.doubted[group]
-        self.doubted[group] -= sure
+        self._journalled[group] |= settled
+        self.acked[group] |= settled & self.indeterminate[group]
+        self.indeterminate[group] -= settled
 
-    def buried(self, group: str, consumer: str, message: MessageId) -> None:
-        """An application gave a message up."""
-        self.dead[group].add(message)
-        self._buried[group].add(message)
-        self._settled(group, consumer, message)
-
-    def spent(self, group: str, stream: Stream, epoch: int, seq: int, tries: float, together: int) -> None:
-        """A group's journal says that a message went to the dead letters, not by the application's word: it must have
-        been handed out `tries` times. Where a consumer ended between counting an attempt and making it, that counts;
-        `together` messages at most are counted at a time."""
-        message = MessageId(stream.producer, epoch, stream.topic, stream.partition, seq)
-        if message in self.dead[group]:
+    def dead_lettered(self, group: str, message: MessageId, tries: float, together: int) -> None:
+        """A group's journal says that a message became a dead letter. Unless its application rejected it, it must have
+        been delivered `tries` times. An attempt that a consumer counted but did not live to make counts too; at most
+        `together` messages are counted at a time."""
+        if message in self._dead_letters[group]:
             return
-        if self._tries[group][message] < tries:
-            self._short[group, stream] += 1
-            if tries == float("inf") or self._short[group, stream] > together * len(self._ends[group]):
+        if self._attempts[group][message] < tries:
+            early = self._dead_letters[group].count_early(message)
+            if tries == NEVER or early > together * len(self._terminations[group]):
                 self.violate(
-                    "lost", f"{message} at {group}: given up after {self._tries[group][message]} attempts"
+                    "lost",
+                    f"{message} at {group}: a dead letter after {self._attempts[group][message]} attempts",
                 )
-        self.dead[group].add(message)
-        self._buried[group].add(message)
+        self._dead_letters[group].add(message)
         self.acked[group].add(message)
-        for (its, _), given in self._given.items():
+        for (its, _), received in self._received.items():
             if its == group:
-                for failed in given.failed.values():
+                for failed in received.failed.values():
                     failed.pop(message, None)
 
-    def gap(self, group: str, consumer: str, gap: Gap) -> None:
-        """An application was told of a gap, and moved past it. A gap's clock goes on where it stopped when its
-        consumer is opened again."""
-        given = self._given.setdefault((group, gap.stream), _Given())
-        waited = self.watches[consumer].read(self._scheduler.now) - given.moved_at.get(consumer, 0.0)
+    def dead_letter_found(self, group: str, message: MessageId) -> None:
+        """Everything is over, and a group's inbox has this dead letter."""
+        self._dead_letters[group].find(message)
+
+    # -- passing --------------------------------------------------------------------------------------------
+
+    def gap_accepted(self, group: str, consumer: str, gap: Gap) -> None:
+        """An application accepted a gap, and its consumer moved past it. A gap's clock continues where it stopped when
+        its consumer is opened again."""
+        now = self._scheduler.now
+        received = self._received.setdefault((group, gap.stream), _Received())
+        waited = self._stopwatches[consumer].read(now) - received.moved_at.get(consumer, 0.0)
         if gap.reason == "expired" and waited < self._gap_timeouts[consumer] - 0.001:
             self.violate("gap_too_early", f"{gap} at {group}, after {waited:.3f} s")
         if gap.reason == "removed" and any(
@@ -589,53 +708,60 @@ class Oracle:
             if operation.message is not None and names(gap, operation.message)
         ):
             self.violate("false_gap", f"{gap} at {group}: not all of it was taken back")
+        self._declare(group, consumer, gap, now)
+        received.accepted_at[consumer, gap] = received.moved_at.get(consumer, 0.0)
+        self._restart_clock(consumer, received)
+
+    def acceptance_lost(self, group: str, consumer: str, gap: Gap) -> None:
+        """A consumer terminated before it was durable that it moved past a gap: the gap is there again, and its clock
+        continues where it was."""
+        self.declarations[group].withdraw(gap, consumer)
+        received = self._received[group, gap.stream]
+        began = received.accepted_at[consumer, gap]
+        received.moved_at[consumer] = min(began, received.moved_at.get(consumer, began))
+
+    def gap_reported(self, group: str, consumer: str, gap: Gap) -> None:
+        """A consumer passed a gap by joining, and reported it to its application."""
         self._declare(group, consumer, gap, self._scheduler.now)
-        given.accepted_at[consumer, gap] = given.moved_at.get(consumer, 0.0)
-        self._moved(consumer, given)
 
-    def not_accepted(self, group: str, consumer: str, gap: Gap) -> None:
-        """A consumer ended before it was durable that it moved past a gap: the gap is there again, and its clock goes
-        on where it was."""
-        self.passages[group].not_accepted(gap, consumer)
-        given = self._given[group, gap.stream]
-        began = given.accepted_at[consumer, gap]
-        given.moved_at[consumer] = min(began, given.moved_at.get(consumer, began))
-
-    def missed(self, group: str, consumer: str, gap: Gap) -> None:
-        """An application was told of a gap that was passed by joining."""
-        self._declare(group, consumer, gap, self._scheduler.now)
-
-    def skipped(self, group: str, consumer: str, gap: Gap, at: float, until: int | None = None) -> None:
-        """A group's journal says that it went on without these, as its application had asked for. `until`: the epoch
-        that it went on with, where it is not known how many these are."""
+    def gap_skipped(self, group: str, consumer: str, gap: Gap, at: float, until: int | None = None) -> None:
+        """A group's journal says that it skipped these at a time, as its application had requested. `until`: the epoch
+        with which it continued, if the extent of the gap is unknown."""
         self._declare(group, consumer, gap, at, until)
 
     def _declare(self, group: str, consumer: str, gap: Gap, at: float, until: int | None = None) -> None:
-        """What was acknowledged durably, or handed out by this consumer, which did not end since, is no gap. Another
-        inbox of the group may not have heard of that."""
-        self.passages[group].declare(gap, at, consumer, until)
-        given, place = (
-            self._given.setdefault((group, gap.stream), _Given()),
-            (gap.epoch, gap.last or gap.first),
-        )
-        given.reached[consumer] = max(place, given.reached.get(consumer, place))
-        for message, given_at in self._given_at[group].items():
-            if not names(gap, message) or message in self.dead[group] or given_at >= at:
+        """What was acknowledged durably, or delivered by this consumer in the same life, is no gap. Another inbox of
+        the group may not have learned of that."""
+        self.declarations[group].declare(gap, at, consumer, until)
+        received = self._received.setdefault((group, gap.stream), _Received())
+        received.note_reached(consumer, (gap.epoch, gap.last or gap.first))
+        for message, delivered_at in self._delivered_at[group].items():
+            if not names(gap, message) or message in self._dead_letters[group] or delivered_at >= at:
                 continue
-            if self.handed[group][message] != consumer:
+            if self.deliveries[group][message] != consumer:
                 continue
-            ended = any(given_at <= end <= at for end in self._ends[group])
-            by, _ = self.settled[group].get(message, ("", 0.0))  # perhaps in an inbox that is gone
-            if by == consumer or not ended:
-                about = None if ended else (group, message)
+            terminated = any(delivered_at <= end <= at for end in self._terminations[group])
+            by, _ = self._acked_durably[group].get(message, ("", 0.0))  # perhaps in an inbox that is gone
+            if by == consumer or not terminated:
+                about = None if terminated else (group, message)
                 self.violate("false_gap", f"{gap} at {group}: {message} was delivered", about)
 
-    def joined(self, group: str, stream: Stream, epoch: int, first: int, last: int, at: float) -> None:
-        """A group's journal says that these came before it joined (`last` 0: all of the epoch): with one inbox nothing
-        comes before that follows what the group had been given."""
-        given = self._given.get((group, stream))
-        before = [number for time, _, number in given.firsts if time < at] if given is not None else []
-        if not before or len(self.inboxes[group]) > 1:
+    def started_in_journal(self, group: str, consumer: str, stream: Stream, epoch: int, first: int) -> None:
+        """A consumer's journal says that a stream starts there, though nothing may have arrived yet."""
+        self._start_behind_quarantine(group, stream, consumer)
+        place = epoch, max(first, 1)
+        self._journalled_starts[group, stream] = min(
+            place, self._journalled_starts.get((group, stream), place)
+        )
+
+    def came_before_join(
+        self, group: str, stream: Stream, epoch: int, first: int, last: int, at: float
+    ) -> None:
+        """A group's journal says that these were published before it joined (`last` 0: all of the epoch). With a single
+        inbox, nothing that follows what the group had received can be among them."""
+        received = self._received.get((group, stream))
+        before = [number for time, _, number in received.maxima if time < at] if received is not None else []
+        if not before or self._has_several_inboxes(group):
             return
         for operation in self._streams.get(stream, ()):
             message = operation.message
@@ -646,200 +772,165 @@ class Oracle:
                 and first <= message.seq <= (last or message.seq)
                 and self.owes(group, operation)
             ):
-                self.violate("skipped", f"{message} at {group}: it follows what the group was given before")
-
-    def told_of(
-        self, consumer: str, stream: Stream, position: tuple[int, int], high_water: tuple[int, int]
-    ) -> None:
-        """A consumer hears from another inbox of its group that everything below `position` is settled, and that what
-        is below `high_water` may have been handed out. What it did not hear of it can't leave out when it takes over,
-        nor flag, unless it waited for the other to end; no more is promised."""
-        for told, value in ((self._told_positions, position), (self._told, max(position, high_water))):
-            told[consumer, stream] = max(value, told.get((consumer, stream), (0, 0)))
-
-    def consumer_ended(self, group: str, consumer: str, crashed: bool = True) -> None:
-        """A consumer of the group is gone, and what it had not committed with it."""
-        for told in (self._told, self._told_positions):
-            for key in [key for key in told if key[0] == consumer]:
-                del told[key]
-        for given in self._given.values():
-            given.failed.pop(consumer, None)
-        self._ends[group].append(self._scheduler.now)
-        if crashed:
-            self.firsts[group].ended(consumer)
-
-    def inbox_replaced(self, group: str, consumer: str, since: float) -> None:
-        """A consumer's inbox is what it was at `since` again: of what it did after that it knows as little as another
-        inbox of its group that never heard of it."""
-        gone = f"{consumer} before its inbox was replaced"
-        self.inboxes[group].add(gone)
-        if self._consumers(group) == [consumer]:
-            # Nobody else knows where the group met a stream: it begins anew with what comes next.
-            self._met = {key: met for key, met in self._met.items() if key[0] != group or met.at <= since}
-            self._begun = {key: place for key, place in self._begun.items() if key[0] != group}
-        for message, at in self._given_at[group].items():
-            if at > since and self.handed[group][message] == consumer:
-                self.handed[group][message] = gone
-        for message, (by, at) in self.settled[group].items():
-            if at > since and by == consumer:
-                self.settled[group][message] = gone, at
-        self.passages[group].replaced(consumer, gone, since)
-        self.firsts[group].replaced(consumer, since)
-        self._buried[group].clear()  # which of its dead letters the copy holds is not known
-        for (its, _), given in self._given.items():
-            if its == group:
-                given.firsts = [each for each in given.firsts if each[0] <= since]
-                _, given.latest, given.number = given.firsts[-1] if given.firsts else (0.0, (0, 0), -1)
-                given.moved_at.pop(consumer, None)
-                given.reached.pop(consumer, None)
-                given.own.pop(consumer, None)
-        for message, by in self.handed[group].items():
-            if by == consumer:
-                self._given[group, stream_of(message)].note_own(consumer, message, self._number_of(message))
-
-    def _number_of(self, message: MessageId) -> int:
-        return self.operations[self._bodies[message]].number
+                self.violate("skipped", f"{message} at {group}: it follows what the group had received")
 
     def _done(self, group: str, message: MessageId) -> bool:
-        return message in self.handed[group] or message in self.dead[group] or message in self.passages[group]
+        return (
+            message in self.deliveries[group]
+            or message in self._dead_letters[group]
+            or message in self.declarations[group]
+        )
 
     def is_dealt_with(self, group: str, message: MessageId) -> bool:
-        """Whether some inbox of a group gave a message, or passed it with a word, or nothing is owed of it."""
+        """Whether some inbox of a group delivered or declared a message, or the group is not owed it."""
         body = self._bodies.get(message)
         if body is None:
             return self._done(group, message)
         operation = self.operations[body]
         return any(self._done(group, name) for name in operation.names) or not self.owes(group, operation)
 
-    def _is_left(self, gap: Gap) -> bool:
-        """Whether it was declared since its epoch was over: its producer's outbox was replaced. Wherever such messages
-        are kept, and however long, none of them is handed out."""
-        return gap.reason == "superseded" and gap.stream.producer in self._replaced
-
-    # -- the end --------------------------------------------------------------------------------------------
-
-    def not_given(self, group: str) -> list[MessageId]:
-        """What is durable, and was to be given to a group, and was not, whatever it was told about that."""
-        return [
-            operation.message
-            for operation in self.operations.values()
-            if operation.outcome == "ok"
-            and operation.message is not None
-            and not operation.gone
-            and (operation.groups is None or group in operation.groups)
-            and self.handed[group].keys().isdisjoint(operation.names)
-            and operation.message not in self.dead[group]
-            and not (group in self._latest and self._is_before(group, operation, operation.message))
-        ]
-
-    def _is_before(self, group: str, operation: Operation, message: MessageId) -> bool:
-        """Whether a group that begins with the latest has nothing to do with a message."""
-        return not self._is_new(group, operation) or self.passages[group].came_before(message)
+    # -- what is left ---------------------------------------------------------------------------------------
 
     def open_for(self, group: str) -> list[Operation]:
-        """What the group has still to come."""
+        """What the group is still to receive or to declare."""
         done = self.acked[group]
         return [
             operation
             for operation in self.operations.values()
             if self.owes(group, operation)
             and done.isdisjoint(operation.names)
-            and not (operation.message is not None and operation.message in self.passages[group])
+            and not (operation.message is not None and operation.message in self.declarations[group])
         ]
 
-    def reached(self, group: str, stream: Stream) -> Mapping[str, tuple[int, int]]:
-        """How far in a stream each consumer of a group has come: the highest (epoch, number) that it handed out or
-        declared."""
-        given = self._given.get((group, stream))
-        return {} if given is None else given.reached
+    def reached(self, group: str, stream: Stream) -> Mapping[str, Place]:
+        """By consumer of a group, the highest place of a stream that it delivered or declared."""
+        received = self._received.get((group, stream))
+        return {} if received is None else received.reached
 
     @property
-    def looks_for_ends(self) -> bool:
-        """Whether journals have still to tell where a gap ends that an application was told of."""
-        return any(passages.is_open for passages in self.passages.values())
+    def awaits_gap_ends(self) -> bool:
+        """Whether journals have still to show where a gap ends that an application accepted."""
+        return any(declared.has_open_end for declared in self.declarations.values())
 
-    def unresolved(self, topics_of: Callable[[str], Collection[str]]) -> bool:
-        """Whether there is anything of which it is open what becomes of it at a group that reads it (`topics_of` says
-        what each does), and of which nothing is promised: that group was not named for it, or its application was not
-        told that it is durable."""
+    def has_unpromised(self, topics_of: Callable[[str], Collection[str]]) -> bool:
+        """Whether the fate of any message is still open at a group that reads it, and of which nothing is promised: the
+        group was not named for it, or its application does not know that it is durable. `topics_of`: what each group
+        reads."""
         return any(
             operation.message is not None
             and not (operation.gone or operation.removed)
-            and not (operation.outcome == "ok" and (operation.groups is None or group in operation.groups))
+            and not (operation.outcome == "ok" and operation.is_for(group))
             and self.acked[group].isdisjoint(operation.names)
-            and operation.message not in self.passages[group]
+            and operation.message not in self.declarations[group]
             and operation.stream.topic in topics_of(group)
-            and (self._is_new(group, operation) or self._has_begun(group, operation.message))
+            and (
+                not self._is_before_start(group, operation)
+                or self._is_behind_journalled_start(group, operation.message)
+            )
             for group in self.groups
             for operation in self.operations.values()
         )
 
-    def begins(self, group: str, consumer: str, stream: Stream, epoch: int, first: int) -> None:
-        """A consumer's journal says that a stream began there, though nothing may have been given or taken in yet."""
-        self._begins_behind(group, stream, consumer)
-        place = epoch, max(first, 1)
-        self._begun[group, stream] = min(place, self._begun.get((group, stream), place))
+    def _is_behind_journalled_start(self, group: str, message: MessageId) -> bool:
+        start = self._journalled_starts.get((group, stream_of(message)))
+        return start is not None and start <= (message.epoch, message.seq)
 
-    def _has_begun(self, group: str, message: MessageId) -> bool:
-        began = self._begun.get((group, stream_of(message)))
-        return began is not None and began <= (message.epoch, message.seq)
+    def not_delivered(self, group: str) -> list[MessageId]:
+        """What is durable and was to be delivered to a group, and was not, whether or not that was declared."""
+        return [
+            operation.message
+            for operation in self.operations.values()
+            if operation.outcome == "ok"
+            and operation.message is not None
+            and not operation.gone
+            and operation.is_for(group)
+            and self.deliveries[group].keys().isdisjoint(operation.names)
+            and operation.message not in self._dead_letters[group]
+            and not (group in self._latest and self._is_skipped_by_start(group, operation, operation.message))
+        ]
+
+    def _is_skipped_by_start(self, group: str, operation: Operation, message: MessageId) -> bool:
+        """Whether a group that starts with the latest is not concerned with a message."""
+        return self._is_before_start(group, operation) or self.declarations[group].came_before(message)
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def excuse(self, streams: Iterable[tuple[str, Stream]]) -> None:
+        """Groups and streams that they need not receive to their end, because a client terminated with a valid
+        cause."""
+        self._excused |= set(streams)
+
+    def still_stored(self, group: str, messages: Iterable[MessageId]) -> None:
+        """These are in a group's inboxes, or at a broker for it, in the end; in outboxes if the group is empty."""
+        self._stored[group].update(messages)
 
     def judge(self, held_for: Collection[str] = ()) -> None:
-        """Everything is over. `held_for`: groups that never give a gap up."""
+        """Everything is over. `held_for`: groups that never give up on a gap."""
         for group, operation, by, at in self._passed:
-            passages, dead = self.passages[group], self.dead[group]
-            told = any(name in passages or name in dead for name in operation.names)
-            if self.owes(group, operation) and not told:
+            declarations, dead = self.declarations[group], self._dead_letters[group]
+            declared = any(name in declarations or name in dead for name in operation.names)
+            if self.owes(group, operation) and not declared:
                 text = f"{operation.message} at {group}, passed by {by}"
                 self.violations.append(Violation("skipped", text, at))
         self.violations += [
             found
             for group, consumer, message, found in self._overtaken
-            if not self.passages[group].was_passed(message, consumer, found.at)
+            if not self.declarations[group].was_passed_elsewhere(message, consumer, found.at)
         ]
         for operation in self.operations.values():
-            done = len(operation.confirmed) >= self._needed[operation.stream.producer]
-            waits = operation.message in self.kept[""] and all(
-                (group, operation.stream) in self.ended for group in self.groups
-            )
-            if operation.outcome == "ok" and not (operation.gone or operation.removed or done or waits):
-                self.violate(
-                    "published_unconfirmed",
-                    f"{operation.message or operation.body!r}: nothing is pending any more",
-                )
+            self._judge_publishing(operation)
         for group in self.groups:
             for operation in self.operations.values():
-                self._judge(
-                    group, operation, group in held_for and operation.stream.producer in self.leaving.keepers
-                )
-            for message in sorted(self._buried[group] - self.letters[group]):
-                if message not in self.passages[group]:
-                    self.violate("lost", f"{message} at {group}: given up, and not among the dead letters")
+                held = group in held_for and operation.stream.producer in self._left_messages.keepers
+                self._judge_delivery(group, operation, held)
+            for message in self._dead_letters[group].missing():
+                if message not in self.declarations[group]:
+                    self.violate("lost", f"{message} at {group}: given up, but not among the dead letters")
 
-    def _judge(self, group: str, operation: Operation, held: bool) -> None:
+    def _judge_publishing(self, operation: Operation) -> None:
+        done = len(operation.confirmed) >= self._needed[operation.stream.producer]
+        waits = operation.message in self._stored[""] and all(
+            (group, operation.stream) in self._excused for group in self.groups
+        )
+        if operation.outcome == "ok" and not (operation.gone or operation.removed or done or waits):
+            self.violate(
+                "published_unconfirmed",
+                f"{operation.message or operation.body!r}: nothing is pending any more",
+            )
+
+    def _judge_delivery(self, group: str, operation: Operation, held: bool) -> None:
+        """`held`: its producer was to keep it, and the group never gives up on a gap."""
         message = operation.message
         if message is None and self.owes(group, operation):
             self.violate("lost", f"{operation.body!r} at {group}: never sent")
-        if operation.gone or message is None or message in self.dead[group]:
+        if operation.gone or message is None or message in self._dead_letters[group]:
             return
-        if not self.handed[group].keys().isdisjoint(operation.names):
+        if not self.deliveries[group].keys().isdisjoint(operation.names):
             return
-        found = self.passages[group].declared(message)
+        found = self.declarations[group].gap_of(message)
         if found is not None and found.gap.reason == JOINED_LATE:
-            return  # it is no promise that a group hears of what it was counted for before it joins
-        let_go = self._let_go[group].get(message)
-        if found is None and not self.passages[group].came_before(message):
-            waits = (group, operation.stream) in self.ended and (message in self.kept[""] | self.kept[group])
+            return  # it is not promised that a group learns of what it was counted for before it joins
+        if found is None and not self.declarations[group].came_before(message):
+            stored = self._stored[""] | self._stored[group]
+            waits = (group, operation.stream) in self._excused and message in stored
             if self.owes(group, operation) and not waits:
                 self.violate("lost", f"{message} at {group}", (group, message))
-        elif found is not None and held and self.owes(group, operation) and not self._is_left(found.gap):
-            self.violate("lost_held", f"{message} at {group}", (group, message))
-        if (
-            let_go is not None
-            and found is not None
-            and let_go < found.at
-            and len(self.inboxes[group]) == 1
-            and (self.owes(group, operation) or message not in self.leaving.said[group])
-            and not self._is_left(found.gap)
+        elif (
+            found is not None and held and self.owes(group, operation) and not self._is_superseded(found.gap)
         ):
-            self.violate("let_go_unsafe", f"{message} at {group}: let go at {let_go:.3f}")
+            self.violate("lost_held", f"{message} at {group}", (group, message))
+        released = self._released[group].get(message)
+        if (
+            released is not None
+            and found is not None
+            and released < found.at
+            and len(self._inboxes[group]) == 1
+            and (self.owes(group, operation) or not self._left_messages.was_left(group, message))
+            and not self._is_superseded(found.gap)
+        ):
+            self.violate("let_go_unsafe", f"{message} at {group}: released at {released:.3f}")
+
+    def _is_superseded(self, gap: Gap) -> bool:
+        """Whether it was declared because its epoch was over, after its producer's outbox was replaced. Such messages
+        are not delivered, wherever and however long they are stored."""
+        return gap.reason == "superseded" and gap.stream.producer in self._replaced

@@ -1,4 +1,4 @@
-"""Running many seeds: what failed, how often each fault struck, and how fast it went."""
+"""Runs many seeds, and counts what failed, how often each fault struck, and how long it took."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reliamsg.simulation.checking import compare
 from reliamsg.simulation.faults import FAULTS
-from reliamsg.simulation.keeping import keep_journals
+from reliamsg.simulation.journals import keep_journals
 from reliamsg.simulation.scenario import Scenario, draw
 from reliamsg.simulation.settings import DRAWN
 from reliamsg.simulation.verdicts import Violation
@@ -29,36 +28,36 @@ from reliamsg.simulation.world import World
 __all__ = ["Outcome", "Summary", "run", "run_many"]
 
 MEMORY = Path("/dev/shm")
-"""Where files cost nothing to write."""
+"""Where writing files costs nothing."""
 GARBAGE_OBJECTS = 50_000
-"""A world makes little garbage that refers to itself: it is looked for only when so many objects are there."""
+"""How many objects trigger a garbage collection: a world produces few reference cycles."""
 SILENT = logging.CRITICAL + 1
 TOGETHER = 4
-"""Seeds that a process is given at a time."""
+"""How many seeds a process receives at a time."""
 
 
 REACHED: dict[str, str] = {
     "quarantined": "deliveries behind a held gap that went into the quarantine",
     "let_go": "ranges behind a held gap that were left to their producer",
 }
-"""What is counted besides faults, since few runs come to it."""
+"""What is counted in addition to faults, because few runs come to it."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run."""
+    """The outcome of one run."""
 
     scenario: Scenario
     violations: tuple[Violation, ...]
     struck: dict[str, int]
     lines: tuple[str, ...] = ()
-    """What happened, if it was kept."""
+    """The trace, if it was recorded."""
     error: str = ""
-    """The traceback of what the product should never have raised."""
+    """A traceback, if the product raised what it should never raise."""
     seconds: float = 0.0
-    """Simulated."""
+    """Simulated seconds."""
     bit: frozenset[str] = frozenset()
-    """Faults that happened at all: without the others the same run comes out."""
+    """Faults that happened at all: without the others the run is the same."""
     reached: Mapping[str, int] = field(default_factory=dict)
     """How often it came to what :data:`REACHED` lists."""
 
@@ -69,7 +68,7 @@ class Outcome:
 
 @dataclass
 class Summary:
-    """Many runs."""
+    """What many runs came to."""
 
     seeds: int = 0
     violations: int = 0
@@ -81,16 +80,15 @@ class Summary:
             name: Counter(dict.fromkeys(map(str, values), 0)) for name, values in DRAWN.items()
         }
     )
-    """By setting, how often each value was drawn, by clients and at sites."""
+    """By setting, how often each value was drawn, for all clients and sites."""
     reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(REACHED, 0))
-    """How often runs came to what is counted besides."""
+    """How often runs came to what :data:`REACHED` lists."""
     seconds: float = 0.0
-    """Of processor time, of all processes: on a machine that does nothing else, what a clock on the wall says with
-    one."""
+    """Processor time of all processes. With one process on an idle machine, this is the elapsed time."""
 
     @property
     def runs_per_minute(self) -> float:
-        """On one core."""
+        """Runs per minute on one core."""
         return self.seeds / self.seconds * 60 if self.seconds else 0.0
 
     @property
@@ -105,16 +103,16 @@ class Summary:
 
     @property
     def idle_faults(self) -> list[str]:
-        """Those that never struck."""
+        """Faults that never struck."""
         return [name for name, times in self.faults.items() if not times]
 
     @property
     def unreached(self) -> list[str]:
-        """What no run came to."""
+        """What no run came to, of :data:`REACHED`."""
         return [name for name, times in self.reached.items() if not times]
 
     def add(self, outcome: Outcome, seconds: float) -> None:
-        """Count a run that took so much processor time."""
+        """Count a run that took `seconds` of processor time."""
         self.seeds += 1
         self.seconds += seconds
         self.violations += len(outcome.violations)
@@ -142,11 +140,10 @@ class Summary:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without the product's log, which says on every page that something is wrong, and with little collection of
-    garbage."""
+    """Suppress the product's log, in which everything is going wrong, and collect garbage less often."""
     logger = logging.getLogger("reliamsg")
     level, thresholds = logger.level, gc.get_threshold()
-    if level == SILENT:  # already; to set it anew makes every logger forget what it is to log
+    if level == SILENT:  # already; setting it again would clear every logger's cache
         yield
         return
     logger.setLevel(SILENT)
@@ -161,8 +158,8 @@ def quiet() -> Iterator[None]:
 def run(
     scenario: Scenario, keep: bool = False, directory: Path | None = None, journals: Path | None = None
 ) -> Outcome:
-    """Run one scenario. `keep`: with its history. `directory`: where its files are left; by default they are not.
-    `journals`: where its journals are left as segments, with the seed behind all names."""
+    """Run one scenario. `keep`: whether to record a trace. `directory`: where to leave its files; by default they are
+    deleted. `journals`: where to leave its journals as segments, with the seed appended to all names."""
     with quiet():
         if directory is not None:
             return _run(scenario, keep, directory, journals)
@@ -176,13 +173,14 @@ def run(
 def _run(scenario: Scenario, keep: bool, directory: Path, journals: Path | None) -> Outcome:
     world = World(scenario, directory, keep)
     world.run()
-    compare(world, directory)
+    world.compare()
     if journals is not None:
         keep_journals(directory, journals, f"-{scenario.seed}")
-    error = "".join(traceback.format_exception(world.error)) if world.error is not None else ""
+    raised = world.error_judge.internal_error
+    error = "" if raised is None else "".join(traceback.format_exception(raised))
     return Outcome(
-        scenario, tuple(world.oracle.violations), world.faults.struck, tuple(world.history.lines), error,
-        world.scheduler.now, frozenset(world.faults.bit), dict(world.reached),
+        scenario, tuple(world.oracle.violations), world.faults.struck, tuple(world.trace.lines), error,
+        world.scheduler.now, frozenset(world.faults.bit), dict(world.incidents.counts),
     )  # fmt: skip
 
 
@@ -190,12 +188,12 @@ def run_many(
     seeds: Iterable[int],
     messages: int,
     faults: Iterable[str] | None = None,
-    told: Callable[[Outcome], object] = lambda outcome: None,
+    on_outcome: Callable[[Outcome], object] = lambda outcome: None,
     journals: Path | None = None,
     jobs: int = 1,
 ) -> Summary:
-    """Run the scenarios of many seeds, in so many processes; `told` hears of each, in the order of the seeds.
-    `journals`: where all journals are left, each run's in a directory of its own."""
+    """Run the scenarios of many seeds in `jobs` processes. `on_outcome` is called with each outcome, in the order of
+    the seeds. `journals`: where to leave all journals, each run's in a directory of its own."""
     summary = Summary()
     chosen = None if faults is None else tuple(faults)
     one = partial(_timed, messages=messages, faults=chosen, journals=journals)
@@ -204,20 +202,20 @@ def run_many(
             stack.enter_context(quiet())
             found: Iterator[tuple[Outcome, float]] = map(one, seeds)
         else:
-            # New processes, since a fork would take over whatever threads and locks the caller has.
+            # Spawned, because forked processes would inherit whatever threads and locks the caller has.
             processes = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
             stack.callback(processes.shutdown, cancel_futures=True)
             found = processes.map(one, seeds, chunksize=TOGETHER)
         for outcome, seconds in found:
             summary.add(outcome, seconds)
-            told(outcome)
+            on_outcome(outcome)
     return summary
 
 
 def _timed(
     seed: int, messages: int, faults: tuple[str, ...] | None, journals: Path | None
 ) -> tuple[Outcome, float]:
-    """A run, and the processor time that it took."""
+    """A run, and how much processor time it took."""
     begun = time.process_time()
     place = journals / f"seed-{seed}" if journals is not None else None
     outcome = run(draw(seed, messages, faults), journals=place)

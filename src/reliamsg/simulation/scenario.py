@@ -1,4 +1,4 @@
-"""What one run is made of, drawn from its seed."""
+"""What one run consists of, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reliamsg.config import Quorum, Site
+from reliamsg.keys import KeyRing
 from reliamsg.simulation.faults import FAULTS, SHARES
 from reliamsg.simulation.settings import HOLDS, VALUES, ClientSettings, choose, draw_client, site_settings
 
@@ -16,28 +17,28 @@ __all__ = ["Scenario", "draw"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """See the fields. Everything follows from `seed`, `messages` and `faults`."""
+    """See the fields. Everything is determined by `seed`, `messages` and `faults`."""
 
     seed: int
     messages: int
     faults: tuple[str, ...]
     sites: tuple[Site, ...]
-    """Their names and protocols: each client has its own settings of them."""
+    """Their names and protocols: each client has settings of its own for them."""
     producers: Mapping[str, ClientSettings]
     groups: Mapping[str, ClientSettings]
     """Each group's first consumer."""
     standbys: Mapping[str, ClientSettings]
-    """By group: its second consumer, with an inbox of its own."""
+    """Each group's second consumer, with an inbox of its own, if there is one."""
     brokers: Mapping[str, ClientSettings]
-    """What the sites' brokers are like."""
+    """By site, what its broker is like."""
     topics: tuple[str, ...] = ("orders",)
     created: bool = True
-    """The groups' queues and sessions were made before anything was published."""
+    """The groups' queues and sessions were created before anything was published."""
     keys: bool = False
     publish_s: float = 8.0
-    """Publishing takes about so long."""
+    """How long publishing takes, approximately."""
     faulty_s: float = 15.0
-    """Faults end then."""
+    """When faults end, after the start."""
 
     @property
     def consumers(self) -> dict[str, ClientSettings]:
@@ -51,35 +52,39 @@ class Scenario:
 
     @property
     def read_topics(self) -> tuple[str, ...]:
-        """The topics that some group reads."""
+        """The topics that any group reads."""
         return tuple(topic for topic in self.topics if any(topic in self.topics_of(g) for g in self.groups))
 
     def named_by(self, producer: str) -> dict[str, list[str]]:
-        """By topic, the groups that a producer names when it is opened first."""
+        """By topic, the groups that a producer names when it is first opened."""
         groups = list(self.groups)
         if self.producers[producer]["groups"] == "some":
             del groups[-1]
         return {topic: [g for g in groups if topic in self.topics_of(g)] for topic in self.read_topics}
 
     def needed(self, producer: str) -> int:
-        """How many sites must have confirmed."""
+        """How many sites must confirm a producer's messages."""
         confirm = self.producers[producer]["confirm"]
         if confirm == "all":
             return len(self.sites)
         return confirm.k if isinstance(confirm, Quorum) else 1
 
+    def key_ring(self) -> KeyRing | None:
+        """What clients sign with, if they do."""
+        return KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if self.keys else None
+
     @property
     def longest_gap_timeout(self) -> float:
-        """Of any consumer."""
+        """Of all consumers."""
         return float(max(settings["gap_timeout"] for settings in self.consumers.values()))
 
     def drawn(self) -> Iterator[tuple[str, Any]]:
-        """Settings and values, for each client and site."""
+        """The settings and values that were drawn, for each client and site."""
         for settings in (*self.producers.values(), *self.consumers.values(), *self.brokers.values()):
             yield from settings.drawn()
 
     def described(self) -> str:
-        """In a line."""
+        """A line about it."""
         sites = ", ".join(f"{site.name} ({site.protocol})" for site in self.sites)
         return (
             f"{self.messages} messages from {', '.join(self.producers)} to {', '.join(self.topics)},"
@@ -88,7 +93,7 @@ class Scenario:
         )
 
     def details(self) -> list[str]:
-        """What each client is set to, in lines."""
+        """Each client's settings, in lines."""
         lines = []
         for name, client in (*self.producers.items(), *self.consumers.items(), *self.brokers.items()):
             lines.append(f"{name}: " + ", ".join(f"{key}={value}" for key, value in client.values.items()))
@@ -106,12 +111,12 @@ CREATED = (True,) * 7 + (False,) * 3
 SHARES_OF_FAULTS = (
     0.0, 0.04, 0.06, 0.06, 0.08, 0.08, 0.1, 0.1, 0.12, 0.12, 0.14, 0.16, 0.16, 0.18, 0.2, 0.24, 0.28, 0.32, 0.36, 0.4,
 )  # fmt: skip
-"""A run has about so much of all faults; one of twenty has none."""
+"""Which share of all faults a run has, approximately. One in twenty has none."""
 
 
 def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) -> Scenario:
-    """The scenario of a seed. `faults` replaces those that it would have, and changes nothing else, but that without
-    keys nothing can be forged."""
+    """The scenario of a seed. `faults` replaces those that it would have, and changes nothing else, except that forging
+    requires keys."""
 
     def own(what: str, values: Sequence[Any]) -> Any:
         return choose(seed, what, values)
@@ -139,7 +144,7 @@ def draw(seed: int, messages: int = 200, faults: Iterable[str] | None = None) ->
     }
     plain = any(client["wire"] == "plain" for client in sending.values())
     frame = max(site.max_frame_bytes for client in sending.values() for site in client.sites)
-    # To wait for a gap makes sense where every producer holds what is missing.
+    # Waiting at a gap makes sense only if every producer keeps what is missing.
     waits = all(client["release"] == "consumed" for client in sending.values())
     gaps = [value for value in VALUES["Consumer.on_gap"] if waits or value != "wait"]
 
@@ -168,7 +173,7 @@ def _has_hole(seed: int) -> bool:
 
 
 def _faults(seed: int, keys: bool) -> tuple[str, ...]:
-    """Some of all, each by dice of its own."""
+    """Some of all faults, each drawn with dice of its own."""
     share = choose(seed, "faults", SHARES_OF_FAULTS)
 
     def drawn(name: str) -> bool:

@@ -1,7 +1,7 @@
-"""What clients are set to: every public setting, drawn by each client, and at each site, by itself.
+"""The settings of clients: each client draws every public setting independently, and anew for each site.
 
-:data:`VALUES` has the values that each one is drawn from, within what its documentation allows, extremes among them.
-:data:`NOT_DRAWN` says of the others why not.
+:data:`VALUES` has the values that each setting is drawn from, within what its documentation allows, including extremes.
+:data:`NOT_DRAWN` has the other settings, and why they are not drawn.
 """
 
 from __future__ import annotations
@@ -81,14 +81,19 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "Broker.inflight": (None, None, 20),
     "Broker.refuses": ("closing", "closing", "answering"),
 }
-"""By class and parameter, each drawn by dice of its own: one more changes none of the others.
+"""By class and parameter. Each has dice of its own, so one more setting does not change the others.
 
-Beyond parameters there are: how often a message is taken out (``remove``) and a group is named or no longer named
-(``add_group``) with each publish, how a handler is called (``batch``), how long it takes at most, how many seconds pass
-at most before somebody looks (again) at a stream that a gap holds (``operator_s``), how many bytes a receiver of an
-MQTT site holds before it leaves out what is beyond its window (``held_bytes``), and what MQTT brokers are like: whether
-they say so where nobody subscribes (``tells``), what they send ahead of acknowledgements at most (``inflight``), and
-how they refuse control addresses (``refuses``)."""
+In addition to parameters there are:
+
+- ``remove`` and ``add_group``: how often a publish is followed by taking messages back, and by naming a group or no
+  longer naming it
+- ``batch`` and ``handling_s``: how many messages a handler is called with, and how many seconds it takes at most
+- ``operator_s``: how many seconds it takes at most until an operator looks at a stream that a gap holds, and again
+  after that
+- ``held_bytes``: how many bytes a receiver of an MQTT site holds before it drops what is beyond its window
+- what MQTT brokers are like: whether they report that nobody subscribes (``tells``), how much they send ahead of
+  acknowledgements (``inflight``), and how they refuse control addresses (``refuses``)
+"""
 
 HOLDS: dict[str, tuple[Any, ...]] = {
     "Consumer.on_gap": ("hold",),
@@ -99,31 +104,31 @@ HOLDS: dict[str, tuple[Any, ...]] = {
     "Consumer.max_streams": (8, 10_000),
     "Consumer.operator_s": (30.0,),
 }
-"""What groups are set to in seeds with a hole in a stream: held so soon and for so long that little inboxes do not have
-the room. Drawn by dice of their own, in the place of :data:`VALUES`."""
+"""Settings of groups in seeds with a hole in a stream: gaps are held so early and for so long that small inboxes run
+out of room. Drawn with dice of their own, instead of :data:`VALUES`."""
 
 DRAWN: dict[str, tuple[Any, ...]] = {
     name: tuple(dict.fromkeys((*values, *HOLDS.get(name, ())))) for name, values in VALUES.items()
 }
-"""Every value that is drawn of a setting, by any dice."""
+"""Every value that a setting can have."""
 
 NOT_DRAWN: dict[str, str] = {
-    "Site.name": "says which site it is",
+    "Site.name": "a name",
     "Site.tls": "simulated networks carry no bytes that could be encrypted",
     "Site.credentials": "a callable; logins are refused by a fault",
-    "Site.declare": "the model's brokers have no topology that could be lacking",
-    "Site.auth": "the model's brokers ask for no login",
+    "Site.declare": "the model's brokers have no topology that could be missing",
+    "Site.auth": "the model's brokers require no login",
     "Producer.producer_id": "a name",
-    "Producer.sites": "drawn by their own settings",
+    "Producer.sites": "each has settings of its own",
     "Producer.outbox": "a path",
     "Producer.journal": "a path: journals are read from the files",
     "Producer.on_error": "a callable",
     "Consumer.group": "a name",
-    "Consumer.sites": "drawn by their own settings",
+    "Consumer.sites": "each has settings of its own",
     "Consumer.inbox": "a path",
     "Consumer.on_late": "a callable",
     "Consumer.on_error": "a callable",
-    "Consumer.keys": "those of the producers: who has others is refused",
+    "Consumer.keys": "those of the producers: clients with others are refused",
     "Consumer.unsequenced": "messages of ordinary clients have no identity that could be judged",
     "Consumer.journal": "a path: journals are read from the files",
 }
@@ -137,7 +142,7 @@ PER_SITE = (
 
 @dataclass(frozen=True)
 class ClientSettings:
-    """One client's. Values are found by parameter: ``settings["max_bytes"]``."""
+    """The settings of one client or broker, by parameter: ``settings["max_bytes"]``."""
 
     role: str
     """``Producer``, ``Consumer`` or ``Broker``."""
@@ -148,7 +153,7 @@ class ClientSettings:
         return self.values[parameter]
 
     def drawn(self) -> Iterator[tuple[str, Any]]:
-        """What was drawn: setting and value."""
+        """The settings that were drawn, and their values."""
         for name, value in self.values.items():
             yield f"{self.role}.{name}", "quorum" if isinstance(value, Quorum) else value
         for site in self.sites:
@@ -157,22 +162,22 @@ class ClientSettings:
 
 
 def site_settings(site: Site) -> dict[str, Any]:
-    """What was drawn of a site."""
+    """The settings of a site that were drawn."""
     found = {"url": site.scheme} | {name: getattr(site, name) for name in (*PER_SITE, "max_frame_bytes")}
     own = "mqtt_version" if site.protocol == "mqtt" else "queue_type"
     return found | {own: getattr(site, own)}
 
 
 def choose(seed: int, what: str, values: Sequence[Any]) -> Any:
-    """One of some values, by dice that are used for nothing else."""
+    """One of these values, drawn with dice that are used for nothing else."""
     return random.Random(f"{seed}/{what}").choice(values)
 
 
 def draw_client(
     seed: int, name: str, role: str, sites: tuple[Site, ...], fixed: Mapping[str, Any], least_frame: int
 ) -> ClientSettings:
-    """The settings of one client. `fixed`: what is not its own to choose. `least_frame`: frames of so many bytes come
-    to it at any site; 0 where it sends them."""
+    """The settings of one client. `fixed`: values that it does not draw. `least_frame`: the size of the largest frames
+    that it receives at any site; 0 for a sender."""
     values = {
         parameter: choose(seed, f"{name}/{parameter}", VALUES[key])
         for key in VALUES
@@ -192,7 +197,7 @@ def _site(seed: int, client: str, site: Site, plain: bool, least_frame: int) -> 
     drawn = {name: own(name) for name in PER_SITE}
     drawn["backoff_max"] = max(drawn["backoff_max"], drawn["backoff_min"])
     version = own("mqtt_version")
-    if plain and version == "3.1.1":  # which has no headers
+    if plain and version == "3.1.1":  # that version has no headers
         version = "5"
     return Site(
         site.name, f"{site.scheme}://simulated", max_frame_bytes=max(own("max_frame_bytes"), least_frame),

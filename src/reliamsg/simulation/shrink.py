@@ -1,4 +1,4 @@
-"""Making a failing run smaller: fewer faults, fewer messages, the same violation."""
+"""Reduces a failing run: fewer faults, fewer messages, the same kind of violation."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["shrink"]
 MOST_RUNS = 150
 
 
-def shrink(outcome: Outcome, told: Callable[[str], object] = lambda line: None) -> Outcome:
-    """A smaller run with a violation of a kind that `outcome` has. `told` hears of each step."""
+def shrink(outcome: Outcome, on_step: Callable[[str], object] = lambda line: None) -> Outcome:
+    """A smaller run with a violation of a kind that `outcome` has. `on_step` is called with a line for each step."""
     wanted, runs = outcome.kinds, 0
 
     def smaller(found: Outcome, what: str) -> bool:
@@ -22,7 +22,7 @@ def shrink(outcome: Outcome, told: Callable[[str], object] = lambda line: None) 
         if not found.kinds & wanted:
             return False
         outcome = found
-        told(f"still {', '.join(sorted(found.kinds & wanted))} {what}")
+        on_step(f"still {', '.join(sorted(found.kinds & wanted))} {what}")
         return True
 
     again = True

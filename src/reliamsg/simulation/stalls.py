@@ -1,44 +1,50 @@
-"""What did not end in time after the last fault: why, in the product's own words, and whether that can be true.
+"""What is not finished in time after the last fault: why, according to the product, and whether that can be true.
 
 Nothing may stand still for longer than the settings of the run imply (:class:`Liveness`). A stall is excused only where
-a client said which stream it is about, and named a cause that the run's own faults confirm for that stream. Everything
-else is a violation.
+a client named the stream that it is about, and a cause that the run's own faults confirm for that stream
+(:class:`Excuses`). Everything else is a violation (:func:`find_stalls`).
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Set
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 
-from reliamsg.errors import ProducerFenced, QuarantineFull
+from reliamsg.errors import ProducerFenced, QuarantineFull, ReliamsgError
 from reliamsg.message import Stream
+from reliamsg.receiving.status import ConsumerStatus
+from reliamsg.sending.status import ProducerStatus
+from reliamsg.simulation.faults import Faults
 from reliamsg.simulation.network import HEARTBEATS
+from reliamsg.simulation.scenario import Scenario
 from reliamsg.simulation.settings import ClientSettings
 
-if TYPE_CHECKING:
-    from reliamsg.simulation.consuming import ConsumerProcess
-    from reliamsg.simulation.process import Process
-    from reliamsg.simulation.producing import ProducerProcess
-    from reliamsg.simulation.world import World
-
-__all__ = ["STATUS_S", "Liveness", "excused_streams", "group_bound", "judge_stalls"]
+__all__ = [
+    "STATUS_S",
+    "Bounds",
+    "ConsumerReport",
+    "Excuses",
+    "Liveness",
+    "ProducerReport",
+    "Progress",
+    "find_stalls",
+]
 
 SLACK_S = 30.0
-"""For what has no setting of its own: requests are repeated every 10 s at least, a supervisor waits up to 5 s, groups
-that an MQTT broker does not show are looked for every 15 s."""
+"""For what has no setting of its own: requests are repeated at least every 10 s, a supervisor waits up to 5 s, and
+groups that an MQTT broker does not show are looked for every 15 s."""
 STATUS_S = 60.0
-"""A producer with anything that a group has not settled says so this often at least."""
+"""A producer announces at least this often what a group has not settled."""
 QUARANTINED_S = 45.0
-"""So long after the last fault a control address may still be in quarantine: for 10 s first, then for 20 s."""
+"""How long after the last fault a control address may still be in quarantine: 10 s first, then 20 s."""
 MESSAGE_BYTES = 300
-"""A message takes less, sent again."""
+"""More than any message takes when it is sent again."""
 
-_Key = tuple[str, Stream] | str
-"""A stream at a group; a producer; empty for what is open besides."""
-_Place = tuple[str, Stream, str]
-"""A group's consumer in a stream."""
+Key = tuple[str, Stream] | str
+"""A group and a stream; a producer; or empty for everything else that is open."""
+Place = tuple[str, Stream, str]
+"""A group, a stream, and a consumer of the group."""
 _WHY_FULL = re.compile(
     r"a message of stream (?P<producer>[^/]+)/(?P<rest>\S+) can't be taken in \((?P<why>[a-z-]+)\)"
 )
@@ -46,199 +52,227 @@ FILLS: dict[str, tuple[str, ...]] = {
     "far-epoch": ("far_epoch", "forged"),
     "too-many-streams": ("flood", "forged"),
 }
-"""By what a consumer says that its quarantine is full of: the faults that put such a thing there."""
+"""By what fills a quarantine, according to its consumer: the faults that put such a thing there."""
 GONE = ("restored", "wal_lost")
-"""Faults after which no producer vouches any more for what an outbox had sent."""
+"""Faults after which no producer can vouch for what an outbox had sent."""
 
 
-class Liveness:
-    """How long everything that is still to come has stood still. Call :meth:`look` regularly, from when faults end."""
+@dataclass(frozen=True)
+class Bounds:
+    """How many seconds things may take once nothing fails any more."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._least: dict[_Key, tuple[int, float]] = {}
-        """Of each stream at a group, producer, and of what is open besides: the least that was left, and since when."""
-        self._furthest: dict[_Place, tuple[int, int]] = {}
-        """How far each consumer has come: what is owed to a group may be behind much that is not, with gaps in it."""
-        self._stands: dict[_Key, float] = {}
-        """By what is left now: since when it is not less."""
+    scenario: Scenario
+    unrepaired_groups: Set[str]
+    """Groups whose producers hold what is missing, and do not send it."""
+    addresses_refused: bool
+    """Some control address was refused."""
 
-    def look(self) -> None:
-        """Note what is left."""
-        world, left = self._world, Counter[_Key]()
-        for group in world.scenario.groups:
-            for operation in world.oracle.open_for(group):
-                left[group, operation.stream] += 1
-        for producer in world.producers:
-            if not producer.done:
-                left[producer.name] = 1 + producer.left + producer.pending
-        if not left and not world.is_quiet:
-            left[""] = 1
-        now, moved = world.scheduler.now, self._moved()
-        for key, count in left.items():
-            least, _ = self._least.get(key, (count + 1, now))
-            if count < least or key in moved:
-                self._least[key] = min(count, least), now
-        self._stands = {key: self._least[key][1] for key in left}
-
-    def _moved(self) -> set[_Key]:
-        """The streams in which any consumer has come further than ever before; with what is open besides, if there
-        are any."""
-        oracle, moved = self._world.oracle, set[_Key]()
-        for group in self._world.scenario.groups:
-            for stream in oracle.streams:
-                for consumer, place in oracle.reached(group, stream).items():
-                    if place > self._furthest.get((group, stream, consumer), (0, 0)):
-                        self._furthest[group, stream, consumer] = place
-                        moved |= {(group, stream), ""}
-        return moved
-
-    @property
-    def stalled(self) -> bool:
-        """Whether nothing that is left has become less for longer than it may take."""
-        now = self._world.scheduler.now
-        return all(now > since + self._bound(key) for key, since in self._stands.items())
-
-    def _bound(self, key: _Key) -> float:
-        world = self._world
+    def of(self, key: Key) -> float:
+        """For something that is left."""
         if isinstance(key, tuple):
-            return group_bound(world, key[0])
-        every = [group_bound(world, group) for group in world.scenario.groups]
+            return self.of_group(key[0])
+        slowest = max(map(self.of_group, self.scenario.groups))
         # A producer waits for room until groups have settled something.
-        return max(every) + (producer_bound(world.scenario.producers[key]) if key else 0.0)
+        return slowest + (producer_bound(self.scenario.producers[key]) if key else 0.0)
 
-
-def group_bound(world: World, group: str) -> float:
-    """So many seconds at most pass, once nothing fails any more, between two messages of a stream that are delivered or
-    declared."""
-    scenario = world.scenario
-    clients = [settings for name, settings in scenario.consumers.items() if name.startswith(f"{group}-")]
-    waits = max(settings["gap_timeout"] for settings in clients)
-    waits += 2 * max(settings["operator_s"] for settings in clients)
-    if group in world.unheard:  # producers say that they hold what is missing, and do not send it
-        waits += max(settings["repair_timeout"] for settings in clients)
-    if "address_refused" in world.faults.struck:
-        waits += QUARANTINED_S
-    rates = [each["max_repair_bytes_per_second"] for each in scenario.producers.values()]
-    slowest = min((rate for rate in rates if rate is not None), default=None)
-    repairs = 0.0 if slowest is None else scenario.messages * MESSAGE_BYTES / slowest
-    takes_over = 2 * max(settings["takeover_timeout"] for settings in clients)
-    asks = 4 * max(settings["nak_delay"] for settings in clients)
-    connects = max(map(_connecting, clients))
-    tells = max(STATUS_S + producer_bound(each) for each in scenario.producers.values())
-    return float(SLACK_S + waits + repairs + takes_over + asks + connects + tells)
+    def of_group(self, group: str) -> float:
+        """Between two messages of a stream that are delivered or declared."""
+        scenario = self.scenario
+        clients = [settings for name, settings in scenario.consumers.items() if name.startswith(f"{group}-")]
+        waits = max(settings["gap_timeout"] for settings in clients)
+        waits += 2 * max(settings["operator_s"] for settings in clients)
+        if group in self.unrepaired_groups:
+            waits += max(settings["repair_timeout"] for settings in clients)
+        if self.addresses_refused:
+            waits += QUARANTINED_S
+        rates = [each["max_repair_bytes_per_second"] for each in scenario.producers.values()]
+        slowest = min((rate for rate in rates if rate is not None), default=None)
+        repairs = 0.0 if slowest is None else scenario.messages * MESSAGE_BYTES / slowest
+        takeover = 2 * max(settings["takeover_timeout"] for settings in clients)
+        requests = 4 * max(settings["nak_delay"] for settings in clients)
+        connecting = max(map(_connecting, clients))
+        announcements = max(STATUS_S + producer_bound(each) for each in scenario.producers.values())
+        return float(SLACK_S + waits + repairs + takeover + requests + connecting + announcements)
 
 
 def producer_bound(settings: ClientSettings) -> float:
-    """So many seconds at most pass until a producer has sent something, and knows that."""
+    """How many seconds it may take until a producer has sent something, and knows that."""
     confirms = max(site.confirm_timeout for site in settings.sites)
     waits = settings["block_timeout"] if settings["when_full"] == "block" else 0.0
-    told = settings["hello_timeout"] + settings["status_interval"]
-    return float(waits + told + 2 * confirms) + _connecting(settings)
+    announcements = settings["hello_timeout"] + settings["status_interval"]
+    return float(waits + announcements + 2 * confirms) + _connecting(settings)
 
 
 def _connecting(settings: ClientSettings) -> float:
-    """Until a client knows that a connection is gone, and has another."""
+    """Until a client has noticed that a connection is gone, and has another."""
     return max(
         HEARTBEATS[1] * site.heartbeat + 2 * site.connect_timeout + 3 * site.backoff_max
         for site in settings.sites
     )
 
 
-def judge_stalls(world: World) -> None:
-    """Nothing more will happen: report what is still open, unless it is excused."""
-    excused, over = excused_streams(world), _groups_over(world)
-    for producer in world.producers:
-        if not (producer.done or _ended_for_a_reason(world, producer) or _lacks_only(producer, over)):
-            world.oracle.violate("stalled", f"{producer.name}: {_producer_says(producer)}")
-    for group in world.scenario.groups:
-        still: dict[Stream, int] = {}
-        for operation in world.oracle.open_for(group):
-            if (group, operation.stream) not in excused:
-                still[operation.stream] = still.get(operation.stream, 0) + 1
-        for stream, count in still.items():
-            says = "; ".join(_consumer_says(each, stream) for each in world.consumers if each.group == group)
-            world.oracle.violate("stalled", f"{group} has {count} messages of {stream} to come: {says}")
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is at one moment."""
+
+    now: float
+    left: Mapping[Key, int]
+    """How much is left, where anything is."""
+    reached: Mapping[Place, tuple[int, int]]
+    """The highest (epoch, number) that each consumer delivered or declared."""
 
 
-def excused_streams(world: World) -> set[tuple[str, Stream]]:
-    """The streams of which a group need not be given all: their producer, or all of the group's consumers, ended and
-    said why, and that is so."""
-    streams = {operation.stream for operation in world.oracle.operations.values()}
-    ended = {each.name for each in world.producers if _ended_for_a_reason(world, each)}
-    over = _groups_over(world)
-    return {
-        (group, stream)
-        for group in world.scenario.groups
-        for stream in streams
-        if stream.producer in ended or group in over
-    }
+class Liveness:
+    """How long everything that is left has stood still. Call :meth:`update` regularly, once faults have ended."""
+
+    def __init__(self) -> None:
+        self._least: dict[Key, tuple[int, float]] = {}
+        """The least that was ever left, and since when."""
+        self._furthest: dict[Place, tuple[int, int]] = {}
+        """How far each consumer has come: what is owed to a group may be behind much that is not, with gaps in it."""
+        self._since: dict[Key, float] = {}
+        """Since when it has not become less, of what is left now."""
+
+    def update(self, progress: Progress) -> None:
+        """Note what is left."""
+        moved = self._moved(progress)
+        for key, count in progress.left.items():
+            least, _ = self._least.get(key, (count + 1, progress.now))
+            if count < least or key in moved:
+                self._least[key] = min(count, least), progress.now
+        self._since = {key: self._least[key][1] for key in progress.left}
+
+    def _moved(self, progress: Progress) -> set[Key]:
+        """The groups' streams in which a consumer has come further than ever before; if there are any, also everything
+        else that is open."""
+        moved = set[Key]()
+        for place, reached in progress.reached.items():
+            if reached > self._furthest.get(place, (0, 0)):
+                self._furthest[place] = reached
+                moved |= {place[:2], ""}
+        return moved
+
+    def stalled(self, now: float, bounds: Bounds) -> bool:
+        """Whether nothing that is left has become less for longer than it may take."""
+        return all(now > since + bounds.of(key) for key, since in self._since.items())
 
 
-def _groups_over(world: World) -> set[str]:
-    """The groups of which all consumers ended and said why, and that is so."""
-    return {
-        group
-        for group in world.scenario.groups
-        if all(_ended_for_a_reason(world, each) for each in world.consumers if each.group == group)
-    }
+class Excuses:
+    """Which streams need not be finished, because a client terminated with a cause that the faults confirm."""
 
+    def __init__(
+        self,
+        faults: Faults,
+        producers: Mapping[str, ReliamsgError | None],
+        groups: Mapping[str, Mapping[str, ReliamsgError | None]],
+    ) -> None:
+        """`producers` and, by group, consumers: what they terminated with for good, if they did."""
+        self._faults = faults
+        self._producers = {name for name, error in producers.items() if self._confirms(name, error)}
+        self.groups = {
+            group
+            for group, consumers in groups.items()
+            if all(self._confirms(name, error) for name, error in consumers.items())
+        }
+        """Groups that have no consumers left."""
 
-def _lacks_only(producer: ProducerProcess, over: Set[str]) -> bool:
-    """Whether a producer says that all that it lacks are confirms for groups that no site shows, and all of these have
-    ended."""
-    if producer.engine is None or producer.left:
+    def excuses_producer(self, name: str) -> bool:
+        """Whether a producer need not finish."""
+        return name in self._producers
+
+    def excuses_stream(self, group: str, stream: Stream) -> bool:
+        """Whether a group need not receive all of a stream."""
+        return stream.producer in self._producers or group in self.groups
+
+    def _confirms(self, client: str, error: ReliamsgError | None) -> bool:
+        """Whether the cause that a client named is true of the very stream or file that it named."""
+        struck_at = self._faults.struck_at
+        if isinstance(error, ProducerFenced):
+            # Its name belongs to a later epoch, of a life that its disk does not remember.
+            return any(struck_at(fault, client) for fault in GONE)
+        if isinstance(error, QuarantineFull):
+            # Nothing that can't be told from a message worth investigating may be thrown away.
+            found = _WHY_FULL.search(str(error))
+            return found is not None and (
+                any(struck_at(fault, found["producer"]) for fault in FILLS.get(found["why"], ()))
+                or (found["why"] == "far-epoch" and self._is_far_and_gone(client, found["producer"]))
+            )
         return False
-    sites = producer.engine.status().sites.values()
-    if any(site.parked or site.state != "connected" for site in sites):
-        return False
-    unseen = {each.group for site in sites for each in site.unseen}
-    return bool(unseen) and unseen <= over
+
+    def _is_far_and_gone(self, consumer: str, producer: str) -> bool:
+        """Whether genuine epochs may be far ahead of a consumer's clock, and nobody is left who can vouch for them."""
+        struck, struck_at = self._faults.struck, self._faults.struck_at
+        wrong = any(struck_at("clock_off", client) for client in (consumer, producer))
+        return (wrong or "clock_jump" in struck) and any(struck_at(fault, producer) for fault in GONE)
 
 
-def _ended_for_a_reason(world: World, process: Process) -> bool:
-    """Whether what a client ended with is so, of the very stream or file that it names."""
-    error = process.ended_by
-    if isinstance(error, ProducerFenced):
-        # Its name belongs to a later epoch, of a life that its disk does not remember.
-        return any(world.faults.struck_at(name, process.name) for name in GONE)
-    if isinstance(error, QuarantineFull):
-        # Nothing that can't be told from a message in need of a look may be thrown away.
-        found = _WHY_FULL.search(str(error))
-        return found is not None and (
-            any(world.faults.struck_at(name, found["producer"]) for name in FILLS.get(found["why"], ()))
-            or (found["why"] == "far-epoch" and _is_far_and_gone(world, process.name, found["producer"]))
-        )
-    return False
+@dataclass(frozen=True)
+class ProducerReport:
+    """A producer that may have stalled."""
+
+    name: str
+    is_done: bool
+    left: int
+    """Messages still to be published."""
+    status: ProducerStatus | None
+    """None where it is not open."""
+    terminated_with: ReliamsgError | None
+
+    def lacks_only(self, groups: Set[str]) -> bool:
+        """Whether all that it lacks, according to its status, are confirms for some of these groups, which no site
+        shows."""
+        if self.status is None or self.left:
+            return False
+        sites = self.status.sites.values()
+        if any(site.parked or site.state != "connected" for site in sites):
+            return False
+        unseen = {each.group for site in sites for each in site.unseen}
+        return bool(unseen) and unseen <= groups
+
+    def __str__(self) -> str:
+        if self.status is None:
+            return f"terminated with {self.terminated_with!r}"
+        sites = self.status.sites.items()
+        parked = [f"{at}: {each.topic} {each.reason}" for at, site in sites for each in site.parked]
+        down = [f"{at} {site.state} {site.error}" for at, site in sites if site.state != "connected"]
+        causes = "; ".join([*parked, *down]) or "no cause"
+        return f"{self.left} to publish, {self.status.pending} pending; {causes}"
 
 
-def _is_far_and_gone(world: World, consumer: str, producer: str) -> bool:
-    """Whether genuine epochs may be far ahead of a consumer's clock, and nobody is left who would vouch for them."""
-    faults = world.faults
-    wrong = any(faults.struck_at("clock_off", name) for name in (consumer, producer))
-    return (wrong or "clock_jump" in faults.struck) and any(faults.struck_at(name, producer) for name in GONE)
+@dataclass(frozen=True)
+class ConsumerReport:
+    """A consumer of a group that may have stalled."""
+
+    name: str
+    group: str
+    status: ConsumerStatus | None
+    """None where it is not open."""
+    terminated_with: ReliamsgError | None
+
+    def about(self, stream: Stream) -> str:
+        """What it reports about a stream."""
+        if self.status is None:
+            return f"{self.name} terminated with {self.terminated_with!r}"
+        found = self.status.streams.get(stream)
+        return f"{self.name} is {self.status.role}, {self.status.error or 'without an error'}, {found}"
 
 
-def _producer_says(producer: ProducerProcess) -> str:
-    """What its status tells of a producer that is not done."""
-    engine = producer.engine
-    if engine is None:
-        return f"ended by {producer.ended_by!r}"
-    status = engine.status()
-    parked = [
-        f"{at}: {each.topic} {each.reason}" for at, site in status.sites.items() for each in site.parked
-    ]
-    down = [
-        f"{at} {site.state} {site.error}" for at, site in status.sites.items() if site.state != "connected"
-    ]
-    return (
-        f"{producer.left} to publish, {status.pending} pending; {'; '.join([*parked, *down]) or 'no cause'}"
-    )
-
-
-def _consumer_says(consumer: ConsumerProcess, stream: Stream) -> str:
-    status = consumer.status()
-    if status is None:
-        return f"{consumer.name} ended by {consumer.ended_by!r}"
-    found = status.streams.get(stream)
-    return f"{consumer.name} is {status.role}, {status.error or 'without an error'}, {found}"
+def find_stalls(
+    excuses: Excuses,
+    producers: Iterable[ProducerReport],
+    consumers: Iterable[ConsumerReport],
+    left: Mapping[Key, int],
+) -> Iterator[str]:
+    """Nothing more is going to happen: everything that is left and not excused."""
+    for producer in producers:
+        if not (
+            producer.is_done or excuses.excuses_producer(producer.name) or producer.lacks_only(excuses.groups)
+        ):
+            yield f"{producer.name}: {producer}"
+    reports = tuple(consumers)
+    for key, count in left.items():
+        if isinstance(key, tuple) and not excuses.excuses_stream(*key):
+            group, stream = key
+            says = "; ".join(each.about(stream) for each in reports if each.group == group)
+            messages = "1 message" if count == 1 else f"{count} messages"
+            yield f"{group} still lacks {messages} of {stream}: {says}"

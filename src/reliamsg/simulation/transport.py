@@ -1,20 +1,20 @@
 """Transports to simulated brokers: the port of :mod:`reliamsg.transport.base` over simulated connections.
 
-Events are called by the scheduler, in the process that the transport belongs to, and never from within a call of that
-process, as an I/O thread of its own would do it.
+The scheduler calls events in the process that the transport belongs to, and never from within another call of that
+process, just as an I/O thread would.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from reliamsg.config import Site
 from reliamsg.simulation.broker import UNLIMITED, Broker, Reader, Session
-from reliamsg.simulation.mqtt import SECOND, Listening, Teller
-from reliamsg.simulation.network import Connection, Path
+from reliamsg.simulation.host import Host
+from reliamsg.simulation.mqtt import SECOND, THREAD_S, ControlConnection, Subscriptions
+from reliamsg.simulation.network import Connection
 from reliamsg.transport.base import (
     Binding,
     Delivery,
@@ -33,49 +33,14 @@ from reliamsg.transport.mqtt_inflow import Inflow, most_held
 from reliamsg.transport.mqtt_packets import AckLedger
 from reliamsg.wire.address import is_created
 
-__all__ = ["Host", "SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
+__all__ = ["SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
 
 MISSING = (Evidence.NOT_SUBSCRIBED, Evidence.NOT_MARKED)
 HOLD_S = 3.0
-"""At most so long a sender waits for what an MQTT broker shows of groups."""
+"""How long a sender waits at most until an MQTT broker has shown which groups there are."""
 ASK_S = (1.0, 15.0, 60.0)
-"""While a group is missing the broker is asked again after this, doubling, at most; and while none is."""
-THREAD_S = 0.0003
-"""An I/O thread that is woken takes up to so long to run."""
-
-
-class Host(Protocol):
-    """The process that a transport belongs to, as far as it needs it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def held_bytes(self) -> int:
-        """Messages beyond a receiver's window are taken while those that are held have fewer bytes than this."""
-
-    def path(self, site: str, which: str = "") -> Path:
-        """The network to a site; `which`: for which of several connections."""
-
-    def now(self) -> float:
-        """The time, in seconds."""
-
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Run something in the process, now or when it goes on; not at all when it has ended."""
-
-    def after(self, seconds: float, function: Callable[..., object], *arguments: object) -> None:
-        """The same later."""
-
-    def uniform(self, low: float, high: float) -> float:
-        """A random number."""
-
-    def left_out(self) -> None:
-        """A message arrived, and was not taken."""
-
-    def overhear(self, address: str, body: bytes) -> None:
-        """A control frame came."""
-
-    def telling(self, address: str, body: bytes) -> None:
-        """A control frame is sent."""
+"""When a broker is asked again: while a group is missing, first after this, then doubling up to this; and while none
+is."""
 
 
 class _Transport:
@@ -86,27 +51,27 @@ class _Transport:
     ) -> None:
         self.site, self.broker, self.client = site, broker, client
         self.connection: Connection | None = None
-        """The one that is used; it may be dead at the other end."""
-        self._host = host
-        self._call = host.call
+        """The one in use; it may be dead at the other end."""
+        self._host, self._executor = host, host.executor
+        self._call = host.executor.call
         self._events = events
         self._session: Session | None = None
         self._trying: Connection | None = None
-        """One whose handshake is not over."""
+        """One whose handshake is not complete."""
         self._path = host.path(site.name)
         self._addresses: tuple[str, ...] = ()
-        self._mqtt: _Mqtt | None = None
+        self._mqtt: _MqttControl | None = None
         if site.protocol == "mqtt":
-            self._mqtt = _Mqtt(host, site, broker, client)
+            self._mqtt = _MqttControl(host, site, broker, client)
         self._closed = False
         self._attempts = 0
         self._failures = 0
-        """Attempts that failed in a row."""
+        """Failed attempts in a row."""
 
     # -- the port -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._host.after(self._host.uniform(0.0, THREAD_S), self._connect)
+        self._executor.after(self._executor.uniform(0.0, THREAD_S), self._connect)
 
     def listen(self, addresses: Sequence[str]) -> None:
         self._addresses = tuple(addresses)
@@ -114,17 +79,17 @@ class _Transport:
         if self._mqtt is not None:
             self._mqtt.listen(addresses)
         elif session is not None and self.connection is not None:
-            self.connection.site.send(setattr, session, "addresses", frozenset(addresses))
+            self.connection.site.send(session.listen, frozenset(addresses))
 
     def tell(self, address: str, body: bytes) -> bool:
         connection = self.connection
         if connection is None or len(body) > self.site.max_frame_bytes:
             return False
         if self._mqtt is not None:
-            return self._mqtt.teller.tell(address, body)
+            return self._mqtt.sender.send(address, body)
         if not is_created(address):
-            self._host.telling(address, body)
-        connection.site.send(self.broker.tell, address, body)
+            self._host.witness.sent(address, body)
+        connection.site.send(self.broker.forward_control, address, body)
         return True
 
     def refused_addresses(self) -> Sequence[str]:
@@ -132,12 +97,12 @@ class _Transport:
 
     def reconnect(self, reason: str) -> None:
         if self.connection is not None:
-            self._host.after(0.0, self._drop, self.connection, reason)
+            self._executor.after(0.0, self._drop, self.connection, reason)
 
     def close(self, timeout: float) -> None:
         self._closed = True
         if self._mqtt is not None:
-            self._mqtt.teller.close()
+            self._mqtt.sender.close()
         self._stop_trying()
         if self.connection is not None:
             self.connection.client.close("closed")
@@ -151,12 +116,12 @@ class _Transport:
     def wake(self) -> None:
         """Only senders have something to do."""
 
-    # -- the process ends -----------------------------------------------------------------------------------
+    # -- the process terminates -----------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """The process is gone: the site sees the connection break, and no event is called any more."""
+        """The process is gone: the site sees the connection break, and no event is called after this."""
         if self._mqtt is not None:
-            self._mqtt.teller.end()
+            self._mqtt.sender.end()
         self.close(0.0)
 
     # -- connecting -----------------------------------------------------------------------------------------
@@ -169,28 +134,30 @@ class _Transport:
             return
         self._attempts += 1
         timeout = self.site.connect_timeout
-        self._host.after(timeout, self._give_up, self._attempts)
-        if self._path.passes and self._path.delay <= timeout:
-            connection = self._trying = Connection(self._path, self.site.heartbeat)
+        self._executor.after(timeout, self._give_up, self._attempts)
+        if not self._path.is_cut and self._path.delay <= timeout:
+            connection = self._trying = self._path.connect(self.site.heartbeat)
             connection.site.send(self._handshake, connection)
 
     def _give_up(self, attempt: int) -> None:
-        """The attempt had no answer."""
+        """The attempt timed out."""
         if self.connection is None and not self._closed and attempt == self._attempts:
             self._failed("timed out", False, "")
 
     def _handshake(self, connection: Connection) -> None:
-        """At the site: a client wants to connect."""
+        """At the site: a client connects."""
         refusal = self.broker.admit()
-        session = Session(connection, self.client, self.site.mqtt_version)
+        session = Session(
+            connection, self.client, self.site.mqtt_version,
+            lambda address, body: self._call(self._on_control, connection, address, body),
+        )  # fmt: skip
         client = connection.client
         attempt = self._attempts
         if refusal is not None:
             client.send(self._call, self._refused, refusal, attempt)
             return
         if self._mqtt is None:
-            session.addresses = frozenset(self._addresses)
-        session.hear = lambda address, body: self._call(self._heard, connection, address, body)
+            session.listen(self._addresses)
         self.broker.open(session)
         holder, existed = self._enter(session)
         if holder:
@@ -201,11 +168,11 @@ class _Transport:
         self._entered(session)
 
     def _enter(self, session: Session) -> tuple[str, bool]:
-        """At the site: who keeps the client from doing what it wants to, and whether its queues existed."""
+        """At the site: the client that keeps this one from entering, if any, and whether its queues existed."""
         return "", True
 
     def _entered(self, session: Session) -> None:
-        """At the site, after the client was told that it is connected."""
+        """At the site: the client was notified that it is connected."""
 
     def _up(self, connection: Connection, session: Session, existed: bool, attempt: int) -> None:
         if self._closed or attempt != self._attempts or self.connection is not None:
@@ -213,16 +180,18 @@ class _Transport:
             return
         self.connection, self._session, self._trying = connection, session, None
         self._failures = 0
-        connection.client.on_lost = lambda reason: self._call(self._lost, connection, reason)
+        connection.client.when_lost(lambda reason: self._call(self._lost, connection, reason))
         if self._mqtt is not None:
             self._mqtt.begin(connection, session)
         elif frozenset(self._addresses) != session.addresses:
             self.listen(self._addresses)
-        if not connection.client.alive:  # it was lost while the process was stopped, and nobody heard of that
-            self._host.after(0.0, self._lost, connection, "connection lost")
-        self._tell_connected(existed)
+        if (
+            not connection.client.alive
+        ):  # it was lost while the process was suspended, and nobody was notified
+            self._executor.after(0.0, self._lost, connection, "connection lost")
+        self._notify_connected(existed)
 
-    def _tell_connected(self, existed: bool) -> None:
+    def _notify_connected(self, existed: bool) -> None:
         raise NotImplementedError
 
     def _refused(self, reason: str, attempt: int) -> None:
@@ -236,20 +205,20 @@ class _Transport:
     def _failed(self, reason: str, credentials: bool, holder: str) -> None:
         if self._closed:
             return
-        self._attempts += 1  # whatever this attempt still leads to comes too late
+        self._attempts += 1  # whatever still comes of this attempt is too late
         self._stop_trying()
         if holder:
-            self._tell_busy(holder)
+            self._notify_busy(holder)
         else:
             self._events.unreachable(self._endpoint(), reason, credentials)
         pause = min(self.site.backoff_max, self.site.backoff_min * 2.0**self._failures)
         self._failures = min(self._failures + 1, 20)
-        self._host.after(self._host.uniform(0.5, 1.5) * pause, self._connect)
+        self._executor.after(self._executor.uniform(0.5, 1.5) * pause, self._connect)
 
-    def _tell_disconnected(self, reason: str, renewing: bool) -> None:
+    def _notify_disconnected(self, reason: str, renewing: bool) -> None:
         self._events.disconnected(reason)
 
-    def _tell_busy(self, holder: str) -> None:
+    def _notify_busy(self, holder: str) -> None:
         raise NotImplementedError
 
     def _drop(self, connection: Connection, reason: str) -> None:
@@ -263,84 +232,86 @@ class _Transport:
             self._lost(connection, reason, broken=False, renewing=True)
 
     def _lost(self, connection: Connection, reason: str, broken: bool = True, renewing: bool = False) -> None:
-        """The connection is over; `broken` unless we ended it, `renewing` if that was to have a new one."""
+        """The connection is gone; `broken` unless we closed it, `renewing` if it was closed to get a new one."""
         if self.connection is not connection or self._closed:
             return
         if self._mqtt is not None:
             self._mqtt.end(broken)
         self.connection = self._session = None
-        self._attempts += 1  # the attempt that led to it is over, and can't time out any more
-        self._tell_disconnected(reason, renewing)
-        self._host.after(self._host.uniform(0.0, 2.0) * self.site.backoff_min, self._connect)
+        self._attempts += 1  # the attempt that led to it must not time out any more
+        self._notify_disconnected(reason, renewing)
+        self._executor.after(self._executor.uniform(0.0, 2.0) * self.site.backoff_min, self._connect)
 
-    def _heard(self, connection: Connection, address: str, body: bytes) -> None:
+    def _on_control(self, connection: Connection, address: str, body: bytes) -> None:
         if self.connection is connection and address in self._addresses:
-            self._host.overhear(address, body)
+            self._host.witness.received(address, body)
             self._events.heard(address, body)
 
 
-class _Mqtt:
-    """What a client of an MQTT site does with control frames, as
+class _MqttControl:
+    """Sends and receives the control frames of one client of an MQTT site, as
     :class:`~reliamsg.transport.mqtt_session.MqttSession` does."""
 
     def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
-        self.teller = Teller(host, site, broker, f"{client} {SECOND}")
-        self._host, self._broker = host, broker
-        self._control = MqttControl(site.name, self._attend_soon, _not_here, host.now)
-        self._line: Listening | None = None
-        self._telling = self._woken = self._looks = False
+        self.sender = ControlConnection(host, site, broker, f"{client} {SECOND}")
+        self._executor, self._broker = host.executor, broker
+        self._control = MqttControl(site.name, self._work_soon, _ignore, host.executor.now)
+        self._subscriptions: Subscriptions | None = None
+        self._may_send = self._woken = self._checks = False
 
     @property
     def refused(self) -> Sequence[str]:
-        return sorted({*self.teller.refused, *self._control.refused})
+        return sorted({*self.sender.refused, *self._control.refused})
 
     def listen(self, addresses: Sequence[str]) -> None:
         self._control.listen(addresses)
 
     def begin(self, connection: Connection, session: Session) -> None:
-        """A connection stands."""
-        self._telling = False
-        self.teller.begin()
-        self._line = Listening(connection, session, self._broker, self._host, self._attend)
-        self._control.begin(self._line)
-        self._attend_soon()
+        """The connection stands."""
+        self._may_send = False
+        self.sender.begin()
+        self._subscriptions = Subscriptions(
+            connection, session, self._broker, self._executor.call, self._work
+        )
+        self._control.begin(self._subscriptions)
+        self._work_soon()
 
     def end(self, broken: bool) -> None:
-        """It is over; `broken` unless we ended it."""
-        self.teller.end()
-        line, self._line = self._line, None
-        if line is not None:
-            self._control.end(line, broken)
+        """The connection is gone; `broken` unless we closed it."""
+        self.sender.end()
+        subscriptions, self._subscriptions = self._subscriptions, None
+        if subscriptions is not None:
+            self._control.end(subscriptions, broken)
 
-    def _attend_soon(self) -> None:
+    def _work_soon(self) -> None:
         if not self._woken:
             self._woken = True
-            self._host.after(self._host.uniform(0.0, THREAD_S), self._awake)
+            self._executor.after(self._executor.uniform(0.0, THREAD_S), self._awake)
 
     def _awake(self) -> None:
         self._woken = False
-        self._attend()
+        self._work()
 
-    def _look(self) -> None:
-        self._looks = False
-        self._attend()
+    def _check(self) -> None:
+        self._checks = False
+        self._work()
 
-    def _attend(self) -> None:
-        line = self._line
-        if line is None:
+    def _work(self) -> None:
+        subscriptions = self._subscriptions
+        if subscriptions is None:
             return
-        self._control.work(line)
-        # A client that hears itself would miss what it says before that.
-        if not self._telling and not line.listening_unanswered:
-            self._telling = True
-            self.teller.go()
-        if self._control.waits and not self._looks:
-            self._looks = True
-            self._host.after(LOOK_AGAIN_SECONDS, self._look)
+        self._control.work(subscriptions)
+        # A client that listens to itself would miss what it sends before it is subscribed.
+        if not self._may_send and not subscriptions.listening_unanswered:
+            self._may_send = True
+            self.sender.allow()
+        if self._control.waits and not self._checks:
+            self._checks = True
+            self._executor.after(LOOK_AGAIN_SECONDS, self._check)
 
 
-def _not_here(address: str, body: bytes) -> None:
-    """What is heard comes over the connection itself."""
+def _ignore(address: str, body: bytes) -> None:
+    """Control frames arrive over the connection itself."""
 
 
 class SimulatedSender(_Transport):
@@ -362,13 +333,13 @@ class SimulatedSender(_Transport):
         self._woken = False
         self._blocked = False
         self._held = False
-        """The broker has not shown yet which groups there are."""
+        """It waits until the broker has shown which groups there are."""
         self._pause = ASK_S[0]
 
     def wake(self) -> None:
         if not self._woken and not self._closed:
             self._woken = True
-            self._host.after(self._host.uniform(0.0, THREAD_S), self._pull)
+            self._executor.after(self._executor.uniform(0.0, THREAD_S), self._pull)
 
     def bind(self, bindings: Sequence[Binding]) -> None:
         self._bindings = tuple(bindings)
@@ -378,14 +349,14 @@ class SimulatedSender(_Transport):
 
     def _enter(self, session: Session) -> tuple[str, bool]:
         self.broker.declare(self._bindings)
-        session.tell_blocked = lambda reason: self._call(self._block, session, reason)
+        session.when_blocked(lambda reason: self._call(self._block, session, reason))
         return "", True
 
     def _entered(self, session: Session) -> None:
         if self.broker.blocked is not None and session.tell_blocked is not None:
             session.connection.client.send(session.tell_blocked, self.broker.blocked)
 
-    def _tell_connected(self, existed: bool) -> None:
+    def _notify_connected(self, existed: bool) -> None:
         self._blocked = False
         self._events.connected(self._endpoint(), None)
         assert self.connection is not None  # it was just connected
@@ -393,7 +364,7 @@ class SimulatedSender(_Transport):
         self._held = self._asks
         if self._held:
             self._ask(self.connection)
-            self._host.after(HOLD_S, self._go_on, self.connection)
+            self._executor.after(HOLD_S, self._release, self.connection)
         self.wake()
 
     @property
@@ -415,11 +386,11 @@ class SimulatedSender(_Transport):
             return
         missing = any(isinstance(shown, Evidence) and shown in MISSING for shown in evidence.values())
         self._events.found(evidence)
-        self._go_on(connection)
-        self._host.after(self._pause if missing else ASK_S[2], self._ask, connection)
+        self._release(connection)
+        self._executor.after(self._pause if missing else ASK_S[2], self._ask, connection)
         self._pause = min(2 * self._pause, ASK_S[1]) if missing else ASK_S[0]
 
-    def _go_on(self, connection: Connection) -> None:
+    def _release(self, connection: Connection) -> None:
         if self.connection is connection and self._held:
             self._held = False
             self.wake()
@@ -444,7 +415,7 @@ class SimulatedSender(_Transport):
     def _publish(self, connection: Connection, session: Session, message: Outgoing) -> None:
         if len(message.body) > self.site.max_frame_bytes:
             refusal = Outcome.REFUSED, f"{len(message.body)} bytes are more than the site takes"
-            self._host.after(0.0, self._answer, connection, message.token, refusal)
+            self._executor.after(0.0, self._answer, connection, message.token, refusal)
             return
 
         def answered(token: int, refusal: tuple[Outcome, str] | None) -> None:
@@ -484,7 +455,7 @@ class SimulatedReceiver(_Transport):
 
     @property
     def _window(self) -> int:
-        """How many deliveries the broker is to send ahead at most. At an MQTT 3.1.1 site it can't be told."""
+        """How many deliveries the broker may send ahead. MQTT 3.1.1 has no way to tell it."""
         if self.site.protocol == "mqtt" and self.site.mqtt_version == "3.1.1":
             return UNLIMITED
         return self.site.prefetch
@@ -498,11 +469,11 @@ class SimulatedReceiver(_Transport):
             for number in mine:
                 self._held.acknowledge(number)
             mine = self._held.release()
-            self._host.after(0.0, self._look_for_room, connection)
+            self._executor.after(0.0, self._check_room, connection)
         connection.site.send(self.broker.acknowledge, self._reader, mine)
 
-    def _look_for_room(self, connection: Connection) -> None:
-        """MQTT: some of what was held is not any more."""
+    def _check_room(self, connection: Connection) -> None:
+        """MQTT: there may be room again."""
         if self.connection is connection:
             connection.client.read(self._reads)
             if self._inflow.has_room_again:
@@ -510,53 +481,52 @@ class SimulatedReceiver(_Transport):
 
     @property
     def _reads(self) -> bool:
-        """MQTT: whether what comes over the connection is read. Control frames come behind messages: who stopped while
-        these can't be taken would not hear its own heartbeats, nor the repairs that what is held may wait for."""
+        """MQTT: whether the connection is read. Control frames come behind messages: a client that stopped reading
+        while it can't accept messages would miss its own heartbeats, and the repairs that these may wait for."""
         return True
 
     def renew(self, topic: str, partition: int) -> None:
-        """Queues of the model keep their bindings: there is nothing to renew."""
+        """The model's queues keep their bindings: there is nothing to renew."""
 
     def _enter(self, session: Session) -> tuple[str, bool]:
         connection = session.connection
         reader = Reader(
-            session, self._keys, self._window,
+            self._keys, self._window,
             lambda deliveries: self._call(self._received, connection, deliveries),
             lambda: self._call(self._drained, connection),
         )  # fmt: skip
-        found = self.broker.read(reader)
+        found = self.broker.read(session, reader)
         if isinstance(found, str):
             return found, False
-        session.reader = reader
         return "", found
 
     def _entered(self, session: Session) -> None:
         self.broker.feed()
 
-    def _tell_connected(self, existed: bool) -> None:
+    def _notify_connected(self, existed: bool) -> None:
         assert self._session is not None  # there is a connection
         self._reader = self._session.reader
         self._held = AckLedger()
         self._inflow = Inflow(most_held(self.site), self._held, self._host.held_bytes)
         self._events.connected(self._endpoint(), existed)
 
-    def _tell_disconnected(self, reason: str, renewing: bool) -> None:
+    def _notify_disconnected(self, reason: str, renewing: bool) -> None:
         self._events.disconnected(reason, renewing)
 
-    def _tell_busy(self, holder: str) -> None:
+    def _notify_busy(self, holder: str) -> None:
         self._events.busy(holder)
 
     def _received(self, connection: Connection, deliveries: Sequence[Delivery]) -> None:
         if self.connection is not connection:
             return
         if self._mqtt is not None:
-            deliveries = self._taken(deliveries)
+            deliveries = self._accept(deliveries)
             connection.client.read(self._reads)
         if deliveries:
             self._events.received(deliveries)
 
-    def _taken(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """MQTT: what is taken of what arrived, as :class:`~reliamsg.transport.mqtt_receiver.MqttReceiver` does it."""
+    def _accept(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """MQTT: drop what there is no room for, as :class:`~reliamsg.transport.mqtt_receiver.MqttReceiver` does."""
         found = []
         for delivery in deliveries:
             size = len(delivery.body)
@@ -565,7 +535,7 @@ class SimulatedReceiver(_Transport):
                 number = self._held.received(delivery.token[1], size)
                 found.append(msgspec.structs.replace(delivery, token=(self._reader, number)))
             else:
-                self._host.left_out()
+                self._host.note("drops a message: it holds too many")
         return found
 
     def _drained(self, connection: Connection) -> None:
@@ -574,9 +544,9 @@ class SimulatedReceiver(_Transport):
 
 
 class SimulatedTransports:
-    """Where one process gets its transports from."""
+    """The transports of one process."""
 
-    def __init__(self, host: Host, brokers: dict[str, Broker]) -> None:
+    def __init__(self, host: Host, brokers: Mapping[str, Broker]) -> None:
         self._host = host
         self._brokers = brokers
         self._open: list[SimulatedSender | SimulatedReceiver] = []
@@ -584,7 +554,7 @@ class SimulatedTransports:
     def open_sender(
         self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents, /
     ) -> SenderTransport:
-        """A transport that publishes to `site`; not started yet."""
+        """A transport that publishes to `site`, not started yet."""
         made = SimulatedSender(
             self._host, site, self._brokers[site.name], f"{self._host.name}: {producer_id}", bindings, events
         )
@@ -594,7 +564,7 @@ class SimulatedTransports:
     def open_receiver(
         self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents, /
     ) -> ReceiverTransport:
-        """A transport that reads `site` for the one group that `bindings` name; not started yet."""
+        """A transport that reads `site` for the one group that `bindings` name, not started yet."""
         made = SimulatedReceiver(
             self._host, site, self._brokers[site.name], self._host.name, bindings, events
         )
@@ -602,20 +572,15 @@ class SimulatedTransports:
         return made
 
     def kill(self) -> None:
-        """The process is gone."""
+        """The process is gone: no event is called after this."""
         for transport in self._open:
             transport.kill()
         self._open.clear()
 
     @property
-    def connections(self) -> list[Connection]:
-        """Those that there are."""
-        return [t.connection for t in self._open if t.connection is not None]
-
-    @property
     def connected(self) -> bool:
-        """Whether there are any."""
-        # A loop written out: any() takes longer, and this is asked after everything that happens.
+        """Whether any of them has a connection."""
+        # A loop, because any() is slower and this is called after every call in the process.
         for transport in self._open:  # noqa: SIM110
             if transport.connection is not None:
                 return True

@@ -1,268 +1,258 @@
-"""A simulated world: sites, networks, processes and faults under one clock, and what is judged about them."""
+"""A simulated world: sites, networks, processes and faults under one clock, and what judges them."""
 
 from __future__ import annotations
 
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable
-from pathlib import Path as FilePath
+from collections import Counter, defaultdict
+from pathlib import Path
 
-from reliamsg.errors import (
-    DeadLetterHalt,
-    GroupBusy,
-    InboxIndeterminate,
-    InboxWriteError,
-    OutboxIndeterminate,
-    OutboxWriteError,
-    ProducerConflict,
-    ProducerFenced,
-    QuarantineFull,
-    ReliamsgError,
-)
-from reliamsg.keys import KeyRing
-from reliamsg.simulation.broker import Broker
-from reliamsg.simulation.clock import Scheduler
-from reliamsg.simulation.consuming import ConsumerProcess
+from reliamsg.message import MessageId
+from reliamsg.simulation.announcements import Announcements, Member
+from reliamsg.simulation.attacker import Attacker
+from reliamsg.simulation.broker import Broker, BrokerTraits
+from reliamsg.simulation.client_clock import ClientClock
+from reliamsg.simulation.clock import START_S, Scheduler, WallClock
+from reliamsg.simulation.comparison import Comparison
+from reliamsg.simulation.consumer import ConsumerProcess
 from reliamsg.simulation.disk import Drive
+from reliamsg.simulation.disk_faults import DiskFaults
+from reliamsg.simulation.environment import (
+    BrokerFaults,
+    ClockFaults,
+    Conditions,
+    EnvironmentFaults,
+    NetworkFaults,
+)
+from reliamsg.simulation.error_judge import ErrorJudge
+from reliamsg.simulation.executor import Executor
 from reliamsg.simulation.faults import Faults
-from reliamsg.simulation.history import History
 from reliamsg.simulation.hole import Hole
-from reliamsg.simulation.kept import tell_kept
-from reliamsg.simulation.network import Path
+from reliamsg.simulation.host import Host, Nobody
+from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.network import Network
 from reliamsg.simulation.oracle import Oracle
-from reliamsg.simulation.process import Process
-from reliamsg.simulation.producing import ProducerProcess
+from reliamsg.simulation.process import Machine, Process
+from reliamsg.simulation.producer import ProducerProcess
 from reliamsg.simulation.scenario import Scenario
-from reliamsg.simulation.stalls import STATUS_S, Liveness, excused_streams, group_bound, judge_stalls
-from reliamsg.simulation.weather import Weather
+from reliamsg.simulation.stalls import (
+    STATUS_S,
+    Bounds,
+    ConsumerReport,
+    Excuses,
+    Key,
+    Liveness,
+    ProducerReport,
+    Progress,
+    find_stalls,
+)
+from reliamsg.simulation.stored import stored_in_inbox, stored_in_outbox
+from reliamsg.simulation.trace import Trace
+from reliamsg.simulation.traffic import Traffic
+from reliamsg.store.database import Kind
 from reliamsg.wire.address import created_address
 from reliamsg.wire.control import encode_mark
 
 __all__ = ["World"]
 
-BEGIN_S = 1_000.0
-BEGIN_WALL_US = 1_700_000_000_000_000
 LINGER_S = 3.0
-"""When all is done, what comes then must do no harm."""
+"""How long a run continues when everything is done: whatever happens then must not do any harm."""
 LOOK_S = 1.0
 LATE = 0.5
-"""Of groups that were not made beforehand, so many are made later, if their consumers do not do it first."""
+"""How often groups that were not created beforehand are created later, if their consumers do not do it first."""
+START_WITHIN_S = 0.3
 
 
 class World:
-    """One run. Call :meth:`run`, once."""
+    """One run. Call :meth:`run` once, and then :meth:`compare`."""
 
-    def __init__(self, scenario: Scenario, directory: FilePath, keep: bool = False) -> None:
+    def __init__(self, scenario: Scenario, directory: Path, keep: bool = False) -> None:
+        """`directory`: where files are. `keep`: whether to record a trace."""
         self.scenario = scenario
-        self.scheduler = Scheduler(BEGIN_S)
+        self.scheduler = Scheduler(START_S)
         self.faults = Faults(scenario.seed, scenario.faults)
-        self.oracle = Oracle(
-            self.scheduler, scenario.groups,
-            {name: settings["gap_timeout"] for name, settings in scenario.consumers.items()},
-            {name: scenario.needed(name) for name in scenario.producers},
-            {name for name, settings in scenario.groups.items() if settings["begin"] == "latest"},
-            {name for name, each in scenario.producers.items() if each["release"] == "consumed"},
-        )  # fmt: skip
-        self.history = History(self.scheduler, self.oracle, keep)
-        self.sites = scenario.sites
-        self.restored = False
-        """An outbox was replaced by an older copy of itself."""
-        self.impersonated: set[str] = set()
-        """Producers in whose name somebody spoke of an epoch far ahead."""
-        self.unjournalled: set[tuple[str, str, int]] = set()
-        """Openings by their incarnation, and epochs, of which rows went with their producer's outbox, or that somebody
-        made up, who spoke of an epoch far ahead: producer, ``opening`` or ``epoch``, and which."""
-        self.unheard: set[str] = set()
-        """Groups of which an inbox was replaced by an older copy, and that producers do not repair for: with keys, what
-        it asks for looks recorded."""
-        self.succeeded: set[str] = set()
-        """Groups of which an inbox was replaced."""
-        self.made_up: set[bytes] = set()
-        """Control frames that an attacker made in a group's name: no inbox of it said that."""
-        self.reached: Counter[str] = Counter()
-        """What runs seldom come to; see :data:`reliamsg.simulation.runner.REACHED`."""
-        self.wall_jump_us = 0
-        self.error: BaseException | None = None
-        """The first that the product should never have raised."""
-        self.keys = KeyRing({"k": b"the key of simulated worlds"}, sign_with="k") if scenario.keys else None
+        self.incidents = Incidents()
+        self.oracle = _oracle(scenario, self.scheduler)
+        self.error_judge = ErrorJudge(self.oracle, self.faults, self.incidents)
+        self.trace = Trace(self.scheduler, keep)
+        self.network = Network(self.scheduler, scenario.seed)
         self._directory = directory
-        self._paths: dict[tuple[str, str, str], Path] = {}
+        self._keys = scenario.key_ring()
+        self._wall = WallClock(self.scheduler)
+        self._traffic = Traffic(self.oracle, self.trace)
         hole = Hole(self.scheduler, self.faults, scenario.seed)
         self.brokers = {
             site.name: Broker(
-                site.name, site.protocol, self.scheduler, self.faults.at(site.name), self.history,
+                BrokerTraits(site.name, site.protocol, **scenario.brokers[site.name].values),
+                self.scheduler, self.faults.at(site.name), self.trace, self._traffic,
                 random.Random(f"{scenario.seed}/broker/{site.name}"), hole,
-                **scenario.brokers[site.name].values,
             )
             for site in scenario.sites
         }  # fmt: skip
         self.producers = [self._producer(name) for name in scenario.producers]
         self.consumers = [self._consumer(group, 1) for group in scenario.groups]
         self.consumers += [self._consumer(group, 2) for group in scenario.standbys]
-        self.weather = Weather(self)
-
-    def _producer(self, name: str) -> ProducerProcess:
-        scenario = self.scenario
-        drive = self._drive(f"{name}.outbox.db", "outbox", name)
-        share = scenario.messages // len(scenario.producers)
-        return ProducerProcess(self, name, drive, scenario.producers[name], share)
-
-    def _consumer(self, group: str, number: int) -> ConsumerProcess:
-        name = f"{group}-{number}"
-        drive = self._drive(f"{name}.inbox.db", "inbox", group)
-        return ConsumerProcess(self, name, drive, self.scenario.consumers[name], group)
-
-    def _drive(self, name: str, kind: str, owner: str) -> Drive:
-        chance = random.Random(f"{self.scenario.seed}/drive/{name}")
-        return Drive(self._directory / name, "outbox" if kind == "outbox" else "inbox", owner, chance)
+        self._environment_random = random.Random(f"{scenario.seed}/weather")
+        self._environment = self._make_environment()
 
     @property
     def processes(self) -> list[Process]:
         """All of them."""
         return [*self.producers, *self.consumers]
 
-    def path(self, process: str, site: str, which: str = "") -> Path:
-        """The network between a process and a site, or (`which`) the part of it that its second connection takes."""
-        found = self._paths.get((process, site, which))
-        if found is None:
-            chance = random.Random(f"{self.scenario.seed}/path/{process}/{site}/{which}")
-            found = self._paths[process, site, which] = Path(self.scheduler, chance)
-        return found
+    # -- composing ------------------------------------------------------------------------------------------
 
-    def wall_us(self) -> int:
-        """The wall clock, which jumps."""
-        return BEGIN_WALL_US + int(self.scheduler.now * 1e6) + self.wall_jump_us
+    def _producer(self, name: str) -> ProducerProcess:
+        drive = self._drive(name, "outbox", name)
+        host = Host(name, self._executor(name), self.network, self.trace, Nobody())
+        return ProducerProcess(
+            self._machine(host, drive), self.scenario, self.oracle, self.incidents, self.error_judge
+        )
 
-    # -- what processes tell --------------------------------------------------------------------------------
+    def _consumer(self, group: str, number: int) -> ConsumerProcess:
+        name = f"{group}-{number}"
+        settings = self.scenario.consumers[name]
+        member = Member(group, name, settings["takeover_timeout"], group in self.scenario.standbys)
+        announcements = Announcements(member, self.oracle, self.scheduler, self.incidents, self._keys)
+        executor, held_bytes = self._executor(name), settings["held_bytes"]
+        host = Host(name, executor, self.network, self.trace, announcements, held_bytes)
+        return ConsumerProcess(
+            self._machine(host, self._drive(name, "inbox", group)), member, self.scenario, self.oracle,
+            self.incidents, self.error_judge, announcements,
+        )  # fmt: skip
 
-    def expected(self, process: Process, error: ReliamsgError) -> None:
-        """A client stopped: had it any reason to?"""
-        reasons: list[tuple[type[ReliamsgError], Callable[[], bool]]] = [
-            (OutboxIndeterminate, lambda: "fsync_error" in self.faults.struck),
-            (InboxIndeterminate, lambda: "fsync_error" in self.faults.struck),
-            (OutboxWriteError, lambda: "disk_full" in self.faults.struck),
-            (InboxWriteError, lambda: "disk_full" in self.faults.struck),
-            (GroupBusy, lambda: True),
-            (ProducerFenced, lambda: self.restored),
-            (
-                DeadLetterHalt,
-                lambda: (
-                    process.settings["on_dead_letter"] == "halt" and "handler_failed" in self.faults.struck
-                ),
+    def _executor(self, name: str) -> Executor:
+        return Executor(self.scheduler, random.Random(f"{self.scenario.seed}/process/{name}/pace"))
+
+    def _drive(self, process: str, kind: Kind, owner: str) -> Drive:
+        file, faults = f"{process}.{kind}.db", self.faults.at(process)
+        chance = random.Random(f"{self.scenario.seed}/drive/{file}")
+        disk_faults = DiskFaults(self.scheduler, faults, self.trace)
+        clock = (lambda: self.scheduler.now) if "wal_lost" in faults.enabled else None
+        return Drive(self._directory / file, kind, owner, chance, disk_faults.draw, clock)
+
+    def _machine(self, host: Host, drive: Drive) -> Machine:
+        faults = self.faults.at(host.name)
+        clock = ClientClock(self.scheduler, self._wall, faults, self.trace)
+        return Machine(self.scenario.seed, host, self.scheduler, clock, drive, self.brokers, faults)
+
+    def _make_environment(self) -> EnvironmentFaults:
+        conditions = Conditions(self.scheduler)
+        places = [(process.name, site) for process in self.processes for site in self.brokers]
+        sources = (
+            BrokerFaults(
+                self.scenario.sites,
+                self.brokers,
+                self.faults,
+                conditions,
+                self.trace,
+                self._environment_random,
             ),
-            (QuarantineFull, lambda: True),  # whether that was so is judged with what it stalls
-        ]
-        if not any(isinstance(error, kind) and holds() for kind, holds in reasons):
-            self.oracle.violate("stopped", f"{process.name}: {type(error).__name__}: {error}")
-
-    def told(self, process: Process, errors: Iterable[BaseException]) -> None:
-        """A client tells its application of errors: are they true?"""
-        for error in errors:
-            forged = any(name in str(error) for name in self.impersonated)  # which is worth telling
-            if isinstance(error, ProducerConflict) and not (self.restored or forged):
-                self.oracle.violate("false_alarm", f"{process.name}: {error}")
-
-    def broken(self, error: BaseException) -> None:
-        """The product raised what it never should."""
-        self.error = self.error or error
+            NetworkFaults(places, self.network, self.faults, conditions, self.trace),
+            ClockFaults(self._wall, self.faults, self.trace),
+            Attacker(
+                self.scenario,
+                self.brokers,
+                self._traffic,
+                self._wall,
+                self.faults,
+                self.incidents,
+                self.trace,
+            ),
+        )
+        return EnvironmentFaults(self.scheduler, self.faults, conditions, sources)
 
     # -- running --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """From the beginning to the judgement."""
-        self._create_groups()
+        """Run everything, from the start to the verdicts."""
+        self.create_groups()
         for process in self.processes:
-            self.scheduler.after(self.weather.random.uniform(0.0, 0.3), process.open)
-        self.weather.begin()
-        end = BEGIN_S + self.scenario.faulty_s
+            self.scheduler.after(self._environment_random.uniform(0.0, START_WITHIN_S), process.open)
+        self._environment.begin()
+        end = START_S + self.scenario.faulty_s
         self.scheduler.run(end)
-        self.weather.end()
-        self.history.note("world", "", "faults end")
-        liveness = Liveness(self)
-        liveness.look()
-        while not (self._is_done and self.is_quiet) and not liveness.stalled:
-            self._go_on(liveness, end)
-        stands_still = not self._is_done
-        if stands_still:
-            judge_stalls(self)
+        self._environment.end()
+        self.trace.note("world", "", "faults end")
+        liveness = Liveness()
+        liveness.update(self._progress())
+        while not (self._is_done and self._is_settled) and not self._has_stalled(liveness):
+            self._continue(liveness, end)
+        stalled = not self._is_done
+        if stalled:
+            self._report_stalls()
         else:
             self._wait_for_successors()
-        # Only the next word of such a producer shows a group that it has another history: the checker takes a run for
-        # one in which everything had its time.
-        told_in = 2 * STATUS_S if self.oracle.gave_what_went() else 0.0
-        self.scheduler.run(self.scheduler.now + LINGER_S + told_in)
-        if not stands_still:
+        # A group learns only from such a producer's next announcement that it has another history, and the checker
+        # assumes that everything in a run had its time.
+        announced_in = 2 * STATUS_S if self.oracle.has_delivered_what_is_gone() else 0.0
+        self.scheduler.run(self.scheduler.now + LINGER_S + announced_in)
+        if not stalled:
             self._finish_late(liveness, end)
         for process in (*self.consumers, *self.producers):
             process.close()
         for consumer in self.consumers:
-            consumer.tell_journalled()
-            consumer.tell_letters()
-        policies = {name: settings["on_gap"] for name, settings in self.scenario.groups.items()}
-        waiting = {name for name, policy in policies.items() if policy in ("wait", "hold")}
-        self.oracle.ended = excused_streams(self)
-        if self.oracle.ended:
-            tell_kept(self)
-        self.oracle.judge(waiting - self.unheard)
+            consumer.journal.report()
+            consumer.journal.report_dead_letters()
+        self._report_excuses()
+        waiting = {
+            name for name, settings in self.scenario.groups.items() if settings["on_gap"] in ("wait", "hold")
+        }
+        self.oracle.judge(waiting - self.incidents.unrepaired_groups)
 
-    def _go_on(self, liveness: Liveness, faults_end: float) -> None:
-        """For a moment; perhaps nothing more will come but what journals tell."""
-        self.scheduler.run(self.scheduler.now + LOOK_S)
-        liveness.look()
-        if self.scheduler.now > faults_end + self.scenario.longest_gap_timeout or any(
-            (*self.oracle.doubted.values(), self.oracle.looks_for_ends)
-        ):
-            for consumer in self.consumers:
-                consumer.tell_journalled()
+    def compare(self) -> None:
+        """Compare the verdicts with those of the plain checker."""
+        renumberings = {producer.name: producer.renumbering() for producer in self.producers}
+        comparison = Comparison(self.oracle, self.incidents, self.scenario.topics_of, renumberings)
+        comparison.compare(self._directory)
 
-    def _finish_late(self, liveness: Liveness, faults_end: float) -> None:
-        """A group that begins with the latest may meet a stream at the very end, when its inbox has room for it (C8):
-        it is owed nothing of it before, and all that follows then. What an inbox settled that found only then that
-        another one reads, and ended, is in its journal."""
-        liveness.look()
-        while not self._is_done and not liveness.stalled:
-            self._go_on(liveness, faults_end)
-        if not self._is_done:
-            judge_stalls(self)
-
-    def _wait_for_successors(self) -> None:
-        """What an inbox had dealt with that was replaced is done for the judge, and still to come for its successor, as
-        far as sites have it, or to be heard of: the checker takes a run for one in which everything had its time."""
-        bounds = [group_bound(self, group) for group in self.succeeded]
-        until = self.scheduler.now + max(bounds, default=0.0)
-        while self.scheduler.now < until and self._is_anything_to_come:
-            self.scheduler.run(self.scheduler.now + LOOK_S)
-
-    @property
-    def _is_anything_to_come(self) -> bool:
-        """Whether inboxes that took another one's place wait for anything, have still to hear how far that was, or
-        sites have anything for their groups."""
-        for consumer in self.consumers:
-            said = consumer.status() if consumer.group in self.succeeded else None
-            if said is not None and (
-                consumer.unheard or any(each.gap is not None or each.held for each in said.streams.values())
-            ):
-                return True
-        return any(
-            group in self.succeeded for broker in self.brokers.values() for group, _ in broker.stored()
-        )
-
-    def _create_groups(self) -> None:
-        """Somebody makes the groups at their sites: before all else, or while messages are published already, or never;
-        then their consumers do that."""
+    def create_groups(self) -> None:
+        """Someone creates the groups at their sites: before anything else, or while messages are being published, or
+        never. Then their consumers do that."""
         chance = random.Random(f"{self.scenario.seed}/created")
         late = chance.random() < LATE
         for broker in self.brokers.values():
             for group in self.scenario.groups:
                 for topic in self.scenario.topics_of(group):
-                    address = created_address(topic, 0, group)
-                    made = (topic, 0, group), encode_mark(address, self.keys)
+                    key = topic, 0, group
+                    mark = encode_mark(created_address(*key), self._keys)
                     if self.scenario.created:
-                        broker.create(*made)
+                        broker.create(key, mark)
                     elif late:
-                        self.scheduler.after(
-                            chance.uniform(0.0, self.scenario.publish_s), broker.create, *made
-                        )
+                        delay = chance.uniform(0.0, self.scenario.publish_s)
+                        self.scheduler.after(delay, broker.create, key, mark)
+
+    def _continue(self, liveness: Liveness, faults_end: float) -> None:
+        """Run for a moment. Perhaps nothing more happens but what journals show."""
+        self.scheduler.run(self.scheduler.now + LOOK_S)
+        liveness.update(self._progress())
+        if (
+            self.scheduler.now > faults_end + self.scenario.longest_gap_timeout
+            or any(self.oracle.indeterminate.values())
+            or self.oracle.awaits_gap_ends
+        ):
+            for consumer in self.consumers:
+                consumer.journal.report()
+
+    def _finish_late(self, liveness: Liveness, faults_end: float) -> None:
+        """A group that starts with the latest may meet a stream at the very end, when its inbox has room for it (C8).
+        It is owed nothing before that, and everything that follows. What an inbox settled that found out only then that
+        another one reads, and terminated, is in its journal."""
+        liveness.update(self._progress())
+        while not self._is_done and not self._has_stalled(liveness):
+            self._continue(liveness, faults_end)
+        if not self._is_done:
+            self._report_stalls()
+
+    def _wait_for_successors(self) -> None:
+        """For the judge, what a replaced inbox had dealt with is done. Its successor may still have to receive it, as
+        far as sites have it, or to learn of it: the checker assumes that everything in a run had its time."""
+        bounds = self._bounds()
+        times = [bounds.of_group(group) for group in self.incidents.replaced_inboxes]
+        until = self.scheduler.now + max(times, default=0.0)
+        while self.scheduler.now < until and self._successors_wait:
+            self.scheduler.run(self.scheduler.now + LOOK_S)
+
+    # -- what is left ---------------------------------------------------------------------------------------
 
     @property
     def _is_done(self) -> bool:
@@ -271,7 +261,124 @@ class World:
         )
 
     @property
-    def is_quiet(self) -> bool:
-        """Whether groups are done with what producers did not name them for, too: nothing is promised of that, but the
-        checker wants to see what becomes of it."""
-        return not (self.oracle.unresolved(self.scenario.topics_of) or self.oracle.looks_for_ends)
+    def _is_settled(self) -> bool:
+        """Whether groups are done with what producers did not name them for, too: nothing is promised about that, but
+        the checker needs to see its fate."""
+        return not (self.oracle.has_unpromised(self.scenario.topics_of) or self.oracle.awaits_gap_ends)
+
+    @property
+    def _successors_wait(self) -> bool:
+        """Whether a successor of a replaced inbox waits for anything or has still to learn how far the other one was,
+        or sites have anything for its group."""
+        replaced = self.incidents.replaced_inboxes
+        for consumer in self.consumers:
+            status = consumer.status() if consumer.group in replaced else None
+            if status is not None and (
+                self._unannounced(consumer)
+                or any(each.gap is not None or each.held for each in status.streams.values())
+            ):
+                return True
+        return any(group in replaced for broker in self.brokers.values() for group, _ in broker.stored())
+
+    def _unannounced(self, consumer: ConsumerProcess) -> set[str]:
+        """Open producers of what a consumer reads that it has received no announcement of since it began to read, or is
+        about to. None while another consumer of its group reads."""
+        others = (each for each in self.consumers if each.group == consumer.group and each is not consumer)
+        if not consumer.is_open or (not consumer.may_read and any(each.may_read for each in others)):
+            return set()
+        topics = self.scenario.topics_of(consumer.group)
+        read = {stream.producer for stream in self.oracle.streams if stream.topic in topics}
+        return ({each.name for each in self.producers if each.is_open} & read) - consumer.known_producers
+
+    # -- stalls ---------------------------------------------------------------------------------------------
+
+    def _progress(self) -> Progress:
+        oracle, left = self.oracle, self._left_for_groups()
+        for producer in self.producers:
+            if not producer.done:
+                left[producer.name] = 1 + producer.left + producer.pending
+        if not left and not self._is_settled:
+            left[""] = 1
+        reached = {
+            (group, stream, consumer): place
+            for group in self.scenario.groups
+            for stream in oracle.streams
+            for consumer, place in oracle.reached(group, stream).items()
+        }
+        return Progress(self.scheduler.now, left, reached)
+
+    def _left_for_groups(self) -> Counter[Key]:
+        return Counter(
+            (group, operation.stream)
+            for group in self.scenario.groups
+            for operation in self.oracle.open_for(group)
+        )
+
+    def _has_stalled(self, liveness: Liveness) -> bool:
+        return liveness.stalled(self.scheduler.now, self._bounds())
+
+    def _bounds(self) -> Bounds:
+        addresses_refused = "address_refused" in self.faults.struck
+        return Bounds(self.scenario, self.incidents.unrepaired_groups, addresses_refused)
+
+    def _excuses(self) -> Excuses:
+        producers = {each.name: each.terminated_with for each in self.producers}
+        groups = {
+            group: {each.name: each.terminated_with for each in self.consumers if each.group == group}
+            for group in self.scenario.groups
+        }
+        return Excuses(self.faults, producers, groups)
+
+    def _report_stalls(self) -> None:
+        """Nothing more is going to happen: report what is left, unless it is excused."""
+        producers = []
+        for each in self.producers:
+            done, engine = each.done, each.engine
+            status = None if done or engine is None else engine.status()
+            producers.append(ProducerReport(each.name, done, each.left, status, each.terminated_with))
+        consumers = [
+            ConsumerReport(each.name, each.group, each.status(), each.terminated_with)
+            for each in self.consumers
+        ]
+        for text in find_stalls(self._excuses(), producers, consumers, self._left_for_groups()):
+            self.oracle.violate("stalled", text)
+
+    def _report_excuses(self) -> None:
+        """Tell the judge which streams are excused, and what is still stored of them."""
+        excuses, oracle = self._excuses(), self.oracle
+        excused = {
+            (group, stream)
+            for group in self.scenario.groups
+            for stream in oracle.streams
+            if excuses.excuses_stream(group, stream)
+        }
+        oracle.excuse(excused)
+        if excused:
+            for group, messages in self.stored().items():
+                oracle.still_stored(group, messages)
+
+    def stored(self) -> dict[str, set[MessageId]]:
+        """What is still stored for each group in inboxes and at brokers, and under "" what is in outboxes. The judge is
+        shown the latter, because no broker may have seen it."""
+        found = defaultdict[str, set[MessageId]](set)
+        for producer in self.producers:
+            for message, body in stored_in_outbox(producer.drive, producer.name):
+                self.oracle.seen(message, body)
+                found[""].add(message)
+        for consumer in self.consumers:
+            found[consumer.group].update(stored_in_inbox(consumer.drive))
+        for broker in self.brokers.values():
+            for group, delivery in broker.stored():
+                found[group].update(self._traffic.messages(delivery))
+        return found
+
+
+def _oracle(scenario: Scenario, scheduler: Scheduler) -> Oracle:
+    return Oracle(
+        scheduler,
+        scenario.groups,
+        {name: settings["gap_timeout"] for name, settings in scenario.consumers.items()},
+        {name: scenario.needed(name) for name in scenario.producers},
+        {name for name, settings in scenario.groups.items() if settings["begin"] == "latest"},
+        {name for name, each in scenario.producers.items() if each["release"] == "consumed"},
+    )

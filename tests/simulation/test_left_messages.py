@@ -13,26 +13,27 @@ GROUP = frozenset({"g1"})
 
 
 class Left(Judged):
-    """One message, which its broker let go of; what the consumer's journal says is told when the judge asks."""
+    """One message, which its broker let go of; the consumer's journal is reported when the judge asks for it."""
 
-    def __init__(self, keeps: bool = True, named: frozenset[str] = GROUP) -> None:
-        super().__init__()
+    def __init__(self, keeps: bool = True, named: frozenset[str] = GROUP, named_before: bool = False) -> None:
+        super().__init__(keepers=["p1"] if keeps else [])
+        if named_before:
+            self.oracle.group_named("p1", "orders", "g1")
+            self.later(1.0)
         self.says: list[MessageId] = []
-        self.oracle.leaving.keepers = frozenset({"p1"} if keeps else ())
-        self.oracle.leaving.looks["g1-1"] = self._tell
-        self.oracle.quarantines["g1-1"] = lambda *_: False
+        self.files.report = self._report
         self.message = self.publish(1)
         self.operation = self.oracle.operations[b"1"]
         self.operation.groups = self.operation.named = named
-        self.oracle.let_go_at("dc1", "g1", self.message)
-        self.oracle.inboxes["g1"].add("inbox")
+        self.oracle.released_at("dc1", "g1", self.message)
+        self.open_inboxes("inbox")
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         for message in self.says:
-            self.oracle.left("g1", "g1-1", STREAM, message.epoch, message.seq, message.seq)
+            self.oracle.left_to_producer("g1", "g1-1", STREAM, message.epoch, message.seq, message.seq)
 
     def lacks(self) -> None:
-        self.oracle.lacks("g1", "g1-1", STREAM, [(1, 1, 1)])
+        self.oracle.announced_missing("g1", "g1-1", STREAM, [(1, 1, 1)])
 
 
 def test_what_a_producer_has_to_keep_may_be_left_to_it() -> None:
@@ -60,8 +61,10 @@ def test_what_nobody_keeps_must_not_be_left(made: Callable[[], Left]) -> None:
 
 @pytest.mark.parametrize("before", [True, False])
 def test_a_group_that_was_named_afterwards_is_not_kept_for(before: bool) -> None:
-    judged = Left(named=frozenset())
-    judged.oracle.leaving.naming("p1", "orders", "g1", judged.scheduler.now + (-1.0 if before else 1.0))
+    judged = Left(named=frozenset(), named_before=before)
+    if not before:
+        judged.later(1.0)
+        judged.oracle.group_named("p1", "orders", "g1")
     judged.says.append(judged.message)
     judged.lacks()
     assert judged.kinds == ([] if before else ["let_go_unsafe"])

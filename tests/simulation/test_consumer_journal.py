@@ -30,8 +30,8 @@ def test_a_row_that_grew_after_it_was_read_is_read_again(tmp_path: Path) -> None
             journal.write(connection, entries, at, at)
         journal.settle(True)
         connection.close()
-        oracle.doubt(group, messages[: last + 3])
-        consumer.tell_journalled()
-        assert oracle.doubted[group] == set(messages[last : last + 3])
+        oracle.became_indeterminate(group, messages[: last + 3])
+        consumer.journal.report()
+        assert oracle.indeterminate[group] == set(messages[last : last + 3])
         assert oracle.acked[group] == set(messages[:last])
     assert journal.newest_lsn == 2, "the row grew"

@@ -1,4 +1,4 @@
-"""The journals that simulated runs leave, as segments: so many runs' can be judged by one audit."""
+"""Writes the journals of simulated runs as segments, so that a single audit can cover many runs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ __all__ = ["chains_of", "keep_journals", "renamed_row", "write_segments"]
 
 
 def keep_journals(directory: Path, target: Path, tail: str) -> None:
-    """Write what the files in `directory` hold of their journals below `target`.
+    """Write the journals of the files in `directory` below `target`.
 
-    All runs use the same names: `tail` is put behind those of clients, topics and groups, so that an audit tells runs
-    apart.
+    All runs use the same names, so `tail` is appended to those of clients, topics and groups: an audit can distinguish
+    the runs by it.
     """
     for chain in chains_of(directory, tail):
         write_segments(target, chain.role, chain.client, chain.rows)
 
 
 def chains_of(directory: Path, tail: str) -> list[Chain]:
-    """The journals of the files in `directory`, with `tail` behind all names; as from segments, of which none says
-    that it is the last."""
+    """The journals of the files in `directory`, with `tail` appended to all names, as if read from segments of which
+    none is marked as the last."""
     found = []
     for path in sorted(directory.glob("*.db")):
         chain = read_chain(path)
         rows = [renamed_row(row, tail) for row in chain.rows]
-        if rows:  # the process may never have got as far as opening its file
+        if rows:  # the process may have terminated before it opened its file
             found.append(Chain(chain.role, chain.client + tail, path.name, rows, to_the_end=False))
     return found
 
 
 def write_segments(target: Path, role: Role, client: str, rows: Sequence[JournalRow]) -> None:
-    """Write a client's rows below `target`, a segment for each boot."""
+    """Write a client's rows below `target`, one segment for each boot."""
     parent: str | None = None
     for _, boot in groupby(rows, key=lambda row: row.boot):
         segment = encode(role, client, list(boot), parent)
@@ -48,7 +48,7 @@ def write_segments(target: Path, role: Role, client: str, rows: Sequence[Journal
 
 
 def renamed_row(row: JournalRow, tail: str) -> JournalRow:
-    """The same row of another client, group and topic: `tail` is behind their names."""
+    """The same row of another client, group and topic: `tail` is appended to their names."""
     detail = row.detail
     if detail and "topics" in detail:
         detail = {**detail, "topics": [topic + tail for topic in detail["topics"]]}
@@ -56,7 +56,7 @@ def renamed_row(row: JournalRow, tail: str) -> JournalRow:
         groups = {topic + tail: [name + tail for name in names] for topic, names in detail["groups"].items()}
         detail = {**detail, "groups": groups}
     if detail and "heard" in detail:
-        detail = {**detail, "heard": {name + tail: told for name, told in detail["heard"].items()}}
+        detail = {**detail, "heard": {name + tail: value for name, value in detail["heard"].items()}}
     return replace(
         row,
         producer=row.producer and row.producer + tail,

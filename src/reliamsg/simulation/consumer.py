@@ -1,0 +1,437 @@
+"""A simulated process that consumes: the real receiving logic and inbox, and a small application."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Set
+
+from reliamsg.core.consumer import Rules
+from reliamsg.errors import (
+    DeadLetterHalt,
+    GapError,
+    GapHeld,
+    GroupBusy,
+    InboxWriteError,
+    QuarantineFull,
+    ReliamsgError,
+)
+from reliamsg.message import Gap, Message, MessageId, Stream
+from reliamsg.receiving.aside import LateItem, ReplayItem
+from reliamsg.receiving.engine import EngineSettings, GapItem, ReceivingEngine
+from reliamsg.receiving.forgetting import Forgetting
+from reliamsg.receiving.lane import Chunk, fail
+from reliamsg.receiving.quarantine import HELD
+from reliamsg.receiving.status import ConsumerStatus, status_of
+from reliamsg.simulation.announcements import Announcements, Member
+from reliamsg.simulation.consumer_journal import ConsumerJournal
+from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.oracle import Oracle
+from reliamsg.simulation.process import Machine, Process, ProcessJudge
+from reliamsg.simulation.scenario import Scenario
+from reliamsg.simulation.stopwatch import Stopwatch
+from reliamsg.store.inbox import Inbox
+
+__all__ = ["ConsumerProcess"]
+
+CHUNK_MESSAGES = 64
+ENOUGH_BYTES = 64 * 1024 * 1024
+"""A quarantine that no run fills."""
+OPERATOR_S = 0.1
+"""How long it takes at least until an operator looks at a held stream, and again after that."""
+SLOW_S = (0.05, 1.0)
+"""How long it takes to handle some messages."""
+HALTED_S = 1.0
+"""How long it takes until someone has repaired what halted a client."""
+BUSY_S = 5.0
+"""How long a client waits before it tries again to read for a group that another one reads for."""
+RETRY_S = 1.0
+"""How long it takes until a supervisor opens a client again."""
+
+
+class ConsumerProcess(Process):
+    """Consumes for a group; as a standby when nobody else does."""
+
+    restored_by = "restored_inbox"
+    file_kind = "inbox"
+    clock_may_be_lost = True
+
+    def __init__(
+        self,
+        machine: Machine,
+        member: Member,
+        scenario: Scenario,
+        oracle: Oracle,
+        incidents: Incidents,
+        judge: ProcessJudge,
+        announcements: Announcements,
+    ) -> None:
+        """`announcements`: its witness."""
+        super().__init__(machine, judge)
+        self.group = member.group
+        self.engine: ReceivingEngine | None = None
+        self.settings = settings = scenario.consumers[self.name]
+        self.journal = ConsumerJournal(member, settings, machine.drive, oracle, incidents, announcements)
+        self._scenario, self._oracle, self._incidents = scenario, oracle, incidents
+        self._announcements = announcements
+        self._keys = scenario.key_ring()
+        self._inbox: Inbox | None = None
+        self._quarantine_bytes: int = settings["max_quarantine_bytes"]
+        self._application = random.Random(f"{scenario.seed}/application/{self.name}")
+        self._operator = random.Random(f"{scenario.seed}/operator/{self.name}")
+        self._chunk: Chunk | None = None
+        self._busy = False
+        """The application is handling something, or about to."""
+        self._unacked: list[Message] = []
+        """Handled, to be acknowledged later."""
+        self._acked: list[MessageId] = []
+        """Acknowledged, not known to be durable."""
+        self._awaited: tuple[int, list[MessageId]] | None = None
+        """What the application waits to become durable, and the number to ask with."""
+        self._stopwatch = Stopwatch(self.scheduler.now)
+        oracle.consumer_added(self.name, self._stopwatch, self.journal)
+
+    # -- opening and terminating ----------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """See :class:`Process`."""
+        return self.engine is not None
+
+    @property
+    def halts(self) -> bool:
+        """See :class:`Process`."""
+        return bool(self.settings["on_dead_letter"] == "halt")
+
+    def open_client(self) -> None:
+        """See :class:`Process`."""
+        try:
+            self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
+            self.engine = ReceivingEngine(
+                self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
+                probe=self.probe, clock=self.executor.now, wall_us=self.clock.now_us,
+            )  # fmt: skip
+        except ReliamsgError as error:
+            self._fail(error)
+            return
+        self._oracle.inbox_opened(self.group, self.name, self._inbox.id, standby=self.settings["standby"])
+        self._announcements.opened(self._inbox.id)
+        self.engine.shared.wake = self.wake
+        self.engine.start()
+        self.wake()
+
+    def _engine_settings(self) -> EngineSettings:
+        s = self.settings
+        return EngineSettings(
+            self.group, self._scenario.topics_of(self.group), max_inbox_bytes=s["max_inbox_bytes"],
+            takeover_timeout=s["takeover_timeout"], on_gap=s["on_gap"], standby=s["standby"], keys=self._keys,
+            max_quarantine_bytes=self._quarantine_bytes,
+        )  # fmt: skip
+
+    def _rules(self) -> Rules:
+        s = self.settings
+        return Rules(
+            max_unacknowledged=s["max_unacknowledged"], max_deliveries=s["max_deliveries"],
+            gap_timeout=s["gap_timeout"], max_streams=s["max_streams"],
+            max_known_streams=s["max_known_streams"], skip_gaps=s["on_gap"] == "skip",
+            hold_gaps=s["on_gap"] == "hold", begin=s["begin"], halt=self.halts, signed=self._keys is not None,
+            nak_delay=s["nak_delay"], repair_timeout=s["repair_timeout"], seed=self.identities.getrandbits(32),
+        )  # fmt: skip
+
+    def _fail(self, error: ReliamsgError) -> None:
+        """The client can't continue: see who helps, and when."""
+        if isinstance(error, DeadLetterHalt):  # someone repairs what failed, and opens the client again
+            self.note(f"halts: {error}")
+            self.judge.terminated(self.name, error, halts=self.halts)
+            self.close()
+            self.open_later(HALTED_S)
+        elif isinstance(error, QuarantineFull) and f"({HELD})" in str(
+            error
+        ):  # an operator gives it more room
+            self._quarantine_bytes = ENOUGH_BYTES
+            self.give_up(error, self._operator_delay())
+        elif isinstance(error, QuarantineFull):  # only an operator could help
+            self.give_up(error, None)
+        else:
+            self.give_up(error, BUSY_S if isinstance(error, GroupBusy) else RETRY_S)
+
+    def close_client(self) -> None:
+        """See :class:`Process`: as :class:`~reliamsg.receiving.runner.Runner` does it."""
+        engine, now = self.engine, self.scheduler.now
+        assert engine is not None  # it is open
+        if self._chunk is not None:
+            engine.release(self._chunk)
+        engine.flush(now)
+        engine.say_goodbye(now)
+        engine.succession.close_given_up()
+        for site in engine.sites.values():
+            site.closing = True
+            for link in site.links.all:
+                link.close(1.0)
+            site.state = "closed"
+        engine.flush(now, closing=True)
+        engine.shared.end()
+        self.abandon_client()
+
+    def abandon_client(self) -> None:
+        """See :class:`Process`."""
+        if self._inbox is not None:
+            self._inbox.close()
+        self.engine = self._inbox = None
+
+    def before_crash(self) -> None:
+        """See :class:`Process`."""
+        if self.engine is not None:
+            self._check_durable(self.engine)
+
+    def after_end(self) -> None:
+        """See :class:`Process`."""
+        self._oracle.consumer_terminated(self.group, self.name, crashed=not self.faults.over)
+        awaited = [] if self._awaited is None else self._awaited[1]
+        self._oracle.became_indeterminate(self.group, self._acked + awaited)
+        self._chunk, self._busy, self._awaited = None, False, None
+        self._unacked.clear()
+        self._acked.clear()
+        self._stopwatch.update(self.scheduler.now, False)
+        self._announcements.terminated()
+        self.journal.process_terminated(self.may_lose_its_file)
+
+    def after_file_replaced(self, since: float) -> None:
+        """See :class:`Process`."""
+        self.journal.file_replaced()
+        self._announcements.inbox_replaced()
+        self._oracle.inbox_replaced(self.group, self.name, since)
+        self._incidents.inbox_went_back(self.group, repairs=self._keys is None)
+
+    # -- the engine -----------------------------------------------------------------------------------------
+
+    def step_engine(self) -> float | None:
+        """See :class:`Process`."""
+        engine = self.engine
+        if engine is None:
+            return None
+        deadline = engine.step(self.scheduler.now)
+        if engine.shared.may_write and self.faults.bites("streams_forgotten"):
+            self._forget_streams(engine)
+        errors = engine.take_errors()
+        self.judge.reported(self.name, errors)
+        for error in errors:
+            if isinstance(error, GapHeld):
+                self.note(f"reports: {error}; the stream is held")
+                self.executor.after(self._operator_delay(), self._check_held, error.gap.stream)
+            elif isinstance(error, GapError):
+                self.note(f"reports: {error}")
+                self._oracle.gap_reported(self.group, self.name, error.gap)
+        fatal = engine.shared.fatal
+        if fatal is not None:
+            self._fail(fatal)
+            return None
+        return deadline
+
+    def after_call(self) -> None:
+        """See :class:`Process`: look for messages, and for what has become durable."""
+        engine = self.engine
+        runs = self.executor.alive and not self.executor.suspended and self.transports.connected
+        self._stopwatch.update(self.scheduler.now, runs)
+        if engine is None:
+            return
+        if self._awaited is not None:
+            self._check_durable(engine)
+        if not self._busy and (engine.shared.may_hand_out or self._chunk is not None):
+            self._handle_after(self.executor.uniform(0.0, self.settings["handling_s"]))
+
+    def _check_durable(self, engine: ReceivingEngine) -> None:
+        if self._awaited is None:
+            return
+        number, messages = self._awaited
+        try:
+            if not engine.is_durable(number):
+                return
+        except InboxWriteError:
+            self._awaited = None
+            return
+        except ReliamsgError:
+            return
+        self._oracle.acknowledged_durably(self.group, self.name, messages)
+        self._awaited = None
+
+    def status(self) -> ConsumerStatus | None:
+        """The client's status; None where there is no client."""
+        return None if self.engine is None else status_of(self.engine)
+
+    @property
+    def may_read(self) -> bool:
+        """Whether there is a client, and nothing keeps it from reading."""
+        return self.engine is not None and not self.engine.shared.barred
+
+    @property
+    def known_producers(self) -> Set[str]:
+        """Producers that it has received announcements of since it began to read."""
+        return set() if self.engine is None else set(self.engine.control.producers)
+
+    # -- the application ------------------------------------------------------------------------------------
+
+    def _handle_after(self, seconds: float) -> None:
+        self._busy = True
+        self.executor.after(seconds, self._handle)
+
+    def _handle(self) -> None:
+        """Take something, and handle it."""
+        engine, self._busy = self.engine, False
+        if engine is None:
+            return
+        if self._chunk is None:
+            try:
+                most = self.settings["batch"]
+                item = engine.take(most or 1, most or CHUNK_MESSAGES)
+            except ReliamsgError:
+                return  # the next step notices fatal errors
+            if isinstance(item, GapItem):
+                self._decide(engine, item.gap)
+            elif isinstance(item, LateItem):
+                engine.aside.late_seen(item.number)
+            elif isinstance(item, ReplayItem):
+                item.message.ack()
+            self._chunk = item if isinstance(item, Chunk) else None
+        if self._chunk is not None:
+            most = self.settings["batch"]
+            if most is None:
+                self._handle_some(engine, self._chunk)
+            else:
+                self._handle_batch(engine, self._chunk, most)
+
+    def _handle_some(self, engine: ReceivingEngine, chunk: Chunk) -> None:
+        chance, shared = self._application, engine.shared
+        for _ in range(chance.choice([1, 4, 16])):
+            message = chunk.next() if shared.fatal is None and shared.holds else None
+            if message is None:
+                engine.release(chunk)
+                self._chunk = None
+                return
+            self._handle_one(engine, message)
+            if self._crashes_in_handler():
+                return
+        slow = chance.random() < 0.05
+        self._handle_after(
+            chance.uniform(*SLOW_S) if slow else chance.uniform(0.0, self.settings["handling_s"])
+        )
+
+    def _handle_one(self, engine: ReceivingEngine, message: Message) -> None:
+        self._receive(message)
+        if self.faults.bites("handler_failed"):
+            self.faults.strikes("handler_failed")
+            self._handler_fails(message)
+        elif self.faults.bites("rejected"):
+            self.faults.strikes("rejected")
+            message.reject("as simulated")
+            self._oracle.rejected(self.group, self.name, message.id)
+            self._acked.append(message.id)
+        elif self._application.random() < 0.05:
+            self._unacked.append(message)
+            self.executor.after(self._application.uniform(*SLOW_S), self._acknowledge_later)
+        else:
+            self._acknowledge(engine, message)
+
+    def _handle_batch(self, engine: ReceivingEngine, chunk: Chunk, most: int) -> None:
+        """Handle several messages at once: all of them are acknowledged, or delivered again."""
+        shared = engine.shared
+        run = chunk.take(most) if shared.fatal is None and shared.holds else None
+        for message in run or ():
+            self._receive(message)
+        if run and self._crashes_in_handler():
+            return
+        if run and self.faults.bites("handler_failed"):
+            self.faults.strikes("handler_failed")
+            for message in run:
+                self._handler_fails(message)
+        elif run:
+            chunk.lane.acknowledge_run(run[0], run[-1])
+            for message in run:
+                self._acknowledged(engine, message)
+        engine.release(chunk)
+        self._chunk = None
+
+    def _receive(self, message: Message) -> None:
+        self._announcements.delivered(message)
+        self._oracle.delivered(self.group, self.name, message)
+        if self.traced:
+            self.note(f"delivers {message.id}" + (" again" if message.redelivered else ""))
+
+    def _crashes_in_handler(self) -> bool:
+        if self.faults.bites("crash_inside"):
+            self.faults.strikes("crash_inside")
+            self.crash("in a handler")
+            return True
+        return False
+
+    def _handler_fails(self, message: Message) -> None:
+        fail(message, RuntimeError("as simulated"))
+        self._oracle.handler_failed(self.group, self.name, message.id, self.journal.max_attempts)
+
+    def _acknowledge(self, engine: ReceivingEngine, message: Message) -> None:
+        message.ack()
+        self._acknowledged(engine, message)
+
+    def _acknowledged(self, engine: ReceivingEngine, message: Message) -> None:
+        self._oracle.acknowledged(self.group, self.name, message.id)
+        self._acked.append(message.id)
+        if self._awaited is None and self._application.random() < 0.3:
+            self._awaited = engine.want_durable(), self._acked
+            self._acked = []
+
+    def _acknowledge_later(self) -> None:
+        if self._unacked and self.engine is not None:
+            at = self._application.randrange(len(self._unacked))
+            self._acknowledge(self.engine, self._unacked.pop(at))
+
+    # -- gaps, and the operator who is called for them --------------------------------------------------------
+
+    def _decide(self, engine: ReceivingEngine, gap: Gap) -> None:
+        if self.settings["on_gap"] != "wait" or self._waits_in_vain(gap):
+            self._accept(engine, gap)
+
+    def _accept(self, engine: ReceivingEngine, gap: Gap) -> None:
+        self.note(f"accepts {gap}")
+        if engine.accept(gap):
+            self._oracle.gap_accepted(self.group, self.name, gap)
+            self.journal.gap_accepted(gap)
+
+    def _check_held(self, stream: Stream) -> None:
+        """An operator looks at a stream that was reported as held, again and again until it is not."""
+        engine = self.engine
+        state = None if engine is None else engine.shared.core.streams.get(stream)
+        if engine is None or state is None or state.hold.reported is None:
+            return
+        gap = state.hold.by
+        kept = self._scenario.producers[stream.producer]["release"] == "consumed"
+        if gap is not None and (not kept or self._waits_in_vain(gap)):
+            self._accept(engine, gap)
+            self.wake()
+        self.executor.after(self._operator_delay(), self._check_held, stream)
+
+    def _operator_delay(self) -> float:
+        return self._operator.uniform(OPERATOR_S, self.settings["operator_s"])
+
+    def _waits_in_vain(self, gap: Gap) -> bool:
+        """Whether waiting no longer helps: the producer took the messages back or does not hold them for this group, a
+        disk lost what is missing, or no producer accepts this inbox's requests."""
+        if gap.reason == "removed" or self.group in self._incidents.unrepaired_groups:
+            return True
+        state = None if self.engine is None else self.engine.shared.core.streams.get(gap.stream)
+        later = None if state is None or gap.last is not None else state.next_epoch()
+        until = None if later is None else later.epoch  # what has arrived is not missing
+        return self._oracle.is_gone(gap, until) or not self._oracle.is_owed(self.group, gap, until)
+
+    def _forget_streams(self, engine: ReceivingEngine) -> None:
+        """An operator has some streams forgotten, or tries to."""
+        chance = self.faults.random("streams_forgotten")
+        streams = sorted(self._oracle.streams)
+        some = chance.sample(streams, chance.randint(0, len(streams)))
+        try:
+            count = engine.forget(Forgetting(tuple(some)), self.scheduler.now)
+        except ReliamsgError as error:
+            self.note(f"can't forget: {error}")
+            return
+        for _ in range(count):
+            self.faults.strikes("streams_forgotten")
+        if count:
+            self.note(f"forgets {count} of {len(some)} streams")

@@ -1,0 +1,166 @@
+"""Reports to the judge what a consumer's files show, and its application is not told."""
+
+from __future__ import annotations
+
+from reliamsg.core.delivery import COUNTED_TOGETHER
+from reliamsg.message import Gap, MessageId, Stream
+from reliamsg.simulation.announcements import Announcements, Member
+from reliamsg.simulation.declarations import BeforeJoin
+from reliamsg.simulation.disk import Drive
+from reliamsg.simulation.incidents import Incidents
+from reliamsg.simulation.oracle import Oracle
+from reliamsg.simulation.readers import NEVER
+from reliamsg.simulation.settings import ClientSettings
+from reliamsg.store.inbox_view import read_dead_letters
+from reliamsg.store.journal import JournalRow, read_journal
+from reliamsg.store.quarantine import Selection, read_quarantined
+
+__all__ = ["ConsumerJournal"]
+
+ALL = 1_000_000
+
+
+class ConsumerJournal:
+    """Reads one consumer's journal, and remembers how far: the :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
+
+    def __init__(
+        self,
+        member: Member,
+        settings: ClientSettings,
+        drive: Drive,
+        oracle: Oracle,
+        incidents: Incidents,
+        announcements: Announcements,
+    ) -> None:
+        self._group, self._name, self._drive = member.group, member.name, drive
+        self._oracle, self._incidents, self._announcements = oracle, incidents, announcements
+        policy, deliveries, batch = settings["on_gap"], settings["max_deliveries"], settings["batch"] or 1
+        self._skips, self._holds = policy == "skip", policy == "hold"
+        self.max_attempts: float = NEVER if settings["on_dead_letter"] == "halt" else deliveries
+        """After this many attempts a message becomes a dead letter."""
+        self._counted_together = batch if deliveries <= 2 else max(batch, COUNTED_TOGETHER)
+        """How many messages' attempts are counted at a time."""
+        self._lsn = 0
+        """How far the journal was read."""
+        self._growing: dict[tuple[str, Stream], int] = {}
+        """By kind and stream, the row before the newest one of what was acknowledged or left to a producer: the newest
+        row grows as others follow."""
+        self._reads_since: float | None = None
+        """When it first read a site since it was opened, as far as the journal was read; None: it did not."""
+        self._accepted: list[Gap] = []
+        """Accepted gaps whose acceptance is not known to be durable."""
+
+    # -- what the judge looks up ----------------------------------------------------------------------------
+
+    def is_quarantined(self, stream: Stream, epoch: int, seq: int) -> bool:
+        """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
+        if not self._drive.is_open:
+            return False
+        with self._drive.reading() as connection:
+            found = read_quarantined(connection, Selection(stream=stream), ALL)
+        return any(each.epoch == epoch and each.first <= seq <= each.last for each in found)
+
+    def report_left_messages(self) -> None:
+        """See :class:`~reliamsg.simulation.oracle.ConsumerFiles`."""
+        if self._drive.is_open:
+            with self._drive.reading() as connection:
+                for row in read_journal(connection):
+                    if row.kind == "let_go":
+                        self._report_left(row, _stream_of(row))
+
+    # -- what its process says ------------------------------------------------------------------------------
+
+    def gap_accepted(self, gap: Gap) -> None:
+        """Its application accepted a gap, which is durable with the next commit."""
+        self._accepted.append(gap)
+
+    def process_terminated(self, may_be_replaced: bool) -> None:
+        """Its process is gone, and so is what it had not committed. `may_be_replaced`: its files may be replaced."""
+        if may_be_replaced or self._accepted:
+            self.report()
+        for gap in self._accepted:
+            self._oracle.acceptance_lost(self._group, self._name, gap)
+        self._accepted.clear()
+
+    def file_replaced(self) -> None:
+        """The journal is an older copy of itself."""
+        self._lsn = 0
+        self._growing.clear()
+
+    # -- reporting ------------------------------------------------------------------------------------------
+
+    def report(self) -> None:
+        """Report everything new: what came before the group joined, what was skipped or arrived in an epoch that was
+        over, and what had become durable of what its consumers did before they terminated."""
+        with self._drive.reading() as connection:
+            rows = list(read_journal(connection, min([self._lsn, *self._growing.values()])))
+        known = self._lsn
+        for row in rows:
+            self._lsn = max(row.lsn, known)
+            stream = _stream_of(row)
+            if row.kind in ("acknowledged", "let_go"):
+                self._growing[row.kind, stream] = row.lsn - 1
+                if row.kind == "acknowledged":
+                    self._report_settled(row, stream)
+                else:
+                    self._report_left(row, stream)
+                    self._incidents.count("let_go", int(row.lsn > known))
+            elif row.lsn > known:
+                self._report_new(row, stream)
+
+    def _report_new(self, row: JournalRow, stream: Stream) -> None:
+        oracle, group, name = self._oracle, self._group, self._name
+        if row.kind == "quarantined":
+            self._incidents.count("quarantined", int(row.reason == "held"))
+        elif row.kind == "opened":
+            self._reads_since = None
+        elif row.kind == "connected" and self._reads_since is None:
+            self._reads_since = row.mono_us / 1e6
+        elif row.kind == "joined":
+            oracle.started_in_journal(group, name, stream, row.epoch, row.first)
+        elif row.kind == "before_join":
+            at, span = row.mono_us / 1e6, (row.epoch, row.first, row.last)
+            blind = not self._had_status(stream, at)
+            oracle.declarations[group].joined(BeforeJoin(stream, *span, at, name, blind=blind))
+            oracle.came_before_join(group, stream, *span, at)
+        elif row.kind == "dead_lettered":
+            self._report_settled(row, stream)
+            for seq in range(row.first, row.last + 1):
+                message = MessageId(stream.producer, row.epoch, stream.topic, stream.partition, seq)
+                oracle.dead_lettered(group, message, self.max_attempts, self._counted_together)
+        elif row.kind == "declared":
+            self._report_declared(row, stream)
+
+    def _report_settled(self, row: JournalRow, stream: Stream) -> None:
+        self._oracle.settled_in_journal(self._group, stream, row.epoch, row.first, row.last)
+
+    def _report_left(self, row: JournalRow, stream: Stream) -> None:
+        self._oracle.left_to_producer(self._group, self._name, stream, row.epoch, row.first, row.last)
+
+    def _report_declared(self, row: JournalRow, stream: Stream) -> None:
+        gap = Gap(stream, row.epoch, row.first, row.last or None, row.reason)
+        until = (row.detail or {}).get("until_epoch")
+        if until is not None:
+            declarations = self._oracle.declarations[self._group]
+            declarations.end_before(stream, row.epoch, row.first, self._name, until)
+        if self._skips or row.reason == "superseded" or (self._holds and row.reason == "removed"):
+            self._oracle.gap_skipped(self._group, self._name, gap, row.mono_us / 1e6, until)
+        start = gap.stream, gap.epoch, gap.first
+        self._accepted = [each for each in self._accepted if (each.stream, each.epoch, each.first) != start]
+
+    def _had_status(self, stream: Stream, at: float) -> bool:
+        """Whether it had received a status of a stream by then, since it began to read: a consumer that does not read
+        listens to no producer."""
+        since = self._reads_since
+        return since is not None and self._announcements.includes_status(stream, since, at)
+
+    def report_dead_letters(self) -> None:
+        """Everything is over: report which dead letters there are."""
+        for letter in read_dead_letters(self._drive.path):
+            stream = letter.stream
+            message = MessageId(stream.producer, letter.epoch, stream.topic, stream.partition, letter.seq)
+            self._oracle.dead_letter_found(self._group, message)
+
+
+def _stream_of(row: JournalRow) -> Stream:
+    return Stream(row.producer, row.topic, row.partition)

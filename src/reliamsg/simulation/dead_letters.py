@@ -1,0 +1,51 @@
+"""What a group gave up on: it must be among the dead letters in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from reliamsg.message import MessageId, Stream
+from reliamsg.simulation.declarations import stream_of
+
+__all__ = ["DeadLetters"]
+
+
+class DeadLetters:
+    """Of one group."""
+
+    def __init__(self) -> None:
+        self._all: set[MessageId] = set()
+        self._awaited: set[MessageId] = set()
+        """What was not delivered again since: it must be in an inbox in the end."""
+        self._found: set[MessageId] = set()
+        self._early: Counter[Stream] = Counter()
+
+    def __contains__(self, message: MessageId) -> bool:
+        return message in self._all
+
+    def add(self, message: MessageId) -> None:
+        """A message became a dead letter."""
+        self._all.add(message)
+        self._awaited.add(message)
+
+    def count_early(self, message: MessageId) -> int:
+        """A message becomes a dead letter after fewer attempts than configured. Returns how many did in its stream:
+        each stream counts attempts ahead."""
+        self._early[stream_of(message)] += 1
+        return self._early[stream_of(message)]
+
+    def delivered_again(self, message: MessageId) -> None:
+        """A message is delivered, though it may be a dead letter: it need not be one in the end."""
+        self._awaited.discard(message)
+
+    def inbox_replaced(self) -> None:
+        """An inbox of the group is an older copy of itself: which dead letters it has is not known."""
+        self._awaited.clear()
+
+    def find(self, message: MessageId) -> None:
+        """Everything is over, and an inbox of the group has this dead letter."""
+        self._found.add(message)
+
+    def missing(self) -> list[MessageId]:
+        """Messages that are not among the dead letters, though they must be."""
+        return sorted(self._awaited - self._found)

@@ -1,0 +1,148 @@
+"""What a group passed without delivering it, and declared: as a gap, or as published before the group joined."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from reliamsg.message import Gap, MessageId, Stream
+
+__all__ = ["BeforeJoin", "Declarations", "DeclaredGap", "covers", "names", "stream_of"]
+
+
+class DeclaredGap(NamedTuple):
+    """A gap that a consumer moved past."""
+
+    gap: Gap
+    at: float
+    consumer: str
+    until: int | None = None
+    """Where the gap's end is unknown: the epoch after it, once the consumer's journal shows that."""
+
+    def covers(self, message: MessageId) -> bool:
+        """Whether a message is in the gap, as far as is known."""
+        return covers(self.gap, message) and (self.until is None or message.epoch < self.until)
+
+
+class BeforeJoin(NamedTuple):
+    """What was published before the group joined, according to a consumer's journal."""
+
+    stream: Stream
+    epoch: int
+    first: int
+    last: int
+    """0: everything that the epoch still had."""
+    at: float
+    consumer: str
+    blind: bool = False
+    """The group had not received any announcement of the producer."""
+
+    def covers(self, message: MessageId) -> bool:
+        """Whether a message is part of it."""
+        return (
+            message.epoch == self.epoch
+            and self.first <= message.seq <= (self.last or message.seq)
+            and stream_of(message) == self.stream
+        )
+
+
+class Declarations:
+    """Of one group."""
+
+    def __init__(self) -> None:
+        self._gaps: list[DeclaredGap] = []
+        self._before: set[BeforeJoin] = set()
+
+    def __contains__(self, message: MessageId) -> bool:
+        return self.gap_of(message) is not None or self.came_before(message)
+
+    def declare(self, gap: Gap, at: float, consumer: str, until: int | None = None) -> None:
+        """A consumer moved past a gap. `until`: see :class:`DeclaredGap`."""
+        self._gaps.append(DeclaredGap(gap, at, consumer, until))
+
+    def end_before(self, stream: Stream, epoch: int, first: int, consumer: str, until: int) -> None:
+        """A consumer's journal shows with which epoch it continued after a gap of unknown extent. It still delivers
+        what it has of that epoch and of later ones."""
+        place = stream, epoch, first, consumer
+        self._gaps = [
+            each._replace(until=until)
+            if each.gap.last is None
+            and (each.gap.stream, each.gap.epoch, each.gap.first, each.consumer) == place
+            else each
+            for each in self._gaps
+        ]
+
+    @property
+    def has_open_end(self) -> bool:
+        """Whether journals have not yet shown where a gap ends."""
+        return any(each.gap.last is None and each.until is None for each in self._gaps)
+
+    def withdraw(self, gap: Gap, consumer: str) -> None:
+        """A consumer terminated before it was durable that it moved past a gap, so it does not know of that."""
+        self._gaps = [each for each in self._gaps if (each.gap, each.consumer) != (gap, consumer)]
+
+    def inbox_replaced(self, consumer: str, gone: str, since: float) -> None:
+        """A consumer's inbox is again what it was at `since`. What it did after that was done by one named `gone`."""
+        self._gaps = [
+            each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
+            for each in self._gaps
+        ]
+        self._before = {
+            each._replace(consumer=gone) if each.at > since and each.consumer == consumer else each
+            for each in self._before
+        }
+
+    def joined(self, before: BeforeJoin) -> None:
+        """A consumer joined a stream behind these messages."""
+        self._before.add(before)
+
+    def gap_of(self, message: MessageId) -> DeclaredGap | None:
+        """The first declared gap that a message is in."""
+        return next((each for each in self._gaps if each.covers(message)), None)
+
+    def was_known(self, consumer: str, message: MessageId, announced: bool) -> bool:
+        """Whether this consumer declared a message as a gap, or another one did and `announced` it."""
+        return any(
+            names(declared.gap, message) and (announced or declared.consumer == consumer)
+            for declared in self._gaps
+        )
+
+    def was_passed_elsewhere(self, message: MessageId, consumer: str, by: float) -> bool:
+        """Whether another consumer had declared a message as a gap by then, or had joined behind it, and this one had
+        not joined behind it."""
+        behind = {each.consumer for each in self._before if each.at <= by and each.covers(message)}
+        passed = {each.consumer for each in self._gaps if each.at <= by and each.covers(message)}
+        return consumer not in behind and bool((behind | passed) - {consumer})
+
+    def came_before(self, message: MessageId) -> bool:
+        """Whether a message was published before the group joined, as the group declared."""
+        return any(each.covers(message) for each in self._before)
+
+    def was_blind(self, message: MessageId) -> bool:
+        """Whether the group had no announcement of a message's producer when it declared that this message, or a higher
+        one, was published before it joined."""
+        return any(
+            each.blind
+            and each.stream == stream_of(message)
+            and (message.epoch, message.seq) <= (each.epoch, each.last or message.seq)
+            for each in self._before
+        )
+
+
+def stream_of(message: MessageId) -> Stream:
+    """The stream that a message belongs to."""
+    return Stream(message.producer, message.topic, message.partition)
+
+
+def names(gap: Gap, message: MessageId) -> bool:
+    """Whether a message is one of those that a gap names."""
+    return message.epoch == gap.epoch and covers(gap, message)
+
+
+def covers(gap: Gap, message: MessageId) -> bool:
+    """Whether a message is in a gap. One of unknown extent may include epochs of which nothing is known."""
+    # Compared without creating a stream: every delivery is compared with all gaps.
+    if gap.stream != (message.producer, message.topic, message.partition):
+        return False
+    if gap.last is None:
+        return (message.epoch, message.seq) >= (gap.epoch, gap.first)
+    return gap.epoch == message.epoch and gap.first <= message.seq <= gap.last

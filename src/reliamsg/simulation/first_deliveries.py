@@ -1,0 +1,55 @@
+"""What each inbox of a group delivered first without a flag, as its journal shows it in the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from reliamsg.message import MessageId
+
+__all__ = ["FirstDeliveries"]
+
+
+@dataclass(slots=True)
+class _First:
+    at: float
+    flagged: bool
+    journalled: bool = True
+    """Its journal certainly has it: the process has not crashed since, unless its journal shows it."""
+
+
+class FirstDeliveries:
+    """Of one group."""
+
+    def __init__(self) -> None:
+        self._by_consumer: defaultdict[str, dict[MessageId, _First]] = defaultdict(dict)
+
+    def delivered(self, consumer: str, message: MessageId, at: float, flagged: bool) -> None:
+        """A consumer delivered a message, perhaps not for the first time."""
+        self._by_consumer[consumer].setdefault(message, _First(at, flagged))
+
+    def crashed(self, consumer: str) -> None:
+        """A consumer crashed, perhaps before its journal had everything that it had delivered."""
+        for first in self._by_consumer[consumer].values():
+            first.journalled = False
+
+    def inbox_replaced(self, consumer: str, since: float) -> None:
+        """A consumer's inbox, and its journal, are again what they were at `since`."""
+        own = self._by_consumer[consumer]
+        self._by_consumer[consumer] = {message: first for message, first in own.items() if first.at <= since}
+
+    def delivered_apart(self, *, journalled: bool) -> Iterator[MessageId]:
+        """What several inboxes delivered first without a flag. `journalled`: only what their journals certainly
+        have."""
+        seen: set[MessageId] = set()
+        found: set[MessageId] = set()
+        for own in self._by_consumer.values():
+            unflagged = {
+                message
+                for message, first in own.items()
+                if not first.flagged and (first.journalled or not journalled)
+            }
+            found |= seen & unflagged
+            seen |= unflagged
+        yield from sorted(found)

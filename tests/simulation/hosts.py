@@ -1,0 +1,28 @@
+"""A process that simulated transports belong to, without a client."""
+
+from __future__ import annotations
+
+import random
+
+from reliamsg.simulation.clock import Scheduler
+from reliamsg.simulation.executor import Executor
+from reliamsg.simulation.host import Host, Nobody
+from reliamsg.simulation.network import Network
+from reliamsg.simulation.trace import Trace
+from reliamsg.transport.mqtt_inflow import HELD_BYTES
+
+__all__ = ["host"]
+
+
+class Prompt(random.Random):
+    """Everything happens as early as it can."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
+
+
+def host(scheduler: Scheduler, name: str, held_bytes: int = HELD_BYTES) -> Host:
+    """It runs, waits as short as it can, and records a trace."""
+    executor = Executor(scheduler, Prompt())
+    executor.begin()
+    return Host(name, executor, Network(scheduler, 1), Trace(scheduler, True), Nobody(), held_bytes)
