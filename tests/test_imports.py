@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "files", "wakeup", "arguments"}
+BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "files", "arguments"}
 MIDDLE = {"core", "store", "transport"}
 UPPER = {"sending", "receiving"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
@@ -26,14 +26,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "forks": set(),
     "terminal": set(),
     "files": set(),
-    "wakeup": set(),
     "wire": BASE,
     "core": BASE,
     "store": BASE,
     "export": BASE | {"store"},
     "transport": BASE,
-    "sending": BASE | MIDDLE | {"export"},
-    "receiving": BASE | MIDDLE | {"export"},
+    "runtime": BASE | MIDDLE | {"export"},
+    "sending": BASE | MIDDLE | {"export", "runtime"},
+    "receiving": BASE | MIDDLE | {"export", "runtime"},
     "aio": BASE | MIDDLE | UPPER,
     "testing": BASE | MIDDLE | UPPER | {"aio"},
     "lab": {"config", "errors"},
@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "export.target",
     },
     "audit": BASE | {"store.segment"},
-    "simulation": BASE | MIDDLE | UPPER | {"verify"},
+    "simulation": BASE | MIDDLE | UPPER | {"runtime", "verify"},
     "cli": BASE | MIDDLE | UPPER | {"export", "lab", "simulation", "testing", "verify"},
     "pickling": {"errors", "message"},
     "__init__": BASE | UPPER | {"pickling"},

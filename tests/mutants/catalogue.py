@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "wakeup-with-a-lock",
-        "wakeup.py",
+        "runtime/wakeup.py",
         "        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()",
         "        self._queue: queue.Queue[None] = queue.Queue()",
         "P1: a signal handler that publishes while its thread is waking another one deadlocks",
@@ -2032,7 +2032,7 @@ MUTANTS = (
     ),
     Mutant(
         "interrupted-waiter-stays",
-        "wakeup.py",
+        "runtime/wakeup.py",
         "                with contextlib.suppress(ValueError):\n                    self._locks.remove(lock)",
         "                pass",
         "P7: a call that was interrupted while it waited for room counts as waiting forever",

@@ -308,7 +308,7 @@ class TestRestart:
         producer = make()
         first = producer.status().epoch
         producer.close()
-        monkeypatch.setattr("reliamsg.sending.producer._wall_us", lambda: 1_000_000)
+        monkeypatch.setattr("reliamsg.sending.producer.wall_us", lambda: 1_000_000)
         assert make().status().epoch > first
 
     def test_predecessors_survive_the_release_of_all_their_messages(

@@ -18,6 +18,7 @@ from reliamsg.message import Stream
 from reliamsg.receiving.lane import Holding, Lane
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Pending, Shared, log
+from reliamsg.runtime.clock import microseconds
 from reliamsg.store.inbox import Left
 from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
 from reliamsg.store.journal import Entry
@@ -230,7 +231,7 @@ class Committer:
             left = shared.inbox.commit(
                 plan.batch,
                 shared.wall_us(),
-                int(now * 1e6),
+                microseconds(now),
                 (lambda: self._probe("spill")) if spills else None,
             )
         except InboxWriteError as error:

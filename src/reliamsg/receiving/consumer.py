@@ -41,14 +41,15 @@ from reliamsg.receiving.engine import EngineSettings, GapItem, Item, ReceivingEn
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.opening import Opener
 from reliamsg.receiving.reporter import OnError
-from reliamsg.receiving.runner import Closing, Runner
+from reliamsg.receiving.runner import Runner
 from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
+from reliamsg.runtime.closing import Closing
+from reliamsg.runtime.wakeup import Uninterrupted, can_be_interrupted
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
 from reliamsg.transport.base import Transports, check_transports
-from reliamsg.wakeup import Uninterrupted, can_be_interrupted
 
 __all__ = ["Consumer", "OnGap"]
 

@@ -13,7 +13,7 @@ from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import GapItem, ReceivingEngine
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.state import log
-from reliamsg.wakeup import Waiters
+from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["Dispatcher"]
 

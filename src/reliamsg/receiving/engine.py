@@ -8,7 +8,6 @@ thread. Nothing here sleeps, and time comes from the two clocks that it is given
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,7 +30,6 @@ from reliamsg.export.exporter import Exporter
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, Stream
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
-from reliamsg.receiving.clock import elapsed_clock
 from reliamsg.receiving.commits import Committer, Probe, unreserved
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.forgetting import Forgetting, entry_of, is_settled, tombstone_of
@@ -48,6 +46,7 @@ from reliamsg.receiving.samples import Samples
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
 from reliamsg.receiving.succession import Succession
+from reliamsg.runtime.clock import elapsed_clock, microseconds, wall_us
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch
 from reliamsg.store.quarantine import Selection
@@ -127,7 +126,7 @@ class ReceivingEngine:
         *,
         probe: Probe | None = None,
         clock: Callable[[], float] | None = None,
-        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        wall_us: Callable[[], int] = wall_us,
         journal: JournalExport | None = None,
     ) -> None:
         self.settings = settings
@@ -271,7 +270,7 @@ class ReceivingEngine:
         if exporter is None or shared.fatal is not None:
             return None
         try:
-            deadline = exporter.step(now, shared.wall_us(), int(now * 1e6))
+            deadline = exporter.step(now, shared.wall_us(), microseconds(now))
         except FatalError as error:
             with shared.lock:
                 shared.fail(error)
@@ -612,7 +611,7 @@ class ReceivingEngine:
         try:
             batch = self._forgetting(free, what)
             if batch.forgotten:
-                shared.inbox.commit(batch, shared.wall_us(), int(now * 1e6))
+                shared.inbox.commit(batch, shared.wall_us(), microseconds(now))
         except FatalError as error:
             with shared.lock:
                 shared.fail(error)

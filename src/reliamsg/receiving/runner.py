@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from reliamsg.errors import FatalError, ReliamsgError
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.operating import Operating
 from reliamsg.receiving.reporter import OnError, Reporter
 from reliamsg.receiving.state import log
-from reliamsg.wakeup import Waiters, Wakeup
+from reliamsg.runtime.wakeup import Wakeup
 
-__all__ = ["Closing", "Runner"]
+__all__ = ["Runner"]
 
 CLOSING_EXPORT_S = 0.5
 """A target of the journal gets so long for the last segment, also where closing has no time left."""
@@ -121,43 +120,3 @@ class Runner:
         shared.end()
         shared.inbox.close()
         return clean
-
-
-class Closing:
-    """Has something closed once, on a thread of its own, so that whoever is interrupted waiting for it leaves nothing
-    half closed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begun = self._ended = False
-        self._clean = False
-        self._error: BaseException | None = None
-        self._waiters = Waiters()
-
-    def begin(self, close: Callable[[], bool], name: str) -> bool:
-        """Have `close` called; False if another such call came first. Not in the main thread."""
-        with self._lock:
-            if self._begun:
-                return False
-            self._begun = True
-        thread = threading.Thread(target=self._run, args=(close,), name=name, daemon=False)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter ends
-            self._run(close)
-        return True
-
-    def wait(self) -> bool:
-        """Wait for the end; returns and raises what `close` did."""
-        self._waiters.wait(lambda: self._ended, None)
-        if self._error is not None:
-            raise self._error
-        return self._clean
-
-    def _run(self, close: Callable[[], bool]) -> None:
-        try:
-            self._clean = close()
-        except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
-            self._error = error
-        self._ended = True
-        self._waiters.notify_all()

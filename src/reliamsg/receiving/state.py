@@ -24,11 +24,11 @@ from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.receiving.samples import Samples
+from reliamsg.runtime.wakeup import Uninterrupted, Waiters, can_be_interrupted
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
 from reliamsg.store.journal import Entry
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
-from reliamsg.wakeup import Uninterrupted, Waiters, can_be_interrupted
 from reliamsg.wire.data import Frame
 
 __all__ = ["Pending", "Quarantining", "Shared"]

@@ -23,6 +23,8 @@ from reliamsg.core.window import Lane, SiteLimits
 from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
 from reliamsg.export.exporter import Exporter
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.admission import Admission
 from reliamsg.sending.callbacks import Callbacks
 from reliamsg.sending.control import Control
@@ -45,7 +47,6 @@ from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
 from reliamsg.transport.base import Binding, Transports
-from reliamsg.wakeup import Waiters
 
 __all__ = ["CLOSING_EXPORT_S", "Engine"]
 
@@ -473,7 +474,7 @@ class Engine:
 
     def mono_us(self) -> int:
         """The monotonic clock, in µs."""
-        return int(self.clock() * 1_000_000)
+        return microseconds(self.clock())
 
 
 def _nothing(*_: object) -> None:

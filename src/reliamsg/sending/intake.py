@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 from reliamsg.errors import FatalError, JournalFull, OutboxFull, ReliamsgError
 from reliamsg.keys import MAX_KEY_ID_BYTES
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.admission import QUEUE_BYTES, Admission
 from reliamsg.sending.receipt import Receipt
-from reliamsg.wakeup import Waiters
 
 if TYPE_CHECKING:
     from reliamsg.sending.engine import Engine

@@ -9,11 +9,11 @@ from reliamsg.core.ranges import Span
 from reliamsg.core.window import Flight, Lane, LaneState
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.proving import advice
 from reliamsg.sending.remains import Messages, Remains
 from reliamsg.store.rewriting import Taken
 from reliamsg.store.rows import Row
-from reliamsg.wakeup import Waiters
 
 if TYPE_CHECKING:
     from reliamsg.sending.callbacks import Watch

@@ -34,6 +34,8 @@ from reliamsg.config import (
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError, ForkedError
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
+from reliamsg.runtime.clock import microseconds, wall_us
+from reliamsg.runtime.wakeup import Wakeup
 from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
 from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import check_blocking, check_groups, check_message_id, make_settings
@@ -41,7 +43,6 @@ from reliamsg.sending.status import ProducerStatus, Remaining, messages_remain
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
 from reliamsg.transport.base import Transports, check_transports
-from reliamsg.wakeup import Wakeup
 from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
 
 __all__ = ["Producer"]
@@ -160,7 +161,7 @@ class Producer:
         self._generation = forks.generation
         self._closed = self._ended = False
         self._wakeup = Wakeup()
-        store = Outbox(outbox, producer_id, _wall_us(), _mono_us(), os.urandom(8).hex())
+        store = Outbox(outbox, producer_id, wall_us(), microseconds(time.monotonic()), os.urandom(8).hex())
         try:
             self._engine = Engine(
                 store,
@@ -169,7 +170,7 @@ class Producer:
                 settings,
                 transports,
                 time.monotonic,
-                _wall_us,
+                wall_us,
                 probe,
                 self._wakeup.set,
                 export,
@@ -470,11 +471,3 @@ def _forgotten(threads: _Threads, engine: Engine) -> None:
         )
         log.warning("%s", text)
         warnings.warn(text, ResourceWarning, stacklevel=2)
-
-
-def _wall_us() -> int:
-    return time.time_ns() // 1000
-
-
-def _mono_us() -> int:
-    return time.monotonic_ns() // 1000

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.intake import MESSAGE_OVERHEAD
 from reliamsg.sending.receipt import Receipt
@@ -20,7 +21,6 @@ from reliamsg.simulation.settings import ClientSettings
 from reliamsg.store.journal import read_journal
 from reliamsg.store.outbox import Outbox
 from reliamsg.verify.renumbered import Renumbering
-from reliamsg.wakeup import Waiters
 
 if TYPE_CHECKING:
     from reliamsg.simulation.world import World
