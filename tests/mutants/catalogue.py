@@ -2488,7 +2488,7 @@ MUTANTS = (
     Mutant(
         "journal-rows-of-a-failed-commit-lost",
         "receiving/commits.py",
-        "            shared.ledger.put_back(plan.entries)\n",
+        "            shared.journal_buffer.put_back(plan.entries)\n",
         "",
         "P9: events before a failed commit are not journalled",
         ByTest(

@@ -116,7 +116,7 @@ class Committer:
         pending, shared.pending = shared.pending, Pending()
         if now < self._spill_at:  # there was no room on the disk: what is smaller goes first
             shared.pending.quarantined, pending.quarantined = pending.quarantined, []
-        entries = shared.ledger.take()
+        entries = shared.journal_buffer.take()
         sync = shared.sync_wanted
         self._fill(batch, snapshot, pending, entries)
         batch.entries += [
@@ -149,7 +149,7 @@ class Committer:
         stands = (shared.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
         if shared.core.dirty or shared.acked or not (shared.pending.empty and stands):
             return self._committed_at + COMMIT_EVERY_S
-        if shared.chunks or not shared.ledger.empty:
+        if shared.chunks or not shared.journal_buffer.empty:
             return self._committed_at + JOURNAL_EVERY_S
         return None
 
@@ -254,7 +254,7 @@ class Committer:
             for waiting in plan.spilling:
                 shared.core.waiting.spilling(waiting, False)
             shared.pending.put_back(plan.pending)
-            shared.ledger.put_back(plan.entries)
+            shared.journal_buffer.put_back(plan.entries)
             again = shared.clock() + RETRY_WRITE_S
             if plan.spilled or plan.pending.quarantined:
                 self._spill_at = again

@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from reliamsg.core.consumer import ConsumerCore, Note, StreamState
+from reliamsg.core.consumer import ConsumerCore, StreamState
 from reliamsg.core.retiring import is_idle
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
 from reliamsg.message import Stream
 from reliamsg.receiving.absent import Absent
 from reliamsg.receiving.hold_room import HoldRoom
+from reliamsg.receiving.journalling import ConsumerJournal
 from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
 from reliamsg.receiving.lease import Lease
-from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.receiving.samples import Samples
@@ -149,7 +149,7 @@ class Shared:
         """Lanes with acknowledgements that the core does not know of; appended to without the lock."""
         self.chunks: dict[int, Chunk] = {}
         """Chunks that are with the application."""
-        self.ledger = Ledger()
+        self.journal_buffer = ConsumerJournal(group)
         self.pending = Pending()
         self.pages: dict[Stream, Lane] = {}
         """Lanes whose next frame must be read from the inbox."""
@@ -223,12 +223,12 @@ class Shared:
             return False
         self.lanes.pop(stream, None)
         self.pages.pop(stream, None)
-        self.ledger.forget(stream)
+        self.journal_buffer.forget(stream)
         return True
 
     def note(self, kind: str, **fields: Any) -> None:
         """Journal something that is about no stream."""
-        self.ledger.add(Entry(kind, group=self.group, **fields))
+        self.journal_buffer.note(kind, **fields)
 
     def put_in_quarantine(
         self, reason: str, site: str, stream: Stream, frame: Frame, token: object = None
@@ -240,7 +240,7 @@ class Shared:
             return False
         self.pending.quarantined.append(Quarantining(delivery, site, token))
         envelope = frame.envelope
-        self.ledger.add(
+        self.journal_buffer.add(
             Entry(
                 "quarantined", stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last, site,
                 self.group, reason,
@@ -262,7 +262,7 @@ class Shared:
         if not known:
             log.info("stream %s is held: its producer keeps what arrives, to be asked for later", stream)
         self.pending.tokens.append((site, token))
-        self.ledger.add(
+        self.journal_buffer.add(
             Entry(
                 "let_go",
                 stream,
@@ -310,14 +310,8 @@ class Shared:
         core = self.core
         if core.notes:
             for note in core.notes:
-                self.ledger.add(self._entry(note))
+                self.journal_buffer.add_note(note)
             core.notes.clear()
-
-    def _entry(self, note: Note) -> Entry:
-        return Entry(
-            note.kind, note.stream, note.epoch, note.incarnation, note.first, note.last, note.site, self.group,
-            note.reason, detail=note.detail,
-        )  # fmt: skip
 
     def report_chunk(self, chunk: Chunk) -> None:
         """Journal what a chunk has given out so far."""
@@ -326,7 +320,7 @@ class Shared:
             return
         first, last, total = done
         offer = chunk.offer
-        self.ledger.add(
+        self.journal_buffer.add(
             Entry(
                 "redelivered" if offer.redelivered else "delivered", chunk.lane.state.stream, offer.epoch,
                 offer.incarnation, first, last, "", self.group, "unjournalled" if offer.unjournalled else "", total,

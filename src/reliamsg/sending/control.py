@@ -343,7 +343,7 @@ class Control:
         if known is not None:
             epoch, incarnation, last = known
             detail["known"] = [epoch, f"{incarnation:016x}", last]
-        self._engine.notes.add(Entry("surpassed", stream, *own, group=group, detail=detail))
+        self._engine.journal_buffer.add(Entry("surpassed", stream, *own, group=group, detail=detail))
 
     def _report(self, conflict: Conflict | None) -> None:
         """Tell the application of another history, if there is one."""

@@ -24,6 +24,7 @@ from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgE
 from reliamsg.export.exporter import Exporter
 from reliamsg.message import MessageId, Stream
 from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.journal_buffer import JournalBuffer
 from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.admission import Admission
 from reliamsg.sending.callbacks import Callbacks
@@ -32,9 +33,9 @@ from reliamsg.sending.feed import Feed, Shelf, Tail
 from reliamsg.sending.forms import Forms
 from reliamsg.sending.housekeeping import Housekeeping
 from reliamsg.sending.intake import Group, Intake
+from reliamsg.sending.journalling import MAX_WAITING_ROWS, RULES
 from reliamsg.sending.link import SiteLink
 from reliamsg.sending.membership import Membership
-from reliamsg.sending.notes import Notes
 from reliamsg.sending.orders import Orders
 from reliamsg.sending.outcomes import Outcomes
 from reliamsg.sending.packing import Packer
@@ -96,7 +97,7 @@ class Engine:
         self.probe: Callable[[str], None] = probe or _nothing
         self.wake = on_wake
         self._give_way = give_way
-        self.notes = Notes()
+        self.journal_buffer = JournalBuffer(RULES, MAX_WAITING_ROWS)
         self.confirmed_rows = 0
         """Rows confirmed since cursors were stored last."""
         self.stopped = False
@@ -184,7 +185,7 @@ class Engine:
         self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], held: Iterable[Span]
     ) -> None:
         opened = Entry("opened", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation)
-        entries = [*self.notes.take(), opened]
+        entries = [*self.journal_buffer.take(), opened]
         named, members = self.membership.open(groups, held, entries)
         opened.detail = {
             "groups": named,
@@ -204,7 +205,7 @@ class Engine:
                 "producer %s: site %s is not named any more; it never confirmed %d messages that are still held",
                 self.producer_id, name, messages,
             )  # fmt: skip
-            self.notes.add(Entry("site_forgotten", site=name, detail={"unconfirmed": messages}))
+            self.journal_buffer.add(Entry("site_forgotten", site=name, detail={"unconfirmed": messages}))
         if gone:
             self._outbox.forget_sites(gone)
 
@@ -449,7 +450,7 @@ class Engine:
             if self.fatal is None:
                 self.housekeeping.store_progress()  # first, since the journal ends with ``closed``
                 with self.lock:
-                    self.notes.add(Entry("closed", detail={"pending": self._pending()}))
+                    self.journal_buffer.add(Entry("closed", detail={"pending": self._pending()}))
                 self.housekeeping.store_progress()
                 if self.exporter is not None:
                     now = self.clock()
