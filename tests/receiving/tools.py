@@ -10,6 +10,7 @@ from reliamsg.core.consumer import Rules
 from reliamsg.message import Message, Prev, Stream
 from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
 from reliamsg.receiving.lane import Chunk
+from reliamsg.runtime.environment import Environment
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.wire.data import CONTENT_TYPE, Records, encode
@@ -88,9 +89,11 @@ class Bench:
             self.network.sites,
             self.inbox,
             self.network,
-            clock=lambda: self.now,
-            wall_us=lambda: int(self.now * 1e6) + self.wall_offset_us,
-            probe=self.points.append,
+            Environment(
+                clock=lambda: self.now,
+                wall_us=lambda: int(self.now * 1e6) + self.wall_offset_us,
+                probe=self.points.append,
+            ),
         )
         self.engine.start()
         self.settle()

@@ -7,7 +7,7 @@ acknowledgements. :class:`Committer` runs on one thread, the one that owns the i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reliamsg.core.ranges import RangeSet
@@ -19,12 +19,13 @@ from reliamsg.receiving.lane import Holding, Lane
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Pending, Shared, log
 from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.environment import Probe
 from reliamsg.store.inbox import Left
 from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import Frame, open_frame
 
-__all__ = ["MAX_CACHED_BYTES", "Committer", "Probe", "unreserved"]
+__all__ = ["MAX_CACHED_BYTES", "Committer", "unreserved"]
 
 COMMIT_EVERY_S = 0.01
 """Acknowledgements are gathered for so long, unless somebody waits."""
@@ -40,8 +41,6 @@ FULL_POLL_S = 0.05
 """How often a full inbox is looked at for room."""
 MAX_CACHED_BYTES = 8 * 1024 * 1024
 """Frames in memory that could be read from the inbox as well."""
-
-Probe = Callable[[str], None]
 
 
 def unreserved(max_inbox_bytes: int) -> int:
@@ -67,13 +66,13 @@ class Committer:
     """Decides on commits and makes them."""
 
     def __init__(
-        self, shared: Shared, sites: Mapping[str, SiteReceiver], max_inbox_bytes: int, probe: Probe | None
+        self, shared: Shared, sites: Mapping[str, SiteReceiver], max_inbox_bytes: int, probe: Probe
     ) -> None:
         self._shared = shared
         self._sites = sites
         self._max_inbox_bytes = max_inbox_bytes
         self._usual_bytes = unreserved(max_inbox_bytes)
-        self._probe: Probe = probe if probe is not None else _no_probe
+        self._probe = probe
         self._committed_at = -1.0
         self._retry_at = 0.0
         self._unread: InboxWriteError | None = None
@@ -433,7 +432,3 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
     else:
         batch.no_gap.append(stream)
     batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.arming.items()]
-
-
-def _no_probe(point: str) -> None:
-    """Nobody is testing crashes here."""

@@ -35,16 +35,17 @@ from reliamsg.errors import ClosedError, ConfigError, ForkedError, InboxLocked
 from reliamsg.keys import KeyRing, check_keys
 from reliamsg.message import Gap, Message
 from reliamsg.receiving.aside import LateItem, ReplayItem
-from reliamsg.receiving.commits import Probe
 from reliamsg.receiving.dispatch import Dispatcher
 from reliamsg.receiving.engine import EngineSettings, GapItem, Item, ReceivingEngine
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.opening import Opener
-from reliamsg.receiving.reporter import OnError
 from reliamsg.receiving.runner import Runner
 from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
+from reliamsg.runtime.callbacks import OnError
+from reliamsg.runtime.clock import elapsed_clock
 from reliamsg.runtime.closing import Closing
-from reliamsg.runtime.wakeup import Uninterrupted, can_be_interrupted
+from reliamsg.runtime.environment import Environment, Probe, no_probe
+from reliamsg.runtime.wakeup import Uninterrupted, Wakeup, can_be_interrupted
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
@@ -219,12 +220,12 @@ class Consumer:
             on_gap if isinstance(on_gap, str) else "callable", standby, keys=keys,
             max_quarantine_bytes=max_quarantine_bytes,
         )  # fmt: skip
-        export = journal_export(journal)
+        export, calls = journal_export(journal), self._calls
 
-        def make(store: Inbox, successor: bool) -> ReceivingEngine:
+        def make(store: Inbox, successor: bool, wakeup: Wakeup) -> ReceivingEngine:
+            environment = Environment(elapsed_clock(), wake=wakeup.set, probe=probe or no_probe, calls=calls)
             return ReceivingEngine(
-                replace(settings, successor=successor), rules, sites, store, transports or factory,
-                probe=probe, journal=export,
+                replace(settings, successor=successor), rules, sites, store, transports or factory, environment, export
             )  # fmt: skip
 
         self._make, self._on_error = make, on_error
@@ -242,14 +243,14 @@ class Consumer:
     def _open_inbox(self) -> None:
         """Take the inbox, and start. Called again and again by a standby whose inbox another process has."""
         store = Inbox(self._inbox_path, self._group)
+        wakeup = Wakeup()
         try:
-            engine = self._make(store, self._opener is not None)
+            engine = self._make(store, self._opener is not None, wakeup)
         except BaseException:
             store.close()
             raise
-        engine.shared.calls = self._calls
         self._engine = engine
-        self._runner = runner = Runner(engine, f"reliamsg consumer {self._group}", self._on_error)
+        self._runner = runner = Runner(engine, f"reliamsg consumer {self._group}", self._on_error, wakeup)
         self._finalizer = weakref.finalize(self, _at_exit, runner, self._calls, self._generation)
         runner.stopped = self._stopped
         runner.start()

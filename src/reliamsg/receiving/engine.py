@@ -8,7 +8,7 @@ thread. Nothing here sleeps, and time comes from the two clocks that it is given
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reliamsg.arguments import NotRun
@@ -30,7 +30,7 @@ from reliamsg.export.exporter import Exporter
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, Stream
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
-from reliamsg.receiving.commits import Committer, Probe, unreserved
+from reliamsg.receiving.commits import Committer, unreserved
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.receiving.fullness import Fullness
@@ -46,7 +46,8 @@ from reliamsg.receiving.samples import Samples
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
 from reliamsg.receiving.succession import Succession
-from reliamsg.runtime.clock import elapsed_clock, microseconds, wall_us
+from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.environment import Environment
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch
 from reliamsg.store.quarantine import Selection
@@ -123,36 +124,31 @@ class ReceivingEngine:
         sites: Sequence[Site],
         inbox: Inbox,
         transports: Transports,
-        *,
-        probe: Probe | None = None,
-        clock: Callable[[], float] | None = None,
-        wall_us: Callable[[], int] = wall_us,
+        environment: Environment,
         journal: JournalExport | None = None,
     ) -> None:
         self.settings = settings
-        self.probe = probe
-        clock = elapsed_clock() if clock is None else clock
+        self.probe = environment.probe
         core = ConsumerCore(
-            rules, {site.name: site.prefetch for site in sites}, inbox.look_at_clock(wall_us())
+            rules, {site.name: site.prefetch for site in sites}, inbox.look_at_clock(environment.wall_us())
         )
         lease = Lease(inbox.id, inbox.random_bytes(8), settings.takeover_timeout)
         self.shared = Shared(
-            core, inbox, settings.group, self, clock, wall_us, lease, settings.max_quarantine_bytes
+            core, inbox, settings.group, self, environment, lease, settings.max_quarantine_bytes
         )
         self.shared.hold_room = HoldRoom(
             core, inbox, self.shared.quarantine, unreserved(settings.max_inbox_bytes)
         )
         self.sites: dict[str, SiteReceiver] = {}
         self._open_sites(sites, transports)
-        self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, probe)
+        self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, self.probe)
         self.fullness = Fullness(self.shared, settings.max_inbox_bytes)
         self.aside = Aside(self.shared)
         self._replayer = Replayer(self.shared, self.sites)
         self._loader = Loader(self.shared, self.control)
         self.exporter = None if journal is None else Exporter(
             journal, "group", settings.group, inbox.path, inbox.exported,
-            wake=lambda: self.shared.wake(),  # noqa: PLW0108  (it is set later)
-            now=clock(), probe=probe,
+            wake=environment.wake, now=environment.clock(), probe=self.probe,
         )  # fmt: skip
         self._restore()
 

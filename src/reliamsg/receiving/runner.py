@@ -8,8 +8,8 @@ import time
 from reliamsg.errors import FatalError, ReliamsgError
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.operating import Operating
-from reliamsg.receiving.reporter import OnError, Reporter
 from reliamsg.receiving.state import log
+from reliamsg.runtime.callbacks import CallbackThread, OnError
 from reliamsg.runtime.wakeup import Wakeup
 
 __all__ = ["Runner"]
@@ -23,18 +23,18 @@ IDLE_S = 1.0
 class Runner:
     """Runs an engine until it is closed."""
 
-    def __init__(self, engine: ReceivingEngine, name: str, on_error: OnError | None) -> None:
+    def __init__(self, engine: ReceivingEngine, name: str, on_error: OnError | None, wakeup: Wakeup) -> None:
+        """`wakeup`: set by the engine."""
         self.engine = engine
         self.stopped = False
         """The application asked to end; set by :meth:`stop`."""
-        self._reporter = Reporter(on_error, f"{name} errors")
+        self._callbacks = CallbackThread(f"{name} errors", on_error, log, wakeup.set)
         self._operating = Operating(engine)
-        self._wakeup = Wakeup()
+        self._wakeup = wakeup
         self._ending = False
         self._closed = False
         self._close_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        engine.shared.wake = self._wakeup.set
 
     def start(self) -> None:
         self._operating.step(self.engine.shared.clock())
@@ -52,6 +52,7 @@ class Runner:
         shared = engine.shared
         while not self._ending:
             self._wakeup.clear()
+            self._callbacks.start()
             deadline = self._step()
             self._operating.step(shared.clock())
             self.report_errors()
@@ -76,7 +77,7 @@ class Runner:
     def report_errors(self) -> None:
         """Have ``on_error`` called with what happened since the last time."""
         for error in self.engine.take_errors():
-            self._reporter.put(error)
+            self._callbacks.report(error)
 
     def close(self, timeout: float) -> bool:
         """Commit, disconnect, and give the inbox up. Returns whether the stop was clean; only once."""
@@ -94,7 +95,7 @@ class Runner:
             self.engine.shared.end()
             return False
         clean = self._finish(deadline)
-        self._reporter.close(max(0.5, deadline - time.monotonic()))
+        self._callbacks.close(max(0.5, deadline - time.monotonic()))
         return clean
 
     def _finish(self, deadline: float) -> bool:

@@ -24,7 +24,8 @@ from reliamsg.receiving.lease import Lease
 from reliamsg.receiving.membership import Membership
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.receiving.samples import Samples
-from reliamsg.runtime.wakeup import Uninterrupted, Waiters, can_be_interrupted
+from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.wakeup import Waiters, can_be_interrupted
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
 from reliamsg.store.journal import Entry
@@ -115,22 +116,18 @@ class Shared:
         inbox: Inbox,
         group: str,
         owner: LaneOwner,
-        clock: Callable[[], float],
-        wall_us: Callable[[], int],
+        environment: Environment,
         lease: Lease,
         max_quarantine_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self.lock = threading.RLock()
         self.changed = Waiters()
         """Notified when something may be handed out, was committed, or failed."""
-        self.calls: Uninterrupted | None = None
-        """Set by whoever runs the engine for an application that may be interrupted."""
+        self.calls = environment.calls
         self.core = core
         self.inbox, self.group = inbox, group
         self.owner = owner
-        self.clock, self.wall_us = clock, wall_us
-        self.wake: Callable[[], None] = lambda: None
-        """Has ``step()`` called soon. Set by whoever runs the engine; callable on any thread."""
+        self.clock, self.wall_us, self.wake = environment.clock, environment.wall_us, environment.wake
         self.wakes_at = -1.0
         """When ``step()`` will be called next in any case; it is being called, or about to be, where negative."""
         self.membership = Membership()

@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from reliamsg import forks
 from reliamsg.config import JournalExport, Site
@@ -23,11 +22,11 @@ from reliamsg.core.window import Lane, SiteLimits
 from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
 from reliamsg.export.exporter import Exporter
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.journal_buffer import JournalBuffer
-from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.admission import Admission
-from reliamsg.sending.callbacks import Callbacks
 from reliamsg.sending.control import Control
 from reliamsg.sending.feed import Feed, Shelf, Tail
 from reliamsg.sending.forms import Forms
@@ -55,11 +54,6 @@ CLOSING_EXPORT_S = 0.5
 """A target gets so long for the last segment, also where closing has no time left."""
 
 
-def _give_way() -> None:
-    """Let go of the interpreter."""
-    time.sleep(0)
-
-
 class Engine:
     """One producer. See the module's text for who calls what."""
 
@@ -70,17 +64,16 @@ class Engine:
         groups: Mapping[str, Sequence[str]],
         settings: Settings,
         transports: Transports,
-        clock: Callable[[], float],
-        wall_us: Callable[[], int],
-        probe: Callable[[str], None] | None,
-        on_wake: Callable[[], None],
+        environment: Environment,
         journal: JournalExport | None = None,
-        give_way: Callable[[], None] = _give_way,
-        room: Waiters | None = None,
     ) -> None:
+        self.clock = environment.clock
+        self.wall_us = environment.wall_us
+        self.probe = environment.probe
+        self.wake = environment.wake
         self.exporter = None if journal is None else Exporter(
             journal, "producer", outbox.producer, outbox.path, outbox.exported,
-            wake=on_wake, now=clock(), probe=probe,
+            wake=self.wake, now=self.clock(), probe=self.probe,
         )  # fmt: skip
         self.journal_left = 0
         """Journal rows that did not reach their target before the outbox was closed."""
@@ -92,22 +85,18 @@ class Engine:
         self.producer_id = outbox.producer
         self.settings = settings
         self.forms = Forms(settings.plain, settings.keys)
-        self.clock = clock
-        self.wall_us = wall_us
-        self.probe: Callable[[str], None] = probe or _nothing
-        self.wake = on_wake
-        self._give_way = give_way
+        self._give_way = environment.give_way
         self.journal_buffer = JournalBuffer(RULES, MAX_WAITING_ROWS)
         self.confirmed_rows = 0
         """Rows confirmed since cursors were stored last."""
         self.stopped = False
         """Nothing is sent any more."""
         self.fatal: FatalError | None = None
-        self.admission = Admission(settings.max_bytes, room)
-        self.intake = Intake(self, self.admission, settings, wall_us, on_wake)
-        self.callbacks = Callbacks(self)
+        self.admission = Admission(settings.max_bytes, environment.room)
+        self.intake = Intake(self, self.admission, settings, self.wall_us, self.wake)
+        self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, self.log, self.wake)
         self.outcomes = Outcomes(self)
-        self.orders = Orders(on_wake)
+        self.orders = Orders(self.wake)
         self.membership = Membership(self, outbox, settings.release == "consumed")
         self._outbox = outbox
         self._asked: list[tuple[Feed, Lane, int]] = []
@@ -462,7 +451,7 @@ class Engine:
             ended = self.fatal or ClosedError("this producer was closed")
             self.intake.fail(ended)
             self.orders.refuse(ended)
-            self.callbacks.stop()
+            self.callbacks.close(0.0)
             if self.exporter is not None:
                 self.exporter.stop()
             self._outbox.close()
@@ -476,7 +465,3 @@ class Engine:
     def mono_us(self) -> int:
         """The monotonic clock, in µs."""
         return microseconds(self.clock())
-
-
-def _nothing(*_: object) -> None:
-    return None

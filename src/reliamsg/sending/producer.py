@@ -35,6 +35,7 @@ from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
 from reliamsg.runtime.clock import microseconds, wall_us
+from reliamsg.runtime.environment import Environment, no_probe
 from reliamsg.runtime.wakeup import Wakeup
 from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
 from reliamsg.sending.receipt import Receipt
@@ -169,17 +170,15 @@ class Producer:
                 named,
                 settings,
                 transports,
-                time.monotonic,
-                wall_us,
-                probe,
-                self._wakeup.set,
+                Environment(
+                    wall_us=wall_us, wake=self._wakeup.set, probe=probe or no_probe, on_error=on_error
+                ),
                 export,
             )
         except BaseException:
             store.close()
             raise
         self._intake = self._engine.intake
-        self._engine.callbacks.on_error = on_error
         self._threads = _Threads(self._engine, self._wakeup)
         self._threads.start()
         # Ends the threads and closes the file also when the application forgets to.

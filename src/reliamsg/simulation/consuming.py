@@ -23,6 +23,7 @@ from reliamsg.receiving.forgetting import Forgetting
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.quarantine import HELD
 from reliamsg.receiving.status import ConsumerStatus, status_of
+from reliamsg.runtime.environment import Environment
 from reliamsg.simulation.disk import Drive
 from reliamsg.simulation.passages import Before
 from reliamsg.simulation.process import Process
@@ -131,7 +132,7 @@ class ConsumerProcess(Process):
             self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
             self.engine = ReceivingEngine(
                 self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
-                probe=self.probe, clock=lambda: self.scheduler.now, wall_us=self.wall_us,
+                Environment(lambda: self.scheduler.now, self.wall_us, self.wake, self.probe),
             )  # fmt: skip
         except ReliamsgError as error:
             self._cannot_go_on(error)
@@ -139,7 +140,6 @@ class ConsumerProcess(Process):
         world.oracle.inboxes[self.group].add(self._inbox.id)
         if self._standby:
             world.oracle.standbys.add(self.name)
-        self.engine.shared.wake = self.wake
         self.engine.start()
         self.wake()
 

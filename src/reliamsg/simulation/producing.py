@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.environment import Environment
 from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.intake import MESSAGE_OVERHEAD
@@ -133,8 +134,10 @@ class ProducerProcess(Process):
             )  # fmt: skip
             self.engine = Engine(
                 self._outbox, self.settings.sites, self.named, self._checked_settings(), self.transports,
-                lambda: self.scheduler.now, self.wall_us, self.probe, self.wake, give_way=_nobody_waits,
-                room=Room(self._room),
+                Environment(
+                    lambda: self.scheduler.now, self.wall_us, self.wake, self.probe, give_way=_nobody_waits,
+                    room=Room(self._room),
+                ),
             )  # fmt: skip
         except ReliamsgError as error:
             self._cannot_go_on(error)
