@@ -26,7 +26,6 @@ from reliamsg.errors import (
     ProducerConflict,
     StoreCorrupt,
 )
-from reliamsg.export.exporter import Exporter
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, Stream
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
@@ -48,6 +47,7 @@ from reliamsg.receiving.state import Shared, log
 from reliamsg.receiving.succession import Succession
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.export_step import ExportStep, JournalSource
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch
 from reliamsg.store.quarantine import Selection
@@ -146,10 +146,8 @@ class ReceivingEngine:
         self.aside = Aside(self.shared)
         self._replayer = Replayer(self.shared, self.sites)
         self._loader = Loader(self.shared, self.control)
-        self.exporter = None if journal is None else Exporter(
-            journal, "group", settings.group, inbox.path, inbox.exported,
-            wake=environment.wake, now=environment.clock(), probe=self.probe,
-        )  # fmt: skip
+        source = JournalSource("group", settings.group, inbox.path, inbox.exported)
+        self.export = ExportStep(journal, source, environment)
         self._restore()
 
     def _open_sites(self, sites: Sequence[Site], transports: Transports) -> None:
@@ -262,23 +260,19 @@ class ReceivingEngine:
 
     def _export(self, now: float) -> float | None:
         """Have the journal go on its way; returns when there will be more."""
-        exporter, shared = self.exporter, self.shared
-        if exporter is None or shared.fatal is not None:
+        shared = self.shared
+        if shared.fatal is not None or not self.export.has_target:
             return None
         try:
-            deadline = exporter.step(now, shared.wall_us(), microseconds(now))
+            stepped = self.export.step(now)
         except FatalError as error:
             with shared.lock:
                 shared.fail(error)
             return None
-        if exporter.full != shared.journal_full:
+        if stepped.full_changed:
             with shared.lock:
-                shared.journal_full = exporter.full
-                for state in shared.core.streams.values():
-                    shared.core.touch(state)
-                shared.after_core()
-                shared.changed.notify_all()
-        return deadline
+                shared.hold_for_journal(self.export.full)
+        return stepped.deadline
 
     def _tick(self, now: float) -> float | None:
         """Let the core's clocks run, unless somebody else may be the one who reads, and know what they wait for."""
@@ -665,10 +659,9 @@ class ReceivingEngine:
 
     def finish_export(self, deadline: float) -> None:
         """Export what is left, until `deadline` by the engine's clock: the last before the inbox is closed."""
-        if self.exporter is not None:
-            if self.shared.may_write:
-                self.exporter.finish(deadline, self.shared.clock)
-            self.exporter.stop()
+        if self.shared.may_write:
+            self.export.finish(deadline)
+        self.export.stop()
 
     def take_errors(self) -> list[BaseException]:
         """What ``on_error`` is to be told, once."""

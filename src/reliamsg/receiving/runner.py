@@ -14,8 +14,6 @@ from reliamsg.runtime.wakeup import Wakeup
 
 __all__ = ["Runner"]
 
-CLOSING_EXPORT_S = 0.5
-"""A target of the journal gets so long for the last segment, also where closing has no time left."""
 IDLE_S = 1.0
 """The engine is looked at so often even if nothing happens."""
 
@@ -111,8 +109,7 @@ class Runner:
                     link.close(max(0.5, deadline - time.monotonic()))
                 site.state = "closed"
             engine.flush(shared.clock(), closing=True)
-            left = max(deadline - time.monotonic(), CLOSING_EXPORT_S)
-            engine.finish_export(shared.clock() + left)
+            engine.finish_export(shared.clock() + deadline - time.monotonic())
         except ReliamsgError as error:
             log.error("%s", error)
         self.report_errors()

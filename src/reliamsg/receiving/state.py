@@ -459,6 +459,18 @@ class Shared:
         """Whether the inbox can be relied on: what ended the consumer, if anything did, was not about it."""
         return self.fatal is None or isinstance(self.fatal, _LEAVE_THE_INBOX)
 
+    def hold_for_journal(self, full: bool) -> None:
+        """Hand nothing out, or go on: so much of the journal waits for its target, or does no longer."""
+        self.journal_full = full
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Any stream may have something to hand out."""
+        for state in self.core.streams.values():
+            self.core.touch(state)
+        self.after_core()
+        self.changed.notify_all()
+
     def end(self) -> None:
         """Nobody may wait for a commit any more."""
         with self.lock:

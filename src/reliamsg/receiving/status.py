@@ -129,10 +129,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
     with shared.lock:
         shared.drain_acks(shared.clock())
         error = shared.fatal or shared.write_error or shared.spill_error
-        exporter = engine.exporter
-        text = "" if error is None else str(error)
-        if not text and exporter is not None and exporter.full:
-            text = exporter.why_full
+        text = engine.export.why_full if error is None else str(error)
         return ConsumerStatus(
             engine.settings.group,
             shared.inbox.id,
@@ -141,7 +138,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
             shared.inbox.held_bytes,
             shared.inbox.dead_letter_count + len(shared.pending.dead),
             text,
-            None if exporter is None else exporter.status(),
+            engine.export.status(),
             _role(engine),
             engine.control.asked_messages,
             sum(site.repaired_messages for site in engine.sites.values()),

@@ -20,11 +20,11 @@ from reliamsg.core.producer import ProducerCore
 from reliamsg.core.ranges import Span
 from reliamsg.core.window import Lane, SiteLimits
 from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
-from reliamsg.export.exporter import Exporter
 from reliamsg.message import MessageId, Stream
 from reliamsg.runtime.callbacks import CallbackThread
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.export_step import ExportStep, JournalSource
 from reliamsg.runtime.journal_buffer import JournalBuffer
 from reliamsg.sending.admission import Admission
 from reliamsg.sending.control import Control
@@ -48,10 +48,7 @@ from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
 from reliamsg.transport.base import Binding, Transports
 
-__all__ = ["CLOSING_EXPORT_S", "Engine"]
-
-CLOSING_EXPORT_S = 0.5
-"""A target gets so long for the last segment, also where closing has no time left."""
+__all__ = ["Engine"]
 
 
 class Engine:
@@ -71,14 +68,9 @@ class Engine:
         self.wall_us = environment.wall_us
         self.probe = environment.probe
         self.wake = environment.wake
-        self.exporter = None if journal is None else Exporter(
-            journal, "producer", outbox.producer, outbox.path, outbox.exported,
-            wake=self.wake, now=self.clock(), probe=self.probe,
-        )  # fmt: skip
-        self.journal_left = 0
-        """Journal rows that did not reach their target before the outbox was closed."""
-        self.close_by: float | None = None
-        """Until when, by `clock`, the journal's last segment may take."""
+        source = JournalSource("producer", outbox.producer, outbox.path, outbox.exported)
+        self.export = ExportStep(journal, source, environment)
+        self._export_by = float("-inf")
         self.lock = threading.RLock()  # reentrant for signal handlers: applications only read under it
         self.log = logging.getLogger("reliamsg.sending")
         self.generation = forks.generation
@@ -221,7 +213,7 @@ class Engine:
                 self.retention.stored_bytes, age,
                 {name: link.status(self.core.top) for name, link in self.links.items()},
                 self.membership.status(self.clock()),
-                None if self.exporter is None else self.exporter.status(),
+                self.export.status(),
                 self.control.repairing.messages, dict(self.control.rejected), self.control.gate is not None,
             )  # fmt: skip
 
@@ -230,7 +222,7 @@ class Engine:
             top = self.core.top
             return Remaining(
                 self._pending(), {name: link.status(top).behind for name, link in self.links.items()},
-                self.journal_left, self.membership.unacknowledged(),
+                self.export.rows_left, self.membership.unacknowledged(),
             )  # fmt: skip
 
     # -- what site links call, with the lock held -------------------------------------------------------------
@@ -287,18 +279,16 @@ class Engine:
 
     def _export(self, now: float) -> float | None:
         """Have the journal go on its way; returns when there will be more."""
-        exporter = self.exporter
-        if exporter is None or self.fatal is not None:
+        if self.fatal is not None or not self.export.has_target:
             return None
-        was_full = exporter.full
         try:
-            deadline = exporter.step(now, self.wall_us(), self.mono_us())
+            stepped = self.export.step(now)
         except FatalError as error:
             self.die(error)
             return None
-        if exporter.full != was_full:
-            self.intake.hold(exporter.full)
-        return deadline
+        if stepped.full_changed:
+            self.intake.hold(self.export.full)
+        return stepped.deadline
 
     def _deadline(self, now: float, exporting: float | None) -> float | None:
         with self.lock:
@@ -424,8 +414,11 @@ class Engine:
         self.intake.refuse(error)
         self.log.error("producer %s has stopped: %s", self.producer_id, error)
 
-    def begin_close(self) -> None:
-        """Accept nothing more; whoever waits for room is told."""
+    def begin_close(self, export_by: float | None = None) -> None:
+        """Accept nothing more; whoever waits for room is told. `export_by`: until when, by `clock`, the journal's last
+        segment may take."""
+        if export_by is not None:
+            self._export_by = export_by
         self.intake.refuse(ClosedError("this producer is closed"))
 
     def finish(self) -> None:
@@ -441,10 +434,7 @@ class Engine:
                 with self.lock:
                     self.journal_buffer.add(Entry("closed", detail={"pending": self._pending()}))
                 self.housekeeping.store_progress()
-                if self.exporter is not None:
-                    now = self.clock()
-                    by = max(now + CLOSING_EXPORT_S, self.close_by or now)
-                    self.journal_left = self.exporter.finish(by, self.clock)
+                self.export.finish(self._export_by)
         except ReliamsgError as error:
             self._failed(error)
         finally:
@@ -452,8 +442,7 @@ class Engine:
             self.intake.fail(ended)
             self.orders.refuse(ended)
             self.callbacks.close(0.0)
-            if self.exporter is not None:
-                self.exporter.stop()
+            self.export.stop()
             self._outbox.close()
 
     def _stream_row(self, topic: str) -> StreamRow:

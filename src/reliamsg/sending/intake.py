@@ -348,9 +348,8 @@ class Intake:
         )
         if self.refusal is not None:
             raise self.refusal
-        exporter = self._engine.exporter
-        if not room and exporter is not None and exporter.full:
-            raise JournalFull(exporter.why_full)
+        if not room and (why := self._engine.export.why_full):
+            raise JournalFull(why)
         if not room:
             raise OutboxFull(self._why_full())
         return deadline

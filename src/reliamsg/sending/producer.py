@@ -36,8 +36,9 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
 from reliamsg.runtime.clock import microseconds, wall_us
 from reliamsg.runtime.environment import Environment, no_probe
+from reliamsg.runtime.export_step import CLOSING_EXPORT_S
 from reliamsg.runtime.wakeup import Wakeup
-from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
+from reliamsg.sending.engine import Engine
 from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import check_blocking, check_groups, check_message_id, make_settings
 from reliamsg.sending.status import ProducerStatus, Remaining, messages_remain
@@ -355,11 +356,11 @@ class Producer:
             raise ForkedError("this producer belongs to the parent process")
         self._closed = True
         if not self._ended:  # also after a close() that was interrupted
-            self._engine.close_by = time.monotonic() + timeout
-            self._engine.begin_close()
+            export_by = time.monotonic() + timeout
+            self._engine.begin_close(export_by)
             with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
                 self._engine.outcomes.flush(timeout)
-            self._threads.end(ENDING_S)
+            self._threads.end(ENDING_S, export_by)
             self._finalizer.detach()
             self._ended = True
         return self._engine.remaining()
@@ -404,16 +405,17 @@ class _Threads:
         for link in self._engine.links.values():
             link.transport.start()
 
-    def end(self, timeout: float) -> None:
-        """Disconnect, store what is left, close the file. Nothing in a child process after fork()."""
+    def end(self, timeout: float, export_by: float | None = None) -> None:
+        """Disconnect, store what is left, close the file. Nothing in a child process after fork(). `export_by`: until
+        when the journal's last segment may take."""
         if self.generation != forks.generation:
             return
         engine, now = self._engine, time.monotonic()
         engine.begin_close()
         by = now + timeout
-        if engine.close_by is not None:
-            by = max(by, engine.close_by + STORING_S)
-        elif engine.exporter is not None:
+        if export_by is not None:
+            by = max(by, export_by + STORING_S)
+        elif engine.export.has_target:
             by += CLOSING_EXPORT_S
         # Half of the time is for the sites together, so that none that hangs takes the others' time or the file's.
         self._disconnect(now + (by - now) / 2)
