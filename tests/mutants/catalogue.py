@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "halt-hides-a-failed-fsync",
         "receiving/state.py",
-        "        if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):\n",
-        "        if self.fatal is None:\n",
+        "            if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):\n",
+        "            if self.fatal is None:\n",
         "P4: a consumer that had failed for another reason goes on writing after a failed fsync, without the "
         "failed commit",
         ByTest(
@@ -2065,9 +2065,9 @@ MUTANTS = (
     ),
     Mutant(
         "writer-dies-in-silence",
-        "sending/producer.py",
-        "                deadline = 0.0  # the next step tells whoever waits\n",
-        "                deadline = None\n",
+        "sending/engine.py",
+        "            self.wake()  # the next step tells whoever waits\n",
+        "            pass\n",
         "P7: whoever waits in publish() waits forever when the writer has failed",
         ByTest(
             "sending/test_faults.py::TestWriter::test_whatever_fails_in_it_nobody_is_left_waiting[intake-take-after]",

@@ -49,6 +49,8 @@ class TestWriter:
 
         def fails(*args: Any, **kwargs: Any) -> Any:
             found = real(*args, **kwargs) if late else None
+            if late and step == "take" and found is None:
+                return None  # a step that came before there was anything to take: nobody would wait for it
             raise ZeroDivisionError(found)
 
         told: list[BaseException] = []

@@ -237,8 +237,7 @@ class Committer:
             self._failed(plan, error)
             return False
         except FatalError as error:
-            with shared.lock:
-                shared.fail(error)
+            shared.fail(error)
             return False
         if spills:
             self._probe("spilled")
@@ -364,8 +363,7 @@ class Committer:
                 shared.write_error = self._unread = error
             return
         except FatalError as error:
-            with shared.lock:
-                shared.fail(error)
+            shared.fail(error)
             return
         with shared.lock:
             lane.page_wanted = None

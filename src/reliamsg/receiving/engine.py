@@ -266,8 +266,7 @@ class ReceivingEngine:
         try:
             stepped = self.export.step(now)
         except FatalError as error:
-            with shared.lock:
-                shared.fail(error)
+            shared.fail(error)
             return None
         if stepped.full_changed:
             with shared.lock:
@@ -603,8 +602,7 @@ class ReceivingEngine:
             if batch.forgotten:
                 shared.inbox.commit(batch, shared.wall_us(), microseconds(now))
         except FatalError as error:
-            with shared.lock:
-                shared.fail(error)
+            shared.fail(error)
             raise
         with shared.lock:
             shared.core.known_elsewhere -= len(batch.forgotten)

@@ -1,4 +1,4 @@
-"""The thread that owns the inbox and runs the engine."""
+"""What a consumer's worker does, and how it is ended."""
 
 from __future__ import annotations
 
@@ -9,95 +9,83 @@ from reliamsg.errors import FatalError, ReliamsgError
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.operating import Operating
 from reliamsg.receiving.state import log
-from reliamsg.runtime.callbacks import CallbackThread, OnError
-from reliamsg.runtime.wakeup import Wakeup
+from reliamsg.runtime.callbacks import CallbackThread
+from reliamsg.runtime.worker import Worker
 
-__all__ = ["Runner"]
+__all__ = ["MOST_IDLE_S", "Runner"]
 
-IDLE_S = 1.0
-"""The engine is looked at so often even if nothing happens."""
+MOST_IDLE_S = 1.0
+"""The engine is stepped this often even if nothing happens."""
+LEAST_END_S = 0.1
+"""The worker has this long for its last step, even if there is no time left."""
+LEAST_GOODBYE_S = 0.5
+"""A connection has this long to be closed, and ``on_error`` to be told, even if there is no time left."""
 
 
-class Runner:
-    """Runs an engine until it is closed."""
+class _Work:
+    """The steps of a consumer: its engine, what operators ask of it, and what ``on_error`` is told."""
 
-    def __init__(self, engine: ReceivingEngine, name: str, on_error: OnError | None, wakeup: Wakeup) -> None:
-        """`wakeup`: set by the engine."""
-        self.engine = engine
-        self.stopped = False
-        """The application asked to end; set by :meth:`stop`."""
-        self._callbacks = CallbackThread(f"{name} errors", on_error, log, wakeup.set)
+    def __init__(self, engine: ReceivingEngine, callbacks: CallbackThread) -> None:
+        self._engine = engine
+        self._callbacks = callbacks
         self._operating = Operating(engine)
-        self._wakeup = wakeup
-        self._ending = False
-        self._closed = False
-        self._close_lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopped = False
+        self._close_by: float | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application asked to end."""
+        return self._stopped
+
+    # -- what the application calls -----------------------------------------------------------------------
 
     def start(self) -> None:
-        self._operating.step(self.engine.shared.clock())
-        self.engine.start()
-        self._thread.start()
+        """Do what operators asked for while the inbox was closed, and let the sites connect."""
+        self._operating.step(self._engine.shared.clock())
+        self._engine.start()
 
     def stop(self) -> None:
         """Have everybody who waits for messages look up. Takes no lock: safe in a signal handler."""
-        self.stopped = True
-        self._wakeup.set()
-        self.engine.shared.changed.notify_all()
+        self._stopped = True
+        self._engine.shared.changed.notify_all()
 
-    def _run(self) -> None:
-        engine = self.engine
-        shared = engine.shared
-        while not self._ending:
-            self._wakeup.clear()
-            self._callbacks.start()
-            deadline = self._step()
-            self._operating.step(shared.clock())
-            self.report_errors()
-            if self.stopped:
-                shared.changed.notify_all()
-            now = shared.clock()
-            left = IDLE_S if deadline is None else min(IDLE_S, deadline - now)
-            if left > 0:
-                self._wakeup.wait(left)
+    def close_at_end(self, deadline: float) -> None:
+        """Have the worker itself close, after its last step."""
+        self._close_by = deadline
 
-    def _step(self) -> float | None:
-        shared = self.engine.shared
-        try:
-            return self.engine.step(shared.clock())
-        except Exception as error:  # noqa: BLE001  (whatever it is, nobody must wait for this thread for ever)
-            log.exception("the consumer has stopped")
-            failure = error if isinstance(error, FatalError) else FatalError(f"internal error: {error!r}")
-            with shared.lock:
-                shared.fail(failure)
-            return None
+    # -- what the worker calls ----------------------------------------------------------------------------
 
-    def report_errors(self) -> None:
+    def step(self) -> float | None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        shared = self._engine.shared
+        deadline = self._engine.step(shared.clock())
+        self._operating.step(shared.clock())
+        self._report_errors()
+        if self._stopped:
+            shared.changed.notify_all()
+        return deadline
+
+    def fail(self, error: FatalError) -> None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        self._engine.shared.fail(error)
+        self._report_errors()
+
+    def finish(self) -> None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        if self._close_by is not None:
+            self.close(self._close_by)
+
+    def _report_errors(self) -> None:
         """Have ``on_error`` called with what happened since the last time."""
-        for error in self.engine.take_errors():
+        for error in self._engine.take_errors():
             self._callbacks.report(error)
+        self._callbacks.start()
 
-    def close(self, timeout: float) -> bool:
-        """Commit, disconnect, and give the inbox up. Returns whether the stop was clean; only once."""
-        with self._close_lock:
-            if self._closed:
-                return False
-            self._closed = True
-        deadline = time.monotonic() + max(0.0, timeout)
-        self.stopped = self._ending = True
-        self._wakeup.set()
-        self._thread.join(max(0.1, timeout))
-        if self._thread.is_alive():
-            # It hangs in a write. The inbox can't be closed under it; the process's end will release it.
-            log.error("%s: still being written; not closed cleanly", self.engine.shared.inbox.path)
-            self.engine.shared.end()
-            return False
-        clean = self._finish(deadline)
-        self._callbacks.close(max(0.5, deadline - time.monotonic()))
-        return clean
+    # -- after the last step ------------------------------------------------------------------------------
 
-    def _finish(self, deadline: float) -> bool:
-        engine, shared = self.engine, self.engine.shared
+    def close(self, deadline: float) -> bool:
+        """Commit, disconnect, and give the inbox up; returns whether the stop was clean."""
+        engine, shared = self._engine, self._engine.shared
         try:
             # First what the application acknowledged, so that the brokers still hear of it.
             engine.flush(shared.clock())
@@ -106,15 +94,61 @@ class Runner:
             for site in engine.sites.values():
                 site.closing = True
                 for link in site.links.all:
-                    link.close(max(0.5, deadline - time.monotonic()))
+                    link.close(max(LEAST_GOODBYE_S, deadline - time.monotonic()))
                 site.state = "closed"
             engine.flush(shared.clock(), closing=True)
             engine.finish_export(shared.clock() + deadline - time.monotonic())
         except ReliamsgError as error:
             log.error("%s", error)
-        self.report_errors()
+        self._report_errors()
         with shared.lock:
             clean = shared.may_write and shared.write_error is None
         shared.end()
         shared.inbox.close()
+        self._callbacks.close(max(LEAST_GOODBYE_S, deadline - time.monotonic()))
         return clean
+
+
+class Runner:
+    """Runs an engine until it is closed."""
+
+    def __init__(self, engine: ReceivingEngine, worker: Worker, callbacks: CallbackThread) -> None:
+        """`worker`: what the engine wakes. It is started here."""
+        self._engine = engine
+        self._worker = worker
+        self._work = _Work(engine, callbacks)
+        self._close_lock = threading.Lock()
+        self._closed = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application asked to end."""
+        return self._work.stopped
+
+    def start(self) -> None:
+        """Once; :meth:`stop` may have been called before."""
+        self._work.start()
+        self._worker.start(self._work)
+
+    def stop(self) -> None:
+        """Have everybody who waits for messages look up. Takes no lock: safe in a signal handler."""
+        self._work.stop()
+        self._worker.wake()
+
+    def close(self, timeout: float) -> bool:
+        """Commit, disconnect, and give the inbox up. Returns whether the stop was clean; only once."""
+        with self._close_lock:
+            if self._closed:
+                return False
+            self._closed = True
+        deadline = time.monotonic() + max(0.0, timeout)
+        self.stop()
+        if self._worker.is_current:  # it has collected a consumer that nobody closed
+            self._work.close_at_end(deadline)
+        if self._worker.end(max(LEAST_END_S, timeout)):
+            return self._work.close(deadline)
+        if not self._worker.is_current:
+            # It hangs in a write. The inbox can't be closed under it; the process's end will release it.
+            log.error("%s: still being written; not closed cleanly", self._engine.shared.inbox.path)
+            self._engine.shared.end()
+        return False

@@ -479,9 +479,10 @@ class Shared:
 
     def fail(self, error: FatalError) -> None:
         """The consumer is finished. That its inbox can't be relied on outweighs whatever ended it before: there are
-        commits to come yet, and none may be made."""
-        if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):
-            self.fatal = error
-            self.errors.append(error)
-            log.error("%s", error)
-        self.changed.notify_all()
+        commits to come yet, and none may be made. Takes the lock, if that is not held."""
+        with self.lock:
+            if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):
+                self.fatal = error
+                self.errors.append(error)
+                log.error("%s", error)
+            self.changed.notify_all()

@@ -442,4 +442,4 @@ class Control:
                 f" than this one's ({self._outbox.epoch}): was its outbox copied, or restored while it ran? Stop one of"
                 " them"
             )
-        self._engine.die(ProducerFenced(f"{why}; what this one has not sent stays in its outbox"))
+        self._engine.fail(ProducerFenced(f"{why}; what this one has not sent stays in its outbox"))

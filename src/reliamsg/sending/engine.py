@@ -84,6 +84,7 @@ class Engine:
         self.stopped = False
         """Nothing is sent any more."""
         self.fatal: FatalError | None = None
+        self._reported = False
         self.admission = Admission(settings.max_bytes, environment.room)
         self.intake = Intake(self, self.admission, settings, self.wall_us, self.wake)
         self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, self.log, self.wake)
@@ -248,7 +249,7 @@ class Engine:
         if self.fatal is None:
             failure = self.orders.carry_out()
             if failure is not None:
-                self.die(failure)
+                self.fail(failure)
         if self.fatal is None:
             self._commit()
         if self.fatal is None:
@@ -256,6 +257,7 @@ class Engine:
         if self.fatal is not None:  # nothing is written any more: the file may be why
             self.intake.fail(self.fatal)
             self.orders.refuse(self.fatal)
+            self._report_fatal()
             return None
         with self.lock:
             overdue, published = self.core.overdue(now)
@@ -274,7 +276,7 @@ class Engine:
             if self.fatal is None:
                 self.housekeeping.run(now)
         except ReliamsgError as error:
-            self._failed(error)
+            self._fail_or_retry(error)
         return self._deadline(now, self._export(now))
 
     def _export(self, now: float) -> float | None:
@@ -284,7 +286,7 @@ class Engine:
         try:
             stepped = self.export.step(now)
         except FatalError as error:
-            self.die(error)
+            self.fail(error)
             return None
         if stepped.full_changed:
             self.intake.hold(self.export.full)
@@ -318,7 +320,7 @@ class Engine:
                 self.log.exception("producer %s: storing failed", self.producer_id)
                 failure = FatalError(f"internal error: {failure!r}")
             error = failure
-            self.die(failure)
+            self.fail(failure)
         if rows:
             self.probe("committed")
         size = sum(row.size for row in rows)
@@ -388,7 +390,7 @@ class Engine:
             try:
                 rows = self._shelf.page(first, lane.stream_id)
             except ReliamsgError as error:
-                self._failed(error)
+                self._fail_or_retry(error)
                 with self.lock:
                     feed.forget(lane)
                 continue
@@ -397,22 +399,31 @@ class Engine:
         for link in self.links.values() if asked else ():
             link.transport.wake()
 
-    def _failed(self, error: ReliamsgError) -> None:
-        """Housekeeping failed: go on later, or stop for good."""
+    def _fail_or_retry(self, error: ReliamsgError) -> None:
+        """Background work failed: stop for good, or try again later."""
         if isinstance(error, FatalError):
-            self.die(error)
+            self.fail(error)
         else:
             self.log.warning("producer %s: %s; trying again", self.producer_id, error)
 
-    def die(self, error: FatalError) -> None:
-        """Stop for good: nothing is stored or sent any more."""
+    def fail(self, error: FatalError) -> None:
+        """Stop for good: nothing is stored or sent any more. The writer's."""
         with self.lock:
-            if self.fatal is None:
+            first = self.fatal is None
+            if first:
                 self.fatal = error
             self.stopped = True
             self.outcomes.changed()
         self.intake.refuse(error)
         self.log.error("producer %s has stopped: %s", self.producer_id, error)
+        if first:
+            self.wake()  # the next step tells whoever waits
+
+    def _report_fatal(self) -> None:
+        """Have ``on_error`` told, once, what has stopped this producer."""
+        if self.fatal is not None and not self._reported:
+            self._reported = True
+            self.callbacks.report(self.fatal)
 
     def begin_close(self, export_by: float | None = None) -> None:
         """Accept nothing more; whoever waits for room is told. `export_by`: until when, by `clock`, the journal's last
@@ -423,6 +434,7 @@ class Engine:
 
     def finish(self) -> None:
         """The writer's last act: store what is left, with a ``closed`` row, and close the file."""
+        self._report_fatal()
         with self.lock:
             self.stopped = True
             self.outcomes.changed()
@@ -436,7 +448,7 @@ class Engine:
                 self.housekeeping.store_progress()
                 self.export.finish(self._export_by)
         except ReliamsgError as error:
-            self._failed(error)
+            self._fail_or_retry(error)
         finally:
             ended = self.fatal or ClosedError("this producer was closed")
             self.intake.fail(ended)
