@@ -254,18 +254,17 @@ class Committer:
             shared.pending.put_back(plan.pending)
             shared.journal_buffer.put_back(plan.entries)
             again = shared.clock() + RETRY_WRITE_S
-            if plan.spilled or plan.pending.quarantined:
+            large = bool(plan.spilled or plan.pending.quarantined)
+            if large:
                 self._spill_at = again
                 self._spill_limit = max(MIN_SPILL_BYTES, self._spill_limit // 4)
-                shared.spill_error = error
             else:
                 self._retry_at = again
             if not self._reported:
                 self._reported = True
                 shared.errors.append(error)
                 log.error("%s; nothing is acknowledged until it can be", error)
-            shared.write_error = error
-            shared.changed.notify_all()
+            shared.write_failed(error, large=large)
 
     def _apply(self, plan: _Plan, kept: list[Frame], left: Left) -> None:
         shared = self._shared
@@ -286,7 +285,7 @@ class Committer:
                 self._shed()
             if plan.spilled or plan.pending.quarantined or shared.clock() >= self._spill_at + RETRY_WRITE_S:
                 self._reported = False
-                shared.spill_error = None
+                shared.takes_in_again()
             if shared.write_error is not None:
                 self._written()
             self.synced = max(self.synced, plan.sync)
@@ -302,13 +301,8 @@ class Committer:
 
     def _written(self) -> None:
         """The inbox has room again."""
-        shared = self._shared
-        shared.write_error = self._unread = None
-        log.info("%s: written again", shared.inbox.path)
-        for state in shared.core.streams.values():
-            shared.core.touch(state)
-        shared.after_core()
-        shared.changed.notify_all()
+        self._unread = None
+        self._shared.written_again()
 
     def _persisted(self, stream: Stream, holding: Holding, frame: Frame) -> None:
         """A holding is in the inbox now, in this form."""
@@ -360,7 +354,8 @@ class Committer:
                     self._reported = True
                     shared.errors.append(error)
                 self._retry_at = shared.clock() + RETRY_WRITE_S
-                shared.write_error = self._unread = error
+                self._unread = error
+                shared.write_failed(error)
             return
         except FatalError as error:
             shared.fail(error)

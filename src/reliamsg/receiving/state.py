@@ -471,6 +471,24 @@ class Shared:
         self.after_core()
         self.changed.notify_all()
 
+    def write_failed(self, error: InboxWriteError, large: bool = False) -> None:
+        """The inbox could not be written, or read, for want of room. `large`: it was a commit that takes messages in;
+        smaller ones may succeed."""
+        self.write_error = error
+        if large:
+            self.spill_error = error
+        self.changed.notify_all()
+
+    def takes_in_again(self) -> None:
+        """Nothing is known any more of a lack of room for messages."""
+        self.spill_error = None
+
+    def written_again(self) -> None:
+        """The inbox has room again."""
+        self.write_error = None
+        log.info("%s: written again", self.inbox.path)
+        self._look_again()
+
     def end(self) -> None:
         """Nobody may wait for a commit any more."""
         with self.lock:

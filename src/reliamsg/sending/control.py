@@ -426,8 +426,7 @@ class Control:
         epoch, incarnation = self.fence.fenced_by or (0, 0)
         detail = {"epoch": epoch, "incarnation": f"{incarnation:016x}"}
         entry = Entry("fenced", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation, detail=detail)
-        with self._engine.lock:
-            self._engine.stopped = True
+        self._engine.stop_sending()
         self._engine.housekeeping.store_progress([entry])
         self._engine.probe("fenced")
         if self.fence.shut_out:

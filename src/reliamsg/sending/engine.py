@@ -419,6 +419,11 @@ class Engine:
         if first:
             self.wake()  # the next step tells whoever waits
 
+    def stop_sending(self) -> None:
+        """Send nothing more. Whoever waits is told the reason later, by :meth:`fail` or :meth:`finish`."""
+        with self.lock:
+            self.stopped = True
+
     def _report_fatal(self) -> None:
         """Have ``on_error`` told, once, what has stopped this producer."""
         if self.fatal is not None and not self._reported:
