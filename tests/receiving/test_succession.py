@@ -130,19 +130,19 @@ class Group:
         """As SIGSTOP does. Its connections stay."""
         self.stopped.add(bench)
         for site in bench.engine.sites.values():
-            for link in site.links.all:
+            for link in site.connections.all:
                 self.network._transports.remove(link)  # type: ignore[arg-type]
 
     def drop(self, bench: Bench) -> None:
         """Brokers notice that nothing comes from it; with a session that is taken over it would be the same."""
         for site in bench.engine.sites.values():
-            if site.transport is not None:
-                self.network[site.name].drop(site.transport._connection, "no heartbeat")  # type: ignore[attr-defined, arg-type]
+            if site.connections.transport is not None:
+                self.network[site.name].drop(site.connections.transport._connection, "no heartbeat")  # type: ignore[attr-defined, arg-type]
 
     def go_on(self, bench: Bench) -> None:
         self.stopped.discard(bench)
         for site in bench.engine.sites.values():
-            for link in site.links.all:
+            for link in site.connections.all:
                 self.network._transports.append(link)  # type: ignore[arg-type]
 
     def leave(self, bench: Bench) -> None:
@@ -155,7 +155,7 @@ class Group:
     def kill(self, bench: Bench) -> None:
         self.members.remove(bench)
         for site in bench.engine.sites.values():
-            for link in [*site.links.all, *site.links.given_up]:
+            for link in [*site.connections.all, *site.connections.given_up]:
                 link.kill()  # type: ignore[union-attr]
         self.network.run_pending()
         bench.inbox.close()

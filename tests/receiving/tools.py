@@ -141,7 +141,7 @@ class Bench:
     def crash(self) -> None:
         """End as SIGKILL would: what is not committed is gone, and brokers see the connections break."""
         for site in self.engine.sites.values():
-            site.transport.kill()  # type: ignore[union-attr]
+            site.connections.transport.kill()  # type: ignore[union-attr]
         self.network.run_pending()
         self.inbox.close()
 
@@ -150,8 +150,8 @@ class Bench:
         self.engine.flush(self.now)
         self.network.run_pending()
         for site in self.engine.sites.values():
-            assert site.transport is not None
-            site.transport.close(1.0)
+            assert site.connections.transport is not None
+            site.connections.transport.close(1.0)
         self.engine.flush(self.now, closing=True)
         self.inbox.close()
 

@@ -293,7 +293,7 @@ class Committer:
             shared.after_core()
             shared.changed.notify_all()
         for name, tokens in released.items():
-            transport = self._sites[name].transport
+            transport = self._sites[name].connections.transport
             if transport is not None:
                 transport.acknowledge(tokens)
         if released:

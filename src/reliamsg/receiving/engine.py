@@ -30,13 +30,14 @@ from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, Stream
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
 from reliamsg.receiving.commits import Committer, unreserved
+from reliamsg.receiving.connector import Connector
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.receiving.fullness import Fullness
 from reliamsg.receiving.hold_room import HoldRoom
 from reliamsg.receiving.lane import Chunk, Holding, Lane
+from reliamsg.receiving.latest_statuses import LatestStatuses
 from reliamsg.receiving.lease import Lease
-from reliamsg.receiving.links import Links
 from reliamsg.receiving.loading import Loader
 from reliamsg.receiving.quarantine import FAR_EPOCH, TOO_MANY_STREAMS
 from reliamsg.receiving.replaying import Replayer
@@ -139,7 +140,6 @@ class ReceivingEngine:
         self.shared.hold_room = HoldRoom(
             core, inbox, self.shared.quarantine, unreserved(settings.max_inbox_bytes)
         )
-        self.sites: dict[str, SiteReceiver] = {}
         self._open_sites(sites, transports)
         self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, self.probe)
         self.fullness = Fullness(self.shared, settings.max_inbox_bytes)
@@ -154,19 +154,23 @@ class ReceivingEngine:
         shared, settings = self.shared, self.settings
         bindings = [Binding(topic, 0, settings.group) for topic in settings.topics]
         topics = {(binding.topic, binding.partition) for binding in bindings}
-        self.control = Control(shared, self.sites, topics, settings.keys)
+        self.statuses = LatestStatuses(shared.journal_buffer, (site.name for site in sites))
+        self.sites = {
+            site.name: SiteReceiver(
+                shared, site, self.statuses, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,
+                keys=settings.keys,
+            )
+            for site in sites
+        }  # fmt: skip
+        self.control = Control(shared, self.sites, self.statuses, topics, settings.keys)
         read = frozenset((*(topic_address(*topic) for topic in topics), *self.control.addresses))
         shared.samples = Samples(read, shared.inbox.quarantined())
         listener = f"{settings.group}.{shared.inbox.id}"
-        for site in sites:
-            receiver = SiteReceiver(
-                shared, site, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,
-                keys=settings.keys,
-            )  # fmt: skip
-            receiver.control = self.control
-            receiver.links = Links(receiver, transports, bindings, self.control, listener)
-            self.sites[site.name] = receiver
-        self.succession = Succession(shared, self.sites, self.control, settings.standby)
+        connectors = {
+            name: Connector(receiver, self.control, transports, bindings, listener)
+            for name, receiver in self.sites.items()
+        }
+        self.succession = Succession(shared, self.sites, connectors, self.control, settings.standby)
 
     def _restore(self) -> None:
         shared = self.shared
@@ -466,7 +470,7 @@ class ReceivingEngine:
                 state.stream, holding.epoch, holding.first, holding.last, holding.site, now
             )
             for name in again:
-                transport = self.sites[name].transport
+                transport = self.sites[name].connections.transport
                 if transport is not None:
                     transport.reconnect("a message is needed again")
             shared.due(now)

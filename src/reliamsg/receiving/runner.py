@@ -92,10 +92,7 @@ class _Work:
             engine.say_goodbye(shared.clock())
             engine.succession.close_given_up()
             for site in engine.sites.values():
-                site.closing = True
-                for link in site.links.all:
-                    link.close(max(LEAST_GOODBYE_S, deadline - time.monotonic()))
-                site.state = "closed"
+                site.close(lambda: max(LEAST_GOODBYE_S, deadline - time.monotonic()))
             engine.flush(shared.clock(), closing=True)
             engine.finish_export(shared.clock() + deadline - time.monotonic())
         except ReliamsgError as error:

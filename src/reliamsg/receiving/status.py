@@ -163,7 +163,7 @@ def _producers(engine: ReceivingEngine) -> dict[str, ProducerHeard]:
     now = engine.shared.clock()
     return {
         name: ProducerHeard(heard.epoch, max(0.0, now - heard.at), heard.interval, heard.lsn)
-        for name, heard in engine.control.producers.items()
+        for name, heard in engine.statuses.by_producer.items()
     }
 
 
@@ -188,7 +188,7 @@ def _site(engine: ReceivingEngine, site: SiteReceiver) -> SiteStatus:
         site.duplicate_messages,
         dict(site.rejected),
         site.repaired_messages,
-        tuple(sorted({address for link in site.links.all for address in link.refused_addresses()})),
+        tuple(sorted({address for each in site.connections.all for address in each.refused_addresses()})),
     )
 
 

@@ -474,7 +474,7 @@ class ConsumerProcess(Process):
         topics = world.scenario.topics_of(self.group)
         read = {stream.producer for stream in world.oracle.streams if stream.topic in topics}
         return {each.name for each in world.producers if each.engine is not None} & read - set(
-            engine.control.producers
+            engine.statuses.by_producer
         )
 
     # -- the end --------------------------------------------------------------------------------------------
@@ -574,10 +574,7 @@ class ConsumerProcess(Process):
         engine.say_goodbye(now)
         engine.succession.close_given_up()
         for site in engine.sites.values():
-            site.closing = True
-            for link in site.links.all:
-                link.close(1.0)
-            site.state = "closed"
+            site.close(lambda: 1.0)
         engine.flush(now, closing=True)
         engine.shared.end()
         self.abandon()
