@@ -14,15 +14,15 @@ import pytest
 from tests.house import RULES, House, Violation, read_house
 
 NOT_YET: dict[str, set[str]] = {
-    "circles": {"core", "receiving", "sending"},
-    "parents": {"core", "receiving", "sending", "transport"},
-    "callbacks": {"lab/chaos", "receiving", "sending", "transport"},
+    "circles": {"core", "sending"},
+    "parents": {"core", "sending", "transport"},
+    "callbacks": {"lab/chaos", "receiving", "runtime", "transport"},
     "assignments": {
-        ".", "cli", "core", "lab/chaos", "receiving", "sending", "simulation", "store", "transport",
+        ".", "cli", "core", "lab/chaos", "receiving", "runtime", "sending", "store", "transport",
     },
     "private-names": {".", "sending"},
     "parameters": {
-        "audit", "core", "export", "receiving", "sending", "store", "transport", "wire",
+        "audit", "core", "export", "sending", "store", "transport", "wire",
     },
 }  # fmt: skip
 """By rule, the packages that do not meet it yet."""

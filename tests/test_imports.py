@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "reliamsg"
 
-BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "files", "wakeup", "arguments"}
+BASE = {"wire", "message", "config", "errors", "forks", "keys", "terminal", "files", "arguments"}
 MIDDLE = {"core", "store", "transport"}
 UPPER = {"sending", "receiving"}
 TOP = {"cli", "aio", "testing", "lab", "simulation"}
@@ -26,14 +26,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "forks": set(),
     "terminal": set(),
     "files": set(),
-    "wakeup": set(),
     "wire": BASE,
     "core": BASE,
     "store": BASE,
     "export": BASE | {"store"},
     "transport": BASE,
-    "sending": BASE | MIDDLE | {"export", "injection"},
-    "receiving": BASE | MIDDLE | {"export", "injection"},
+    "runtime": BASE | MIDDLE | {"export"},
+    "sending": BASE | MIDDLE | {"export", "injection", "runtime"},
+    "receiving": BASE | MIDDLE | {"export", "injection", "runtime"},
     "aio": BASE | MIDDLE | UPPER,
     "testing": BASE | MIDDLE | UPPER | {"aio", "injection"},
     "lab": {"config", "errors"},
@@ -51,7 +51,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "export.target",
     },
     "audit": BASE | {"store.segment"},
-    "simulation": BASE | MIDDLE | UPPER | {"checker"},
+    "simulation": BASE | MIDDLE | UPPER | {"runtime", "checker"},
     "cli": BASE | MIDDLE | UPPER | {"export", "lab", "simulation", "testing", "checker"},
     "injection": {"arguments", "transport.base"},
     "pickling": {"errors", "message"},

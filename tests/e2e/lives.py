@@ -119,7 +119,7 @@ class Life:
     def end(self) -> None:
         for reader in self.readers:
             for site in reader.engine.sites.values():
-                for link in site.links.all:
+                for link in site.connections.all:
                     link.close(0.0)
             reader.engine.flush(reader.now, closing=True)
             reader.inbox.close()
@@ -252,7 +252,7 @@ def taken_over(life: Life) -> None:
     life.run(1.0)
     life.readers.remove(first)
     for site in first.engine.sites.values():
-        for link in site.links.all:
+        for link in site.connections.all:
             link.kill()  # type: ignore[union-attr]
     life.bench.network["dc1"].lose(1)
     life.publish(4)

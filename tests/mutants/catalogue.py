@@ -55,8 +55,8 @@ MUTANTS = (
     Mutant(
         "halt-hides-a-failed-fsync",
         "receiving/state.py",
-        "        if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):\n",
-        "        if self.fatal is None:\n",
+        "            if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):\n",
+        "            if self.fatal is None:\n",
         "P4: a consumer that had failed for another reason goes on writing after a failed fsync, without the "
         "failed commit",
         ByTest(
@@ -75,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "wakeup-with-a-lock",
-        "wakeup.py",
+        "runtime/wakeup.py",
         "        self._queue: queue.SimpleQueue[None] = queue.SimpleQueue()",
         "        self._queue: queue.Queue[None] = queue.Queue()",
         "P1: a signal handler that publishes while its thread is waking another one deadlocks",
@@ -846,7 +846,7 @@ MUTANTS = (
     ),
     Mutant(
         "renewal-counts-as-lost",
-        "receiving/links.py",
+        "receiving/connector.py",
         ' and site.state != "connected" and not renewing\n',
         ' and site.state != "connected"\n',
         "P5: an inbox that took over and renews its connection before its first proof waits again, without end",
@@ -2043,7 +2043,7 @@ MUTANTS = (
     ),
     Mutant(
         "interrupted-waiter-stays",
-        "wakeup.py",
+        "runtime/wakeup.py",
         "                with contextlib.suppress(ValueError):\n                    self._locks.remove(lock)",
         "                pass",
         "P7: a call that was interrupted while it waited for room counts as waiting forever",
@@ -2076,9 +2076,9 @@ MUTANTS = (
     ),
     Mutant(
         "writer-dies-in-silence",
-        "sending/producer.py",
-        "                deadline = 0.0  # the next step tells whoever waits\n",
-        "                deadline = None\n",
+        "sending/engine.py",
+        "            self.wake()  # the next step tells whoever waits\n",
+        "            pass\n",
         "P7: whoever waits in publish() waits forever when the writer has failed",
         ByTest(
             "sending/test_faults.py::TestWriter::test_whatever_fails_in_it_nobody_is_left_waiting[intake-take-after]",
@@ -2499,7 +2499,7 @@ MUTANTS = (
     Mutant(
         "journal-rows-of-a-failed-commit-lost",
         "receiving/commits.py",
-        "            shared.ledger.put_back(plan.entries)\n",
+        "            shared.journal_buffer.put_back(plan.entries)\n",
         "",
         "P9: events before a failed commit are not journalled",
         ByTest(

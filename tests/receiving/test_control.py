@@ -373,7 +373,7 @@ def test_producers_are_known_within_a_bound(tmp_path: Path) -> None:
     for number in range(10):
         FakeProducer(bench, f"p{number}").status((1, 5))
     bench.settle(1.0)
-    assert len(bench.engine.control.producers) == 3
+    assert len(bench.engine.statuses.by_producer) == 3
     assert len(bench.engine.shared.core.streams) == 3
 
 

@@ -10,10 +10,19 @@ from typing import Any
 
 import pytest
 
-from reliamsg.errors import ClosedError, ConfigError, DeadLetterHalt, GapError, GroupBusy, InboxWriteError
+from reliamsg.errors import (
+    ClosedError,
+    ConfigError,
+    DeadLetterHalt,
+    GapError,
+    GroupBusy,
+    InboxLocked,
+    InboxWriteError,
+)
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.testing import MemoryNetwork
+from tests.patience import wait_for
 from tests.receiving.tools import GROUP, TOPIC, Bench, send, seqs, until
 
 
@@ -90,6 +99,40 @@ def test_on_error_may_close_the_consumer(opener: Opener, network: MemoryNetwork)
         return False
 
     until(closed, "closed")
+
+
+def test_one_that_is_collected_on_its_own_thread_is_closed_after_the_step(
+    opener: Opener, network: MemoryNetwork, tmp_path: Path
+) -> None:
+    """Where nobody closed it, and memory was cleaned up while it committed."""
+    collected: list[str] = []
+
+    def probe(point: str) -> None:
+        name = threading.current_thread().name
+        if point == "position" and name == f"reliamsg consumer {GROUP}" and not collected:
+            collected.append(point)
+            consumer._finalizer()
+            collected.append("goes on")
+
+    consumer = opener(probe=probe)
+    send(network["dc1"], 1, 3)
+    for _ in range(3):
+        message = consumer.get(60)
+        assert message is not None
+        message.ack()
+    until(lambda: len(collected) == 2, "the step goes on")
+
+    def reopened() -> Consumer | None:
+        try:
+            return opener()
+        except InboxLocked:
+            return None
+
+    again = wait_for(reopened, "the inbox is free")
+    send(network["dc1"], 4, 4)
+    message = again.get(60)
+    assert message is not None
+    assert (message.seq, message.redelivered) == (4, False)
 
 
 def test_late_messages_after_one_that_on_late_failed_on_are_shown_all_the_same(

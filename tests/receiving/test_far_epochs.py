@@ -163,7 +163,7 @@ def test_an_answer_to_what_was_asked_before_proves_nothing(bench: Bench, takes_o
     producer.status((1, 5), to=group_address(GROUP), nonces=nonces)
     bench.settle(2.0)
     assert (bench.take(), kept(bench)) == ([], [(FAR, 1, 5)])
-    assert bench.engine.control.producers == {}
+    assert bench.engine.statuses.by_producer == {}
     assert bench.engine.sites["dc1"].rejected["far-epoch"] >= 1
 
 

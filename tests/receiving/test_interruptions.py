@@ -18,8 +18,8 @@ import pytest
 
 from reliamsg.message import Gap, Message, Stream
 from reliamsg.receiving.consumer import Consumer
+from reliamsg.runtime.wakeup import Uninterrupted
 from reliamsg.testing import MemoryNetwork
-from reliamsg.wakeup import Uninterrupted
 from tests.interruptions import Interruption, interrupt, points
 from tests.receiving.tools import GROUP, TOPIC, send, until
 

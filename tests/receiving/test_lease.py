@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer
-from reliamsg.receiving.clock import elapsed_clock
 from reliamsg.receiving.lease import Beacon, Lease, make_nonce, parse_nonce
+from reliamsg.runtime.clock import elapsed_clock
 from reliamsg.testing import MemoryNetwork
 from tests.patience import wait_for
 from tests.receiving.tools import Bench, send, seqs

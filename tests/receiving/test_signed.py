@@ -208,7 +208,7 @@ def test_a_flood_of_forgeries_costs_within_bounds_and_loses_nothing(bench: Bench
     assert rejected(bench) == {"forged": 4_000}
     assert bench.queued()["dc1"] == 0
     assert len(bench.engine.shared.core.streams) == 1
-    assert bench.engine.control.producers == {}
+    assert bench.engine.statuses.by_producer == {}
     assert bench.path.stat().st_size < 4 * MAX_SAMPLE_BYTES
     found = rows(bench, "rejected")
     assert sum((row.detail or {})["count"] for row in found) == 4_000
@@ -224,7 +224,7 @@ def test_made_up_producers_without_streams_cost_nothing_that_lasts(tmp_path: Pat
         producer.tell(group_address(GROUP), encode_status(hello)[0], "dc1")
     producer.status((1, 5))
     bench.settle(0.3)
-    assert list(bench.engine.control.producers) == ["p"]
+    assert list(bench.engine.statuses.by_producer) == ["p"]
     assert len(producer.streams()) > 0
     bench.settle(10.0)
     assert not bench.engine.control._strangers

@@ -131,19 +131,19 @@ class Group:
         """As SIGSTOP does. Its connections stay."""
         self.stopped.add(bench)
         for site in bench.engine.sites.values():
-            for link in site.links.all:
+            for link in site.connections.all:
                 link.pause()  # type: ignore[attr-defined]
 
     def drop(self, bench: Bench) -> None:
         """Brokers notice that nothing comes from it; with a session that is taken over it would be the same."""
         for site in bench.engine.sites.values():
-            if site.transport is not None:
-                self.network[site.name].drop(site.transport._connection, "no heartbeat")  # type: ignore[attr-defined, arg-type]
+            if site.connections.transport is not None:
+                self.network[site.name].drop(site.connections.transport._connection, "no heartbeat")  # type: ignore[attr-defined, arg-type]
 
     def go_on(self, bench: Bench) -> None:
         self.stopped.discard(bench)
         for site in bench.engine.sites.values():
-            for link in site.links.all:
+            for link in site.connections.all:
                 link.resume()  # type: ignore[attr-defined]
 
     def leave(self, bench: Bench) -> None:
@@ -156,7 +156,7 @@ class Group:
     def kill(self, bench: Bench) -> None:
         self.members.remove(bench)
         for site in bench.engine.sites.values():
-            for link in [*site.links.all, *site.links.given_up]:
+            for link in [*site.connections.all, *site.connections.given_up]:
                 link.kill()  # type: ignore[union-attr]
         self.network.run_pending()
         bench.inbox.close()
@@ -268,9 +268,9 @@ def test_a_session_is_kept_before_the_first_proof_if_its_own_client_renews_the_c
         group.drop(second)
     else:
         for site in second.engine.sites.values():
-            assert isinstance(site.transport, MemoryReceiver)
-            site.transport.reconnect("there is room again")
-            site.transport.step()
+            assert isinstance(site.connections.transport, MemoryReceiver)
+            site.connections.transport.reconnect("there is room again")
+            site.connections.transport.step()
     group.settle(0.5)
     assert phase(second) == ("active" if ended == "renewed" else "waiting")
     monkeypatch.undo()

@@ -49,7 +49,7 @@ class World(Group):
 
     def disconnect(self, bench: object) -> None:
         for site in bench.engine.sites.values():  # type: ignore[attr-defined]
-            for link in site.links.all:
+            for link in site.connections.all:
                 if link._connection is not None:
                     self.network[site.name].drop(link._connection, "no heartbeat")
 

@@ -10,6 +10,7 @@ from reliamsg.core.consumer import Rules
 from reliamsg.message import Message, Prev, Stream
 from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
 from reliamsg.receiving.lane import Chunk
+from reliamsg.runtime.environment import Environment
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport import factory
@@ -89,9 +90,11 @@ class Bench:
             self.network.sites,
             self.inbox,
             factory,
-            clock=lambda: self.now,
-            wall_us=lambda: int(self.now * 1e6) + self.wall_offset_us,
-            probe=self.points.append,
+            Environment(
+                clock=lambda: self.now,
+                wall_us=lambda: int(self.now * 1e6) + self.wall_offset_us,
+                probe=self.points.append,
+            ),
         )
         self.engine.start()
         self.settle()
@@ -139,7 +142,7 @@ class Bench:
     def crash(self) -> None:
         """End as SIGKILL would: what is not committed is gone, and brokers see the connections break."""
         for site in self.engine.sites.values():
-            site.transport.kill()  # type: ignore[union-attr]
+            site.connections.transport.kill()  # type: ignore[union-attr]
         self.network.run_pending()
         self.inbox.close()
 
@@ -148,8 +151,8 @@ class Bench:
         self.engine.flush(self.now)
         self.network.run_pending()
         for site in self.engine.sites.values():
-            assert site.transport is not None
-            site.transport.close(1.0)
+            assert site.connections.transport is not None
+            site.connections.transport.close(1.0)
         self.engine.flush(self.now, closing=True)
         self.inbox.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 from reliamsg.config import Site
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
+from reliamsg.runtime.environment import Environment
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import make_settings
@@ -75,9 +76,8 @@ class Bench:
         )
         engine = Engine(
             outbox, sites, {topic: tuple(names) for topic, names in (groups or {}).items()}, make_settings(**chosen),
-            factory, self.clock, self.wall_us, None, lambda: None,
+            factory, Environment(self.clock, self.wall_us, on_error=self.errors.append),
         )  # fmt: skip
-        engine.callbacks.on_error = self.errors.append
         for link in engine.links.values():
             link.transport.start()
         self.engines.append(engine)

@@ -50,6 +50,8 @@ class TestWriter:
 
         def fails(*args: Any, **kwargs: Any) -> Any:
             found = real(*args, **kwargs) if late else None
+            if late and step == "take" and found is None:
+                return None  # a step that came before there was anything to take: nobody would wait for it
             raise ZeroDivisionError(found)
 
         told: list[BaseException] = []
@@ -309,7 +311,7 @@ class TestRestart:
         producer = make()
         first = producer.status().epoch
         producer.close()
-        monkeypatch.setattr("reliamsg.sending.producer._wall_us", lambda: 1_000_000)
+        monkeypatch.setattr("reliamsg.sending.producer.wall_us", lambda: 1_000_000)
         assert make().status().epoch > first
 
     def test_predecessors_survive_the_release_of_all_their_messages(

@@ -17,11 +17,11 @@ import pytest
 
 from reliamsg import MessageId, Producer
 from reliamsg.errors import OutboxFull, ReliamsgError
+from reliamsg.runtime.wakeup import Waiters, Wakeup
 from reliamsg.sending import intake
 from reliamsg.sending.receipt import Receipt
 from reliamsg.store.database import open_readonly
 from reliamsg.testing import MemoryNetwork
-from reliamsg.wakeup import Waiters, Wakeup
 from reliamsg.wire.data import open_frame
 from tests.interruptions import interrupt, points
 from tests.sending.control_tools import Bench

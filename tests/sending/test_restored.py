@@ -64,8 +64,8 @@ def test_the_copy_is_put_back(
     life(make, "b", errors).close()
     shutil.copy(tmp_path / "copy.db", path)
     assert errors == []
-    now = producer_module._wall_us
-    monkeypatch.setattr(producer_module, "_wall_us", lambda: now() - behind_us)
+    now = producer_module.wall_us
+    monkeypatch.setattr(producer_module, "wall_us", lambda: now() - behind_us)
     producer = life(make, "c", errors)
     assert bodies == said("a", "b", "c")
     wait_for(lambda: errors)

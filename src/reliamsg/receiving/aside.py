@@ -164,7 +164,7 @@ class Aside:
             self._shared.changed.notify_all()
 
     def _replayed(self, letter: DeadLetter) -> ReplayItem:
-        self._shared.ledger.add(
+        self._shared.journal_buffer.add(
             Entry(
                 "replayed", letter.stream, letter.epoch, letter.incarnation, letter.seq, letter.seq, "",
                 self._shared.group, digest=digest(letter.seq, letter.body, letter.key, letter.headers),

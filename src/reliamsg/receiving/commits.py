@@ -7,7 +7,7 @@ acknowledgements. :class:`Committer` runs on one thread, the one that owns the i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reliamsg.core.ranges import RangeSet
@@ -18,12 +18,14 @@ from reliamsg.message import Stream
 from reliamsg.receiving.lane import Holding, Lane
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Pending, Shared, log
+from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.environment import Probe
 from reliamsg.store.inbox import Left
 from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import Frame, open_frame
 
-__all__ = ["MAX_CACHED_BYTES", "Committer", "Probe", "unreserved"]
+__all__ = ["MAX_CACHED_BYTES", "Committer", "unreserved"]
 
 COMMIT_EVERY_S = 0.01
 """Acknowledgements are gathered for so long, unless somebody waits."""
@@ -39,8 +41,6 @@ FULL_POLL_S = 0.05
 """How often a full inbox is looked at for room."""
 MAX_CACHED_BYTES = 8 * 1024 * 1024
 """Frames in memory that could be read from the inbox as well."""
-
-Probe = Callable[[str], None]
 
 
 def unreserved(max_inbox_bytes: int) -> int:
@@ -66,13 +66,13 @@ class Committer:
     """Decides on commits and makes them."""
 
     def __init__(
-        self, shared: Shared, sites: Mapping[str, SiteReceiver], max_inbox_bytes: int, probe: Probe | None
+        self, shared: Shared, sites: Mapping[str, SiteReceiver], max_inbox_bytes: int, probe: Probe
     ) -> None:
         self._shared = shared
         self._sites = sites
         self._max_inbox_bytes = max_inbox_bytes
         self._usual_bytes = unreserved(max_inbox_bytes)
-        self._probe: Probe = probe if probe is not None else _no_probe
+        self._probe = probe
         self._committed_at = -1.0
         self._retry_at = 0.0
         self._unread: InboxWriteError | None = None
@@ -115,7 +115,7 @@ class Committer:
         pending, shared.pending = shared.pending, Pending()
         if now < self._spill_at:  # there was no room on the disk: what is smaller goes first
             shared.pending.quarantined, pending.quarantined = pending.quarantined, []
-        entries = shared.ledger.take()
+        entries = shared.journal_buffer.take()
         sync = shared.sync_wanted
         self._fill(batch, snapshot, pending, entries)
         batch.entries += [
@@ -148,7 +148,7 @@ class Committer:
         stands = (shared.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
         if shared.core.dirty or shared.acked or not (shared.pending.empty and stands):
             return self._committed_at + COMMIT_EVERY_S
-        if shared.chunks or not shared.ledger.empty:
+        if shared.chunks or not shared.journal_buffer.empty:
             return self._committed_at + JOURNAL_EVERY_S
         return None
 
@@ -230,15 +230,14 @@ class Committer:
             left = shared.inbox.commit(
                 plan.batch,
                 shared.wall_us(),
-                int(now * 1e6),
+                microseconds(now),
                 (lambda: self._probe("spill")) if spills else None,
             )
         except InboxWriteError as error:
             self._failed(plan, error)
             return False
         except FatalError as error:
-            with shared.lock:
-                shared.fail(error)
+            shared.fail(error)
             return False
         if spills:
             self._probe("spilled")
@@ -253,20 +252,19 @@ class Committer:
             for waiting in plan.spilling:
                 shared.core.waiting.spilling(waiting, False)
             shared.pending.put_back(plan.pending)
-            shared.ledger.put_back(plan.entries)
+            shared.journal_buffer.put_back(plan.entries)
             again = shared.clock() + RETRY_WRITE_S
-            if plan.spilled or plan.pending.quarantined:
+            large = bool(plan.spilled or plan.pending.quarantined)
+            if large:
                 self._spill_at = again
                 self._spill_limit = max(MIN_SPILL_BYTES, self._spill_limit // 4)
-                shared.spill_error = error
             else:
                 self._retry_at = again
             if not self._reported:
                 self._reported = True
                 shared.errors.append(error)
                 log.error("%s; nothing is acknowledged until it can be", error)
-            shared.write_error = error
-            shared.changed.notify_all()
+            shared.write_failed(error, large=large)
 
     def _apply(self, plan: _Plan, kept: list[Frame], left: Left) -> None:
         shared = self._shared
@@ -287,7 +285,7 @@ class Committer:
                 self._shed()
             if plan.spilled or plan.pending.quarantined or shared.clock() >= self._spill_at + RETRY_WRITE_S:
                 self._reported = False
-                shared.spill_error = None
+                shared.takes_in_again()
             if shared.write_error is not None:
                 self._written()
             self.synced = max(self.synced, plan.sync)
@@ -295,7 +293,7 @@ class Committer:
             shared.after_core()
             shared.changed.notify_all()
         for name, tokens in released.items():
-            transport = self._sites[name].transport
+            transport = self._sites[name].connections.transport
             if transport is not None:
                 transport.acknowledge(tokens)
         if released:
@@ -303,13 +301,8 @@ class Committer:
 
     def _written(self) -> None:
         """The inbox has room again."""
-        shared = self._shared
-        shared.write_error = self._unread = None
-        log.info("%s: written again", shared.inbox.path)
-        for state in shared.core.streams.values():
-            shared.core.touch(state)
-        shared.after_core()
-        shared.changed.notify_all()
+        self._unread = None
+        self._shared.written_again()
 
     def _persisted(self, stream: Stream, holding: Holding, frame: Frame) -> None:
         """A holding is in the inbox now, in this form."""
@@ -361,11 +354,11 @@ class Committer:
                     self._reported = True
                     shared.errors.append(error)
                 self._retry_at = shared.clock() + RETRY_WRITE_S
-                shared.write_error = self._unread = error
+                self._unread = error
+                shared.write_failed(error)
             return
         except FatalError as error:
-            with shared.lock:
-                shared.fail(error)
+            shared.fail(error)
             return
         with shared.lock:
             lane.page_wanted = None
@@ -432,7 +425,3 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
     else:
         batch.no_gap.append(stream)
     batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.arming.items()]
-
-
-def _no_probe(point: str) -> None:
-    """Nobody is testing crashes here."""

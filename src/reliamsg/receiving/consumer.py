@@ -40,14 +40,19 @@ from reliamsg.receiving.dispatch import Dispatcher
 from reliamsg.receiving.engine import EngineSettings, GapItem, Item, ReceivingEngine
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.opening import Opener
-from reliamsg.receiving.reporter import OnError
-from reliamsg.receiving.runner import Closing, Runner
+from reliamsg.receiving.runner import MOST_IDLE_S, Runner
+from reliamsg.receiving.state import log
 from reliamsg.receiving.status import ConsumerStatus, Remaining, remaining, status_of, waiting_status
+from reliamsg.runtime.callbacks import CallbackThread, OnError
+from reliamsg.runtime.clock import elapsed_clock
+from reliamsg.runtime.closing import Closing
+from reliamsg.runtime.environment import Environment, no_probe
+from reliamsg.runtime.wakeup import Uninterrupted, can_be_interrupted
+from reliamsg.runtime.worker import Worker
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter
 from reliamsg.store.inbox_view import read_dead_letters
 from reliamsg.transport import factory
-from reliamsg.wakeup import Uninterrupted, can_be_interrupted
 
 __all__ = ["Consumer", "OnGap"]
 
@@ -209,13 +214,13 @@ class Consumer:
             on_gap if isinstance(on_gap, str) else "callable", standby, keys=keys,
             max_quarantine_bytes=max_quarantine_bytes,
         )  # fmt: skip
-        export = journal_export(journal)
-        hooks = injected()
+        export, calls, hooks = journal_export(journal), self._calls, injected()
 
-        def make(store: Inbox, successor: bool) -> ReceivingEngine:
+        def make(store: Inbox, successor: bool, wake: Callable[[], None]) -> ReceivingEngine:
+            environment = Environment(elapsed_clock(), wake=wake, probe=hooks.probe or no_probe, calls=calls)
             return ReceivingEngine(
                 replace(settings, successor=successor), rules, sites, store, hooks.transports or factory,
-                probe=hooks.probe, journal=export,
+                environment, export,
             )  # fmt: skip
 
         self._make, self._on_error = make, on_error
@@ -233,16 +238,19 @@ class Consumer:
     def _open_inbox(self) -> None:
         """Take the inbox, and start. Called again and again by a standby whose inbox another process has."""
         store = Inbox(self._inbox_path, self._group)
+        name = f"reliamsg consumer {self._group}"
+        worker = Worker(name, elapsed_clock(), log, MOST_IDLE_S)
         try:
-            engine = self._make(store, self._opener is not None)
+            engine = self._make(store, self._opener is not None, worker.wake)
         except BaseException:
             store.close()
             raise
-        engine.shared.calls = self._calls
         self._engine = engine
-        self._runner = runner = Runner(engine, f"reliamsg consumer {self._group}", self._on_error)
+        callbacks = CallbackThread(f"{name} errors", self._on_error, log, worker.wake)
+        self._runner = runner = Runner(engine, worker, callbacks)
         self._finalizer = weakref.finalize(self, _at_exit, runner, self._calls, self._generation)
-        runner.stopped = self._stopped
+        if self._stopped:
+            runner.stop()
         runner.start()
 
     # -- messages -----------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ the group's inboxes tell who of them reads is in :mod:`~reliamsg.receiving.succe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Literal
@@ -24,6 +23,7 @@ from reliamsg.core.report import Report
 from reliamsg.errors import FarEpoch
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
+from reliamsg.receiving.latest_statuses import LatestStatuses, interval_of
 from reliamsg.receiving.lease import make_nonce, parse_nonce
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.sites import SiteReceiver
@@ -50,7 +50,7 @@ from reliamsg.wire.control import (
 from reliamsg.wire.data import FrameError
 from reliamsg.wire.limits import CHALLENGE_BYTES, MAX_SPANS
 
-__all__ = ["Control", "HeardProducer"]
+__all__ = ["Control"]
 
 TELL_EVERY_S = 0.25
 """States go to producers at most so often, but for requests."""
@@ -74,23 +74,6 @@ STRANGERS_AT_ONCE = 50
 """Of them so many are answered in one step."""
 ANSWER_EVERY_S = 0.02
 """Beacons of others are answered at most so often."""
-_UNKNOWN_INTERVAL_S = 60.0
-
-
-@dataclass(slots=True)
-class HeardProducer:
-    """The newest status of a producer."""
-
-    epoch: int
-    incarnation: int
-    number: int
-    lsn: int
-    """The newest row of its journal that was committed."""
-    at: float
-    interval: float
-    """In seconds, as it promised."""
-    noted: tuple[int, int] = (0, 0)
-    """(epoch, lsn) that this group's journal holds."""
 
 
 class Control:
@@ -100,12 +83,12 @@ class Control:
         self,
         shared: Shared,
         sites: Mapping[str, SiteReceiver],
+        statuses: LatestStatuses,
         topics: Iterable[tuple[str, int]],
         keys: KeyRing | None,
     ) -> None:
         self.shared = shared
         self.group = shared.group
-        self.producers: dict[str, HeardProducer] = {}
         self.positions: dict[Stream, tuple[StreamState, str]] = {}
         """While another inbox reads: what it said of each stream, and its name."""
         self.unbelieved: dict[tuple[Stream, str], StreamState] = {}
@@ -114,6 +97,7 @@ class Control:
         """Messages that producers were asked for, each time anew."""
         self._keys = keys
         self._sites = sites
+        self._statuses = statuses
         self._topics = frozenset(topics)
         self._own_address = group_address(shared.group)
         self._number = shared.inbox.reserve_states(shared.wall_us())
@@ -154,7 +138,7 @@ class Control:
                 site.repaired(address, body)
             return
         if self._copies.has((address, body)):
-            site.ever_heard = True
+            site.control_frame_came()
             return
         shared = self.shared
         try:
@@ -166,7 +150,7 @@ class Control:
             return
         with shared.lock:
             now = shared.clock()
-            site.ever_heard = True
+            site.control_frame_came()
             if isinstance(frame, Status):
                 if not shared.barred:
                     self._copies.add((address, body))
@@ -203,9 +187,10 @@ class Control:
                 self._no_room(site, announced.stream, refused)
             else:
                 accepted.append(announced.stream)
-        known = status.producer in self.producers and not shared.core.horizon.is_far(status.epoch)
+        known = status.producer in self._statuses.by_producer and not shared.core.horizon.is_far(status.epoch)
         if accepted or known:
-            self._note_producer(status, now)
+            # Only those count that have streams here, of which there is a bound.
+            self._statuses.take(status, now)
             self._unanswered.setdefault(status.producer, {}).update(dict.fromkeys(accepted))
         elif len(self._strangers) < MAX_STRANGERS:
             self._strangers[status.producer] = None
@@ -251,38 +236,6 @@ class Control:
             and status.heard is not None
             and (status.heard[0] == self.shared.lease.inbox and status.heard[1] > self._began)
         )
-
-    def _note_producer(self, status: Status, now: float) -> None:
-        """Remember who speaks. Only those count that have streams here, of which there is a bound."""
-        heard = self.producers.get(status.producer)
-        newest = (status.epoch, status.number)
-        if heard is None or newest >= (heard.epoch, heard.number):
-            interval = status.interval_ms / 1000 or _UNKNOWN_INTERVAL_S
-            noted = heard.noted if heard is not None else (0, 0)
-            self.producers[status.producer] = HeardProducer(
-                status.epoch, status.incarnation, status.number, status.lsn, now, interval, noted
-            )
-            if (status.epoch, status.lsn) > noted:
-                for site in self._sites.values():
-                    site.unnoted.add(status.producer)
-
-    def note_heard(self, site: SiteReceiver, before: float) -> dict[str, tuple[int, str]]:
-        """Journal how far each producer, before that time, said that its own journal goes, and return what is news
-        since the last time for this site: by producer, the row and the incarnation that wrote it."""
-        news: dict[str, tuple[int, str]] = {}
-        for producer in sorted(site.unnoted):
-            heard = self.producers[producer]
-            if heard.at > before:
-                continue
-            site.unnoted.discard(producer)
-            news[producer] = heard.lsn, f"{heard.incarnation:016x}"
-            if heard.noted < (heard.epoch, heard.lsn):
-                heard.noted = (heard.epoch, heard.lsn)
-                self.shared.note(
-                    "heard", stream=Stream(producer, "", 0), epoch=heard.epoch, incarnation=heard.incarnation,
-                    detail={"lsn": heard.lsn, "epoch": heard.epoch},
-                )  # fmt: skip
-        return news
 
     # -- beacons ------------------------------------------------------------------------------------------
 
@@ -479,16 +432,9 @@ class Control:
                 self._unanswered.setdefault(stream.producer, told)[stream] = None
             else:  # it is told when the producer says something again
                 told.pop(stream, None)
-        if len(self.producers) > 2 * shared.core.rules.max_streams:
-            self._forget_producers()
-
-    def _forget_producers(self) -> None:
-        """Forget those that were not heard for long and have no streams in memory."""
-        active = {stream.producer for stream in self.shared.core.streams}
-        for producer in [name for name in self.producers if name not in active]:
-            del self.producers[producer]
-            for site in self._sites.values():
-                site.unnoted.discard(producer)
+        if len(self._statuses.by_producer) > 2 * shared.core.rules.max_streams:
+            # Those that were not heard for long and have no streams in memory.
+            self._statuses.forget_all_but({stream.producer for stream in shared.core.streams})
 
     def _report(self, stream: Stream) -> Report:
         parted = self._parted.pop(stream, None)
@@ -558,7 +504,7 @@ def _announced(status: Status, stream: StreamStatus, group: str, late: bool) -> 
         tuple(stream.removed),
         stream.since.get(group),
         stream.reached if is_group(status.to) else None,
-        status.interval_ms / 1000 or _UNKNOWN_INTERVAL_S,
+        interval_of(status),
         status.lsn,
         # What is removed may go on in the next frame, with the same number.
         status.number if len(stream.removed) < MAX_SPANS else 0,

@@ -13,7 +13,8 @@ from reliamsg.receiving.aside import LateItem, ReplayItem
 from reliamsg.receiving.engine import GapItem, ReceivingEngine
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.state import log
-from reliamsg.wakeup import Waiters
+from reliamsg.runtime.environment import no_probe
+from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["Dispatcher"]
 
@@ -160,7 +161,7 @@ class Dispatcher:
         if mistake is not None:
             self._failed(messages, mistake)
             raise mistake
-        if self._engine.probe is not None:
+        if self._engine.probe is not no_probe:
             self._engine.probe("handled")
         return True
 

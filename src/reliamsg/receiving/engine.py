@@ -8,8 +8,7 @@ thread. Nothing here sleeps, and time comes from the two clocks that it is given
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reliamsg.arguments import NotRun
@@ -27,19 +26,18 @@ from reliamsg.errors import (
     ProducerConflict,
     StoreCorrupt,
 )
-from reliamsg.export.exporter import Exporter
 from reliamsg.keys import KeyRing
 from reliamsg.message import Gap, Message, Stream
 from reliamsg.receiving.aside import Aside, LateItem, ReplayItem
-from reliamsg.receiving.clock import elapsed_clock
-from reliamsg.receiving.commits import Committer, Probe, unreserved
+from reliamsg.receiving.commits import Committer, unreserved
+from reliamsg.receiving.connector import Connector
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.forgetting import Forgetting, entry_of, is_settled, tombstone_of
 from reliamsg.receiving.fullness import Fullness
 from reliamsg.receiving.hold_room import HoldRoom
 from reliamsg.receiving.lane import Chunk, Holding, Lane
+from reliamsg.receiving.latest_statuses import LatestStatuses
 from reliamsg.receiving.lease import Lease
-from reliamsg.receiving.links import Links
 from reliamsg.receiving.loading import Loader
 from reliamsg.receiving.quarantine import FAR_EPOCH, TOO_MANY_STREAMS
 from reliamsg.receiving.replaying import Replayer
@@ -48,6 +46,9 @@ from reliamsg.receiving.samples import Samples
 from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Shared, log
 from reliamsg.receiving.succession import Succession
+from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.export_step import ExportStep, JournalSource
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import Batch
 from reliamsg.store.quarantine import Selection
@@ -124,56 +125,52 @@ class ReceivingEngine:
         sites: Sequence[Site],
         inbox: Inbox,
         transports: Transports,
-        *,
-        probe: Probe | None = None,
-        clock: Callable[[], float] | None = None,
-        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        environment: Environment,
         journal: JournalExport | None = None,
     ) -> None:
         self.settings = settings
-        self.probe = probe
-        clock = elapsed_clock() if clock is None else clock
+        self.probe = environment.probe
         core = ConsumerCore(
-            rules, {site.name: site.prefetch for site in sites}, inbox.look_at_clock(wall_us())
+            rules, {site.name: site.prefetch for site in sites}, inbox.look_at_clock(environment.wall_us())
         )
         lease = Lease(inbox.id, inbox.random_bytes(8), settings.takeover_timeout)
         self.shared = Shared(
-            core, inbox, settings.group, self, clock, wall_us, lease, settings.max_quarantine_bytes
+            core, inbox, settings.group, self, environment, lease, settings.max_quarantine_bytes
         )
         self.shared.hold_room = HoldRoom(
             core, inbox, self.shared.quarantine, unreserved(settings.max_inbox_bytes)
         )
-        self.sites: dict[str, SiteReceiver] = {}
         self._open_sites(sites, transports)
-        self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, probe)
+        self._committer = Committer(self.shared, self.sites, settings.max_inbox_bytes, self.probe)
         self.fullness = Fullness(self.shared, settings.max_inbox_bytes)
         self.aside = Aside(self.shared)
         self._replayer = Replayer(self.shared, self.sites)
         self._loader = Loader(self.shared, self.control)
-        self.exporter = None if journal is None else Exporter(
-            journal, "group", settings.group, inbox.path, inbox.exported,
-            wake=lambda: self.shared.wake(),  # noqa: PLW0108  (it is set later)
-            now=clock(), probe=probe,
-        )  # fmt: skip
+        source = JournalSource("group", settings.group, inbox.path, inbox.exported)
+        self.export = ExportStep(journal, source, environment)
         self._restore()
 
     def _open_sites(self, sites: Sequence[Site], transports: Transports) -> None:
         shared, settings = self.shared, self.settings
         bindings = [Binding(topic, 0, settings.group) for topic in settings.topics]
         topics = {(binding.topic, binding.partition) for binding in bindings}
-        self.control = Control(shared, self.sites, topics, settings.keys)
+        self.statuses = LatestStatuses(shared.journal_buffer, (site.name for site in sites))
+        self.sites = {
+            site.name: SiteReceiver(
+                shared, site, self.statuses, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,
+                keys=settings.keys,
+            )
+            for site in sites
+        }  # fmt: skip
+        self.control = Control(shared, self.sites, self.statuses, topics, settings.keys)
         read = frozenset((*(topic_address(*topic) for topic in topics), *self.control.addresses))
         shared.samples = Samples(read, shared.inbox.quarantined())
         listener = f"{settings.group}.{shared.inbox.id}"
-        for site in sites:
-            receiver = SiteReceiver(
-                shared, site, topics, keep_late=settings.keep_late, unsequenced=settings.unsequenced,
-                keys=settings.keys,
-            )  # fmt: skip
-            receiver.control = self.control
-            receiver.links = Links(receiver, transports, bindings, self.control, listener)
-            self.sites[site.name] = receiver
-        self.succession = Succession(shared, self.sites, self.control, settings.standby)
+        connectors = {
+            name: Connector(receiver, self.control, transports, bindings, listener)
+            for name, receiver in self.sites.items()
+        }
+        self.succession = Succession(shared, self.sites, connectors, self.control, settings.standby)
 
     def _restore(self) -> None:
         shared = self.shared
@@ -267,23 +264,18 @@ class ReceivingEngine:
 
     def _export(self, now: float) -> float | None:
         """Have the journal go on its way; returns when there will be more."""
-        exporter, shared = self.exporter, self.shared
-        if exporter is None or shared.fatal is not None:
+        shared = self.shared
+        if shared.fatal is not None or not self.export.has_target:
             return None
         try:
-            deadline = exporter.step(now, shared.wall_us(), int(now * 1e6))
+            stepped = self.export.step(now)
         except FatalError as error:
-            with shared.lock:
-                shared.fail(error)
+            shared.fail(error)
             return None
-        if exporter.full != shared.journal_full:
+        if stepped.full_changed:
             with shared.lock:
-                shared.journal_full = exporter.full
-                for state in shared.core.streams.values():
-                    shared.core.touch(state)
-                shared.after_core()
-                shared.changed.notify_all()
-        return deadline
+                shared.hold_for_journal(self.export.full)
+        return stepped.deadline
 
     def _tick(self, now: float) -> float | None:
         """Let the core's clocks run, unless somebody else may be the one who reads, and know what they wait for."""
@@ -478,7 +470,7 @@ class ReceivingEngine:
                 state.stream, holding.epoch, holding.first, holding.last, holding.site, now
             )
             for name in again:
-                transport = self.sites[name].transport
+                transport = self.sites[name].connections.transport
                 if transport is not None:
                     transport.reconnect("a message is needed again")
             shared.due(now)
@@ -612,10 +604,9 @@ class ReceivingEngine:
         try:
             batch = self._forgetting(free, what)
             if batch.forgotten:
-                shared.inbox.commit(batch, shared.wall_us(), int(now * 1e6))
+                shared.inbox.commit(batch, shared.wall_us(), microseconds(now))
         except FatalError as error:
-            with shared.lock:
-                shared.fail(error)
+            shared.fail(error)
             raise
         with shared.lock:
             shared.core.known_elsewhere -= len(batch.forgotten)
@@ -670,10 +661,9 @@ class ReceivingEngine:
 
     def finish_export(self, deadline: float) -> None:
         """Export what is left, until `deadline` by the engine's clock: the last before the inbox is closed."""
-        if self.exporter is not None:
-            if self.shared.may_write:
-                self.exporter.finish(deadline, self.shared.clock)
-            self.exporter.stop()
+        if self.shared.may_write:
+            self.export.finish(deadline)
+        self.export.stop()
 
     def take_errors(self) -> list[BaseException]:
         """What ``on_error`` is to be told, once."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from reliamsg.errors import InboxLocked
 from reliamsg.receiving.state import log
-from reliamsg.wakeup import Waiters, Wakeup
+from reliamsg.runtime.wakeup import Waiters, Wakeup
 
 __all__ = ["Opener"]
 

@@ -1,83 +1,136 @@
-"""The thread that owns the inbox and runs the engine."""
+"""What a consumer's worker does, and how it is ended."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from reliamsg.errors import FatalError, ReliamsgError
 from reliamsg.receiving.engine import ReceivingEngine
 from reliamsg.receiving.operating import Operating
-from reliamsg.receiving.reporter import OnError, Reporter
 from reliamsg.receiving.state import log
-from reliamsg.wakeup import Waiters, Wakeup
+from reliamsg.runtime.callbacks import CallbackThread
+from reliamsg.runtime.worker import Worker
 
-__all__ = ["Closing", "Runner"]
+__all__ = ["MOST_IDLE_S", "Runner"]
 
-CLOSING_EXPORT_S = 0.5
-"""A target of the journal gets so long for the last segment, also where closing has no time left."""
-IDLE_S = 1.0
-"""The engine is looked at so often even if nothing happens."""
+MOST_IDLE_S = 1.0
+"""The engine is stepped this often even if nothing happens."""
+LEAST_END_S = 0.1
+"""The worker has this long for its last step, even if there is no time left."""
+LEAST_GOODBYE_S = 0.5
+"""A connection has this long to be closed, and ``on_error`` to be told, even if there is no time left."""
+
+
+class _Work:
+    """The steps of a consumer: its engine, what operators ask of it, and what ``on_error`` is told."""
+
+    def __init__(self, engine: ReceivingEngine, callbacks: CallbackThread) -> None:
+        self._engine = engine
+        self._callbacks = callbacks
+        self._operating = Operating(engine)
+        self._stopped = False
+        self._close_by: float | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application asked to end."""
+        return self._stopped
+
+    # -- what the application calls -----------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Do what operators asked for while the inbox was closed, and let the sites connect."""
+        self._operating.step(self._engine.shared.clock())
+        self._engine.start()
+
+    def stop(self) -> None:
+        """Have everybody who waits for messages look up. Takes no lock: safe in a signal handler."""
+        self._stopped = True
+        self._engine.shared.changed.notify_all()
+
+    def close_at_end(self, deadline: float) -> None:
+        """Have the worker itself close, after its last step."""
+        self._close_by = deadline
+
+    # -- what the worker calls ----------------------------------------------------------------------------
+
+    def step(self) -> float | None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        shared = self._engine.shared
+        deadline = self._engine.step(shared.clock())
+        self._operating.step(shared.clock())
+        self._report_errors()
+        if self._stopped:
+            shared.changed.notify_all()
+        return deadline
+
+    def fail(self, error: FatalError) -> None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        self._engine.shared.fail(error)
+        self._report_errors()
+
+    def finish(self) -> None:
+        """See :class:`~reliamsg.runtime.worker.Work`."""
+        if self._close_by is not None:
+            self.close(self._close_by)
+
+    def _report_errors(self) -> None:
+        """Have ``on_error`` called with what happened since the last time."""
+        for error in self._engine.take_errors():
+            self._callbacks.report(error)
+        self._callbacks.start()
+
+    # -- after the last step ------------------------------------------------------------------------------
+
+    def close(self, deadline: float) -> bool:
+        """Commit, disconnect, and give the inbox up; returns whether the stop was clean."""
+        engine, shared = self._engine, self._engine.shared
+        try:
+            # First what the application acknowledged, so that the brokers still hear of it.
+            engine.flush(shared.clock())
+            engine.say_goodbye(shared.clock())
+            engine.succession.close_given_up()
+            for site in engine.sites.values():
+                site.close(lambda: max(LEAST_GOODBYE_S, deadline - time.monotonic()))
+            engine.flush(shared.clock(), closing=True)
+            engine.finish_export(shared.clock() + deadline - time.monotonic())
+        except ReliamsgError as error:
+            log.error("%s", error)
+        self._report_errors()
+        with shared.lock:
+            clean = shared.may_write and shared.write_error is None
+        shared.end()
+        shared.inbox.close()
+        self._callbacks.close(max(LEAST_GOODBYE_S, deadline - time.monotonic()))
+        return clean
 
 
 class Runner:
     """Runs an engine until it is closed."""
 
-    def __init__(self, engine: ReceivingEngine, name: str, on_error: OnError | None) -> None:
-        self.engine = engine
-        self.stopped = False
-        """The application asked to end; set by :meth:`stop`."""
-        self._reporter = Reporter(on_error, f"{name} errors")
-        self._operating = Operating(engine)
-        self._wakeup = Wakeup()
-        self._ending = False
-        self._closed = False
+    def __init__(self, engine: ReceivingEngine, worker: Worker, callbacks: CallbackThread) -> None:
+        """`worker`: what the engine wakes. It is started here."""
+        self._engine = engine
+        self._worker = worker
+        self._work = _Work(engine, callbacks)
         self._close_lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        engine.shared.wake = self._wakeup.set
+        self._closed = False
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the application asked to end."""
+        return self._work.stopped
 
     def start(self) -> None:
-        self._operating.step(self.engine.shared.clock())
-        self.engine.start()
-        self._thread.start()
+        """Once; :meth:`stop` may have been called before."""
+        self._work.start()
+        self._worker.start(self._work)
 
     def stop(self) -> None:
         """Have everybody who waits for messages look up. Takes no lock: safe in a signal handler."""
-        self.stopped = True
-        self._wakeup.set()
-        self.engine.shared.changed.notify_all()
-
-    def _run(self) -> None:
-        engine = self.engine
-        shared = engine.shared
-        while not self._ending:
-            self._wakeup.clear()
-            deadline = self._step()
-            self._operating.step(shared.clock())
-            self.report_errors()
-            if self.stopped:
-                shared.changed.notify_all()
-            now = shared.clock()
-            left = IDLE_S if deadline is None else min(IDLE_S, deadline - now)
-            if left > 0:
-                self._wakeup.wait(left)
-
-    def _step(self) -> float | None:
-        shared = self.engine.shared
-        try:
-            return self.engine.step(shared.clock())
-        except Exception as error:  # noqa: BLE001  (whatever it is, nobody must wait for this thread for ever)
-            log.exception("the consumer has stopped")
-            failure = error if isinstance(error, FatalError) else FatalError(f"internal error: {error!r}")
-            with shared.lock:
-                shared.fail(failure)
-            return None
-
-    def report_errors(self) -> None:
-        """Have ``on_error`` called with what happened since the last time."""
-        for error in self.engine.take_errors():
-            self._reporter.put(error)
+        self._work.stop()
+        self._worker.wake()
 
     def close(self, timeout: float) -> bool:
         """Commit, disconnect, and give the inbox up. Returns whether the stop was clean; only once."""
@@ -86,78 +139,13 @@ class Runner:
                 return False
             self._closed = True
         deadline = time.monotonic() + max(0.0, timeout)
-        self.stopped = self._ending = True
-        self._wakeup.set()
-        self._thread.join(max(0.1, timeout))
-        if self._thread.is_alive():
+        self.stop()
+        if self._worker.is_current:  # it has collected a consumer that nobody closed
+            self._work.close_at_end(deadline)
+        if self._worker.end(max(LEAST_END_S, timeout)):
+            return self._work.close(deadline)
+        if not self._worker.is_current:
             # It hangs in a write. The inbox can't be closed under it; the process's end will release it.
-            log.error("%s: still being written; not closed cleanly", self.engine.shared.inbox.path)
-            self.engine.shared.end()
-            return False
-        clean = self._finish(deadline)
-        self._reporter.close(max(0.5, deadline - time.monotonic()))
-        return clean
-
-    def _finish(self, deadline: float) -> bool:
-        engine, shared = self.engine, self.engine.shared
-        try:
-            # First what the application acknowledged, so that the brokers still hear of it.
-            engine.flush(shared.clock())
-            engine.say_goodbye(shared.clock())
-            engine.succession.close_given_up()
-            for site in engine.sites.values():
-                site.closing = True
-                for link in site.links.all:
-                    link.close(max(0.5, deadline - time.monotonic()))
-                site.state = "closed"
-            engine.flush(shared.clock(), closing=True)
-            left = max(deadline - time.monotonic(), CLOSING_EXPORT_S)
-            engine.finish_export(shared.clock() + left)
-        except ReliamsgError as error:
-            log.error("%s", error)
-        self.report_errors()
-        with shared.lock:
-            clean = shared.may_write and shared.write_error is None
-        shared.end()
-        shared.inbox.close()
-        return clean
-
-
-class Closing:
-    """Has something closed once, on a thread of its own, so that whoever is interrupted waiting for it leaves nothing
-    half closed."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begun = self._ended = False
-        self._clean = False
-        self._error: BaseException | None = None
-        self._waiters = Waiters()
-
-    def begin(self, close: Callable[[], bool], name: str) -> bool:
-        """Have `close` called; False if another such call came first. Not in the main thread."""
-        with self._lock:
-            if self._begun:
-                return False
-            self._begun = True
-        thread = threading.Thread(target=self._run, args=(close,), name=name, daemon=False)
-        try:
-            thread.start()
-        except RuntimeError:  # the interpreter ends
-            self._run(close)
-        return True
-
-    def wait(self) -> bool:
-        """Wait for the end; returns and raises what `close` did."""
-        self._waiters.wait(lambda: self._ended, None)
-        if self._error is not None:
-            raise self._error
-        return self._clean
-
-    def _run(self, close: Callable[[], bool]) -> None:
-        try:
-            self._clean = close()
-        except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
-            self._error = error
-        self._ended = True
-        self._waiters.notify_all()
+            log.error("%s: still being written; not closed cleanly", self._engine.shared.inbox.path)
+            self._engine.shared.end()
+        return False

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Container, Sequence
+from typing import Literal
 
 from reliamsg.config import Site
 from reliamsg.core.ranges import Span
@@ -12,21 +12,19 @@ from reliamsg.core.waiting import QUARANTINE
 from reliamsg.errors import TooManyStreams
 from reliamsg.keys import KeyRing
 from reliamsg.message import Stream
+from reliamsg.receiving.connections import Connection, Connections
 from reliamsg.receiving.deferred import Deferred
 from reliamsg.receiving.feeding import Feeding
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
 from reliamsg.receiving.lane import Holding
+from reliamsg.receiving.latest_statuses import LatestStatuses
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, TOO_MANY_STREAMS
 from reliamsg.receiving.state import Shared
 from reliamsg.store.inbox_rows import HeldFrame
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
-from reliamsg.transport.base import Delivery, ReceiverTransport, is_refusal
+from reliamsg.transport.base import Delivery, is_refusal
 from reliamsg.wire.data import Frame, FrameError, Records, encode, open_frame
 from reliamsg.wire.limits import MAX_FRAME_BYTES
-
-if TYPE_CHECKING:
-    from reliamsg.receiving.control import Control
-    from reliamsg.receiving.links import Links, Reading
 
 __all__ = ["SiteReceiver", "SiteState"]
 
@@ -59,13 +57,14 @@ _NOT_KEPT = "late batches not kept, since there are too many"
 
 
 class SiteReceiver:
-    """One site: takes the events of its connection (see :mod:`~reliamsg.receiving.links`), all under the consumer's
-    lock but :meth:`received` and :meth:`repaired`."""
+    """One site: takes the events of its connections (see :mod:`~reliamsg.receiving.connector`), all under the
+    consumer's lock but :meth:`received` and :meth:`repaired`."""
 
     def __init__(
         self,
         shared: Shared,
         site: Site,
+        statuses: LatestStatuses,
         topics: Container[tuple[str, int]],
         *,
         keep_late: bool,
@@ -75,12 +74,7 @@ class SiteReceiver:
         self.shared = shared
         self.site = site
         self.name = site.name
-        self.links: Links
-        """Set by the engine before anything is started."""
-        self.control: Control
-        """The same."""
-        self.transport: ReceiverTransport | None = None
-        """What the site is read with; None while it is not."""
+        self.connections = Connections()
         self.state: SiteState = "connecting"
         self.endpoint = ""
         self.error = ""
@@ -104,11 +98,10 @@ class SiteReceiver:
         """When its queue was seen empty last."""
         self.lost_at: float | None = None
         """When the connection that it was read with was lost last."""
-        self.unnoted: set[str] = set()
-        """Producers that were heard since then, as far as the journal says."""
         self.busy_since: float | None = None
         self.rejected: dict[str, int] = {}
         """Reason → deliveries."""
+        self._statuses = statuses
         self._topics = topics
         self._keep_late = keep_late
         self._unsequenced = unsequenced
@@ -126,6 +119,10 @@ class SiteReceiver:
 
     # -- its connection -----------------------------------------------------------------------------------
 
+    def connects(self) -> None:
+        """It is about to be connected."""
+        self.state = "connecting"
+
     def connected(self, endpoint: str, session_present: bool | None) -> None:
         """It is being read."""
         self._up("connected", endpoint)
@@ -134,7 +131,7 @@ class SiteReceiver:
         detail: dict[str, object] = {"session_present": session_present}
         if session_present is False and self.lost_at is not None:
             # What was confirmed here by then and has not arrived is lost.
-            heard = self.control.note_heard(self, self.lost_at)
+            heard = self._statuses.journal(self.name, self.lost_at)
             detail |= {"heard": heard} if heard else {}
         self.shared.note("connected", site=self.name, detail=detail)
         self.shared.membership.review()
@@ -146,6 +143,16 @@ class SiteReceiver:
         self._up("listening", endpoint)
         self.shared.due(0.0)
         log.info("site %s: listening to %s", self.name, endpoint)
+
+    def listens_aside(self) -> None:
+        """It is being listened to beside a connection that tries to read."""
+        self.connections.note_aside(True)
+        self.greeted = False
+        self.shared.due(0.0)
+
+    def greet(self, greeted: bool) -> None:
+        """Producers were called for on this connection, or have to be once more."""
+        self.greeted = greeted
 
     def _up(self, state: SiteState, endpoint: str) -> None:
         self.state, self.endpoint, self.error = state, endpoint, ""
@@ -175,6 +182,19 @@ class SiteReceiver:
         self.shared.membership.review()
         self.shared.due(0.0)
 
+    def give_up(self, reason: str) -> None:
+        """Have nothing to do with any connection any more; what there was is to be closed."""
+        if self.connections.all:
+            self.disconnected(reason)
+            self.connections.give_up()
+
+    def close(self, timeout: Callable[[], float]) -> None:
+        """Close all connections, without the lock; `timeout` says how long each may take, in seconds."""
+        self.closing = True
+        for connection in self.connections.all:
+            connection.close(timeout())
+        self.state = "closed"
+
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
         """An attempt to connect failed."""
         changed = reason != self.error
@@ -201,7 +221,7 @@ class SiteReceiver:
         arrived by now, or was lost. Brokers are asked a moment before they answer.
         """
         now = self.shared.clock()
-        heard = self.control.note_heard(self, max(self.drained_at, now - ASKED_WITHIN_S))
+        heard = self._statuses.journal(self.name, max(self.drained_at, now - ASKED_WITHIN_S))
         self.drained_at = now
         detail = {"count": 1, "heard": heard} if heard else {"count": 1}
         self.shared.note("drained", site=self.name, detail=detail)
@@ -210,8 +230,23 @@ class SiteReceiver:
 
     def tell(self, address: str, body: bytes) -> bool:
         """Send a control frame, if there is a connection; False where it was dropped at once."""
-        link = self.links.open
-        return link is not None and link.tell(address, body)
+        connection = self._open
+        return connection is not None and connection.tell(address, body)
+
+    @property
+    def can_tell(self) -> bool:
+        """Whether there is a connection to send control frames over."""
+        return self._open is not None
+
+    @property
+    def _open(self) -> Connection | None:
+        if self.connections.listens_aside or self.state == "listening":
+            return self.connections.listener
+        return self.connections.transport if self.state == "connected" else None
+
+    def control_frame_came(self) -> None:
+        """A control frame came in: this site lets its users see them."""
+        self.ever_heard = True
 
     def echo(self, now: float) -> None:
         """An own beacon came back."""
@@ -276,7 +311,7 @@ class SiteReceiver:
 
     def _look_at_queue(self, topic: tuple[str, int], now: float) -> None:
         """What a producer sends again through this site its queue should have brought."""
-        transport = self.transport
+        transport = self.connections.transport
         if transport is not None and self._feeding.repaired(topic, now, self.drained_at):
             log.info("site %s: of %s only repairs come: its queue is bound once more", self.name, topic[0])
             transport.renew(*topic)
@@ -285,14 +320,14 @@ class SiteReceiver:
 
     def give_way(self) -> None:
         """See :class:`~reliamsg.receiving.membership.Member`."""
-        if self.transport is not None:
-            self.transport.reconnect("another consumer reads for this group")
+        if self.connections.transport is not None:
+            self.connections.transport.reconnect("another consumer reads for this group")
 
     def admit(self) -> None:
         """See :class:`~reliamsg.receiving.membership.Member`."""
         early, self._early = self._early, []
         if early:
-            self.received(early, self.links.reading)
+            self.received(early, self.connections.reading)
         self.shared.changed.notify_all()  # handing out may go on as well
 
     def _must_wait(self, deliveries: Sequence[Delivery]) -> bool:
@@ -305,11 +340,11 @@ class SiteReceiver:
 
     # -- what arrives -------------------------------------------------------------------------------------
 
-    def received(self, deliveries: Sequence[Delivery], reading: Reading | None) -> None:
-        """See :class:`~reliamsg.transport.base.ReceiverEvents`."""
+    def received(self, deliveries: Sequence[Delivery], reading: object) -> None:
+        """See :class:`~reliamsg.transport.base.ReceiverEvents`. `reading`: who took the event."""
         shared = self.shared
         with shared.lock:
-            if reading is not self.links.reading or self._must_wait(deliveries):
+            if reading is not self.connections.reading or self._must_wait(deliveries):
                 return
         # Looking at bytes needs no lock, and takes longer than all that does.
         found = [
@@ -318,7 +353,7 @@ class SiteReceiver:
         ]
         release: list[object] = []
         with shared.lock:
-            if reading is not self.links.reading or self._must_wait(deliveries):
+            if reading is not self.connections.reading or self._must_wait(deliveries):
                 return
             now, wall = shared.clock(), shared.wall_us()
             for delivery, what in found:
@@ -330,7 +365,7 @@ class SiteReceiver:
                     release.append(delivery.token)
             shared.after_core()
             shared.due(now if shared.core.urgent else now + GATHER_S)
-            transport = self.transport
+            transport = self.connections.transport
         if release and transport is not None:
             transport.acknowledge(release)
 

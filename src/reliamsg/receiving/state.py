@@ -12,23 +12,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from reliamsg.core.consumer import ConsumerCore, Note, StreamState
+from reliamsg.core.consumer import ConsumerCore, StreamState
 from reliamsg.core.retiring import is_idle
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
 from reliamsg.message import Stream
 from reliamsg.receiving.absent import Absent
 from reliamsg.receiving.hold_room import HoldRoom
+from reliamsg.receiving.journalling import ConsumerJournal
 from reliamsg.receiving.lane import Chunk, Lane, LaneOwner
 from reliamsg.receiving.lease import Lease
-from reliamsg.receiving.ledger import Ledger
 from reliamsg.receiving.membership import Membership
 from reliamsg.receiving.quarantine import FAR_EPOCH, HELD, Quarantine
 from reliamsg.receiving.samples import Samples
+from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.wakeup import Waiters, can_be_interrupted
 from reliamsg.store.inbox import Inbox
 from reliamsg.store.inbox_rows import DeadLetter, HeldFrame, Quarantined
 from reliamsg.store.journal import Entry
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection
-from reliamsg.wakeup import Uninterrupted, Waiters, can_be_interrupted
 from reliamsg.wire.data import Frame
 
 __all__ = ["Pending", "Quarantining", "Shared"]
@@ -115,22 +116,18 @@ class Shared:
         inbox: Inbox,
         group: str,
         owner: LaneOwner,
-        clock: Callable[[], float],
-        wall_us: Callable[[], int],
+        environment: Environment,
         lease: Lease,
         max_quarantine_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         self.lock = threading.RLock()
         self.changed = Waiters()
         """Notified when something may be handed out, was committed, or failed."""
-        self.calls: Uninterrupted | None = None
-        """Set by whoever runs the engine for an application that may be interrupted."""
+        self.calls = environment.calls
         self.core = core
         self.inbox, self.group = inbox, group
         self.owner = owner
-        self.clock, self.wall_us = clock, wall_us
-        self.wake: Callable[[], None] = lambda: None
-        """Has ``step()`` called soon. Set by whoever runs the engine; callable on any thread."""
+        self.clock, self.wall_us, self.wake = environment.clock, environment.wall_us, environment.wake
         self.wakes_at = -1.0
         """When ``step()`` will be called next in any case; it is being called, or about to be, where negative."""
         self.membership = Membership()
@@ -149,7 +146,7 @@ class Shared:
         """Lanes with acknowledgements that the core does not know of; appended to without the lock."""
         self.chunks: dict[int, Chunk] = {}
         """Chunks that are with the application."""
-        self.ledger = Ledger()
+        self.journal_buffer = ConsumerJournal(group)
         self.pending = Pending()
         self.pages: dict[Stream, Lane] = {}
         """Lanes whose next frame must be read from the inbox."""
@@ -223,12 +220,12 @@ class Shared:
             return False
         self.lanes.pop(stream, None)
         self.pages.pop(stream, None)
-        self.ledger.forget(stream)
+        self.journal_buffer.forget(stream)
         return True
 
     def note(self, kind: str, **fields: Any) -> None:
         """Journal something that is about no stream."""
-        self.ledger.add(Entry(kind, group=self.group, **fields))
+        self.journal_buffer.note(kind, **fields)
 
     def put_in_quarantine(
         self, reason: str, site: str, stream: Stream, frame: Frame, token: object = None
@@ -240,7 +237,7 @@ class Shared:
             return False
         self.pending.quarantined.append(Quarantining(delivery, site, token))
         envelope = frame.envelope
-        self.ledger.add(
+        self.journal_buffer.add(
             Entry(
                 "quarantined", stream, envelope.epoch, envelope.incarnation, envelope.seq, envelope.last, site,
                 self.group, reason,
@@ -262,7 +259,7 @@ class Shared:
         if not known:
             log.info("stream %s is held: its producer keeps what arrives, to be asked for later", stream)
         self.pending.tokens.append((site, token))
-        self.ledger.add(
+        self.journal_buffer.add(
             Entry(
                 "let_go",
                 stream,
@@ -310,14 +307,8 @@ class Shared:
         core = self.core
         if core.notes:
             for note in core.notes:
-                self.ledger.add(self._entry(note))
+                self.journal_buffer.add_note(note)
             core.notes.clear()
-
-    def _entry(self, note: Note) -> Entry:
-        return Entry(
-            note.kind, note.stream, note.epoch, note.incarnation, note.first, note.last, note.site, self.group,
-            note.reason, detail=note.detail,
-        )  # fmt: skip
 
     def report_chunk(self, chunk: Chunk) -> None:
         """Journal what a chunk has given out so far."""
@@ -326,7 +317,7 @@ class Shared:
             return
         first, last, total = done
         offer = chunk.offer
-        self.ledger.add(
+        self.journal_buffer.add(
             Entry(
                 "redelivered" if offer.redelivered else "delivered", chunk.lane.state.stream, offer.epoch,
                 offer.incarnation, first, last, "", self.group, "unjournalled" if offer.unjournalled else "", total,
@@ -468,6 +459,36 @@ class Shared:
         """Whether the inbox can be relied on: what ended the consumer, if anything did, was not about it."""
         return self.fatal is None or isinstance(self.fatal, _LEAVE_THE_INBOX)
 
+    def hold_for_journal(self, full: bool) -> None:
+        """Hand nothing out, or go on: so much of the journal waits for its target, or does no longer."""
+        self.journal_full = full
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Any stream may have something to hand out."""
+        for state in self.core.streams.values():
+            self.core.touch(state)
+        self.after_core()
+        self.changed.notify_all()
+
+    def write_failed(self, error: InboxWriteError, large: bool = False) -> None:
+        """The inbox could not be written, or read, for want of room. `large`: it was a commit that takes messages in;
+        smaller ones may succeed."""
+        self.write_error = error
+        if large:
+            self.spill_error = error
+        self.changed.notify_all()
+
+    def takes_in_again(self) -> None:
+        """Nothing is known any more of a lack of room for messages."""
+        self.spill_error = None
+
+    def written_again(self) -> None:
+        """The inbox has room again."""
+        self.write_error = None
+        log.info("%s: written again", self.inbox.path)
+        self._look_again()
+
     def end(self) -> None:
         """Nobody may wait for a commit any more."""
         with self.lock:
@@ -476,9 +497,10 @@ class Shared:
 
     def fail(self, error: FatalError) -> None:
         """The consumer is finished. That its inbox can't be relied on outweighs whatever ended it before: there are
-        commits to come yet, and none may be made."""
-        if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):
-            self.fatal = error
-            self.errors.append(error)
-            log.error("%s", error)
-        self.changed.notify_all()
+        commits to come yet, and none may be made. Takes the lock, if that is not held."""
+        with self.lock:
+            if self.fatal is None or (self.may_write and not isinstance(error, _LEAVE_THE_INBOX)):
+                self.fatal = error
+                self.errors.append(error)
+                log.error("%s", error)
+            self.changed.notify_all()

@@ -129,10 +129,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
     with shared.lock:
         shared.drain_acks(shared.clock())
         error = shared.fatal or shared.write_error or shared.spill_error
-        exporter = engine.exporter
-        text = "" if error is None else str(error)
-        if not text and exporter is not None and exporter.full:
-            text = exporter.why_full
+        text = engine.export.why_full if error is None else str(error)
         return ConsumerStatus(
             engine.settings.group,
             shared.inbox.id,
@@ -141,7 +138,7 @@ def status_of(engine: ReceivingEngine) -> ConsumerStatus:
             shared.inbox.held_bytes,
             shared.inbox.dead_letter_count + len(shared.pending.dead),
             text,
-            None if exporter is None else exporter.status(),
+            engine.export.status(),
             _role(engine),
             engine.control.asked_messages,
             sum(site.repaired_messages for site in engine.sites.values()),
@@ -166,7 +163,7 @@ def _producers(engine: ReceivingEngine) -> dict[str, ProducerHeard]:
     now = engine.shared.clock()
     return {
         name: ProducerHeard(heard.epoch, max(0.0, now - heard.at), heard.interval, heard.lsn)
-        for name, heard in engine.control.producers.items()
+        for name, heard in engine.statuses.by_producer.items()
     }
 
 
@@ -191,7 +188,7 @@ def _site(engine: ReceivingEngine, site: SiteReceiver) -> SiteStatus:
         site.duplicate_messages,
         dict(site.rejected),
         site.repaired_messages,
-        tuple(sorted({address for link in site.links.all for address in link.refused_addresses()})),
+        tuple(sorted({address for each in site.connections.all for address in each.refused_addresses()})),
     )
 
 

@@ -27,6 +27,7 @@ from typing import Literal
 
 from reliamsg.errors import GroupBusy
 from reliamsg.message import Stream
+from reliamsg.receiving.connector import Connector
 from reliamsg.receiving.control import Control
 from reliamsg.receiving.restore import restored
 from reliamsg.receiving.sites import SiteReceiver
@@ -62,11 +63,13 @@ class Succession:
         self,
         shared: Shared,
         sites: Mapping[str, SiteReceiver],
+        connectors: Mapping[str, Connector],
         control: Control,
         standby: bool,
     ) -> None:
         self._shared = shared
         self._lease = shared.lease
+        self._connectors = connectors
         self._control = control
         self._standby = standby
         self._all = list(sites.values())
@@ -124,8 +127,8 @@ class Succession:
     def close_given_up(self) -> None:
         """Close connections that were given up. Without the lock."""
         for site in self._all:
-            while site.links.given_up:
-                site.links.given_up.pop().close(CLOSE_S)
+            while site.connections.given_up:
+                site.connections.given_up.pop().close(CLOSE_S)
 
     # -- phases -------------------------------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class Succession:
             self._give_up(site)
         self._shared.membership.begin(self._locking, self._others)
         for site in self._locking:
-            site.links.read()
+            self._connectors[site.name].read()
         self._starting(now)
 
     def _starting(self, now: float) -> None:
@@ -149,7 +152,7 @@ class Succession:
                 return
             for site in self._locking:
                 if site.state == "busy":
-                    site.links.listen(aside=True)  # to know how far the one that reads is
+                    self._connectors[site.name].listen(aside=True)  # to know how far the one that reads is
         elif self._lease.rival(now) is not None:
             self._wait(now)
         elif membership.barred:
@@ -164,7 +167,7 @@ class Succession:
         self._shared.standing_by = True
         for site in self._others:
             self._give_up(site)
-            site.links.listen()
+            self._connectors[site.name].listen()
         self._beacon_at = now
 
     def _probing(self, now: float) -> None:
@@ -189,10 +192,10 @@ class Succession:
         """Nobody else reads: this inbox does from now on."""
         shared = self._shared
         for site in self._others:
-            if site.links.listener is not None:
+            if site.connections.listener is not None:
                 self._give_up(site)
         for site in self._locking:
-            site.links.stop_listening()
+            site.connections.stop_listening()
         self._adopt(now)
         if (self._after_waiting or self.phase == "probing") and any(site.ever_echoed for site in self._all):
             self._lease.demand()
@@ -200,9 +203,9 @@ class Succession:
         self._contested_since = None
         shared.standing_by = False
         for site in self._others:
-            site.links.read()
+            self._connectors[site.name].read()
         for site in self._all:
-            site.greeted = False
+            site.greet(False)
             site.admit()
         self._beacon_at = now
 
@@ -262,7 +265,7 @@ class Succession:
         if lease.lapsed(now):
             self._trust_the_deaf(now)
         lapsed = lease.lapsed(now) and now >= self._read_since + lease.lasts
-        if lease.demanding and any(site.transport is None for site in self._others):
+        if lease.demanding and any(site.connections.transport is None for site in self._others):
             self._find_out(now)  # another took a session at the same time
             return
         rival = lease.rival(now)
@@ -273,7 +276,7 @@ class Succession:
             self._let_go(now)
         else:
             for site in self._others:
-                site.links.read()
+                self._connectors[site.name].read()
                 self._listen_where_lost(site, now)
         if lease.demanding and rival is None and now >= self._said_at + GRACE_S:
             self._beacon_at = now  # whoever was in the way has yielded, or a beacon was lost
@@ -282,9 +285,9 @@ class Succession:
         """Two that read, and did not see each other, take a session from each other without end, and whoever has it
         hears itself alone. So who lost one listens aside for a while, under a name that nobody takes."""
         if site.lost_at is not None and now < site.lost_at + self._lease.takeover_timeout:
-            site.links.listen(aside=True)
+            self._connectors[site.name].listen(aside=True)
         else:
-            site.links.stop_listening()
+            site.connections.stop_listening()
 
     def _let_go(self, now: float) -> None:
         """There is no proof any more. Sessions that were lost are not taken back before it is known that nobody else
@@ -315,9 +318,11 @@ class Succession:
         shared.standing = "waiting"
         self._try_at = now + self._lease.every
         for site in self._all:
-            if site.links.listener is None or (site.transport is not None and site in self._others):
+            if site.connections.listener is None or (
+                site.connections.transport is not None and site in self._others
+            ):
                 self._give_up(site)
-            site.links.listen()
+            self._connectors[site.name].listen()
         self._beacon_at = now
 
     def _waiting(self, now: float) -> None:
@@ -364,7 +369,7 @@ class Succession:
         return any(site.state == "busy" for site in self._locking)
 
     def _give_up(self, site: SiteReceiver) -> None:
-        site.links.give_up("given up: another consumer may read for this group")
+        site.give_up("given up: another consumer may read for this group")
 
     def _trust_the_deaf(self, now: float) -> None:
         """A site that never lets its users see control frames can't prove anything: its lock, or session, must do.
@@ -385,7 +390,7 @@ class Succession:
             self._beacon_at = now + min(PROBE_AGAIN_S, self._lease.every)
         else:
             self._beacon_at = now + self._lease.every
-        aside = any(site.links.hears_aside for site in self._locking)
+        aside = any(site.connections.listens_aside for site in self._locking)
         if self.phase != "starting" or aside:
             self._control.say(now, wants_all=self.phase == "waiting" or aside)
 
@@ -399,11 +404,11 @@ class Succession:
 
     def _greet(self) -> None:
         """Sites that were connected since the last look hear a beacon at once, and their producers are called."""
-        new = [site for site in self._all if not site.greeted and site.links.open is not None]
+        new = [site for site in self._all if not site.greeted and site.can_tell]
         if not new or (self.phase == "active" and self._shared.membership.barred):
             return
         for site in new:
-            site.greeted = True
+            site.greet(True)
             if self.phase == "active":
                 self._control.greet(site)
         self._say(self._shared.clock())

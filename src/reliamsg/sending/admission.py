@@ -23,7 +23,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from reliamsg.wakeup import Waiters
+from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["QUEUE_BYTES", "Admission"]
 

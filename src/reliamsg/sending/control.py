@@ -343,7 +343,7 @@ class Control:
         if known is not None:
             epoch, incarnation, last = known
             detail["known"] = [epoch, f"{incarnation:016x}", last]
-        self._engine.notes.add(Entry("surpassed", stream, *own, group=group, detail=detail))
+        self._engine.journal_buffer.add(Entry("surpassed", stream, *own, group=group, detail=detail))
 
     def _report(self, conflict: Conflict | None) -> None:
         """Tell the application of another history, if there is one."""
@@ -426,8 +426,7 @@ class Control:
         epoch, incarnation = self.fence.fenced_by or (0, 0)
         detail = {"epoch": epoch, "incarnation": f"{incarnation:016x}"}
         entry = Entry("fenced", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation, detail=detail)
-        with self._engine.lock:
-            self._engine.stopped = True
+        self._engine.stop_sending()
         self._engine.housekeeping.store_progress([entry])
         self._engine.probe("fenced")
         if self.fence.shut_out:
@@ -442,4 +441,4 @@ class Control:
                 f" than this one's ({self._outbox.epoch}): was its outbox copied, or restored while it ran? Stop one of"
                 " them"
             )
-        self._engine.die(ProducerFenced(f"{why}; what this one has not sent stays in its outbox"))
+        self._engine.fail(ProducerFenced(f"{why}; what this one has not sent stays in its outbox"))

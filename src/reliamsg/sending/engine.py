@@ -12,8 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from reliamsg import forks
 from reliamsg.config import JournalExport, Site
@@ -21,18 +20,21 @@ from reliamsg.core.producer import ProducerCore
 from reliamsg.core.ranges import Span
 from reliamsg.core.window import Lane, SiteLimits
 from reliamsg.errors import ClosedError, FatalError, OutboxWriteError, ReliamsgError
-from reliamsg.export.exporter import Exporter
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.callbacks import CallbackThread
+from reliamsg.runtime.clock import microseconds
+from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.export_step import ExportStep, JournalSource
+from reliamsg.runtime.journal_buffer import JournalBuffer
 from reliamsg.sending.admission import Admission
-from reliamsg.sending.callbacks import Callbacks
 from reliamsg.sending.control import Control
 from reliamsg.sending.feed import Feed, Shelf, Tail
 from reliamsg.sending.forms import Forms
 from reliamsg.sending.housekeeping import Housekeeping
 from reliamsg.sending.intake import Group, Intake
+from reliamsg.sending.journalling import MAX_WAITING_ROWS, RULES
 from reliamsg.sending.link import SiteLink
 from reliamsg.sending.membership import Membership
-from reliamsg.sending.notes import Notes
 from reliamsg.sending.orders import Orders
 from reliamsg.sending.outcomes import Outcomes
 from reliamsg.sending.packing import Packer
@@ -45,17 +47,8 @@ from reliamsg.sending.status import ProducerStatus, Remaining
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Cursors, Outbox, Row, StreamRow
 from reliamsg.transport.base import Binding, Transports
-from reliamsg.wakeup import Waiters
 
-__all__ = ["CLOSING_EXPORT_S", "Engine"]
-
-CLOSING_EXPORT_S = 0.5
-"""A target gets so long for the last segment, also where closing has no time left."""
-
-
-def _give_way() -> None:
-    """Let go of the interpreter."""
-    time.sleep(0)
+__all__ = ["Engine"]
 
 
 class Engine:
@@ -68,44 +61,35 @@ class Engine:
         groups: Mapping[str, Sequence[str]],
         settings: Settings,
         transports: Transports,
-        clock: Callable[[], float],
-        wall_us: Callable[[], int],
-        probe: Callable[[str], None] | None,
-        on_wake: Callable[[], None],
+        environment: Environment,
         journal: JournalExport | None = None,
-        give_way: Callable[[], None] = _give_way,
-        room: Waiters | None = None,
     ) -> None:
-        self.exporter = None if journal is None else Exporter(
-            journal, "producer", outbox.producer, outbox.path, outbox.exported,
-            wake=on_wake, now=clock(), probe=probe,
-        )  # fmt: skip
-        self.journal_left = 0
-        """Journal rows that did not reach their target before the outbox was closed."""
-        self.close_by: float | None = None
-        """Until when, by `clock`, the journal's last segment may take."""
+        self.clock = environment.clock
+        self.wall_us = environment.wall_us
+        self.probe = environment.probe
+        self.wake = environment.wake
+        source = JournalSource("producer", outbox.producer, outbox.path, outbox.exported)
+        self.export = ExportStep(journal, source, environment)
+        self._export_by = float("-inf")
         self.lock = threading.RLock()  # reentrant for signal handlers: applications only read under it
         self.log = logging.getLogger("reliamsg.sending")
         self.generation = forks.generation
         self.producer_id = outbox.producer
         self.settings = settings
         self.forms = Forms(settings.plain, settings.keys)
-        self.clock = clock
-        self.wall_us = wall_us
-        self.probe: Callable[[str], None] = probe or _nothing
-        self.wake = on_wake
-        self._give_way = give_way
-        self.notes = Notes()
+        self._give_way = environment.give_way
+        self.journal_buffer = JournalBuffer(RULES, MAX_WAITING_ROWS)
         self.confirmed_rows = 0
         """Rows confirmed since cursors were stored last."""
         self.stopped = False
         """Nothing is sent any more."""
         self.fatal: FatalError | None = None
-        self.admission = Admission(settings.max_bytes, room)
-        self.intake = Intake(self, self.admission, settings, wall_us, on_wake)
-        self.callbacks = Callbacks(self)
+        self._reported = False
+        self.admission = Admission(settings.max_bytes, environment.room)
+        self.intake = Intake(self, self.admission, settings, self.wall_us, self.wake)
+        self.callbacks = CallbackThread("reliamsg-callbacks", environment.on_error, self.log, self.wake)
         self.outcomes = Outcomes(self)
-        self.orders = Orders(on_wake)
+        self.orders = Orders(self.wake)
         self.membership = Membership(self, outbox, settings.release == "consumed")
         self._outbox = outbox
         self._asked: list[tuple[Feed, Lane, int]] = []
@@ -183,7 +167,7 @@ class Engine:
         self, sites: Sequence[Site], groups: Mapping[str, Sequence[str]], held: Iterable[Span]
     ) -> None:
         opened = Entry("opened", epoch=self._outbox.epoch, incarnation=self._outbox.incarnation)
-        entries = [*self.notes.take(), opened]
+        entries = [*self.journal_buffer.take(), opened]
         named, members = self.membership.open(groups, held, entries)
         opened.detail = {
             "groups": named,
@@ -203,7 +187,7 @@ class Engine:
                 "producer %s: site %s is not named any more; it never confirmed %d messages that are still held",
                 self.producer_id, name, messages,
             )  # fmt: skip
-            self.notes.add(Entry("site_forgotten", site=name, detail={"unconfirmed": messages}))
+            self.journal_buffer.add(Entry("site_forgotten", site=name, detail={"unconfirmed": messages}))
         if gone:
             self._outbox.forget_sites(gone)
 
@@ -230,7 +214,7 @@ class Engine:
                 self.retention.stored_bytes, age,
                 {name: link.status(self.core.top) for name, link in self.links.items()},
                 self.membership.status(self.clock()),
-                None if self.exporter is None else self.exporter.status(),
+                self.export.status(),
                 self.control.repairing.messages, dict(self.control.rejected), self.control.gate is not None,
             )  # fmt: skip
 
@@ -239,7 +223,7 @@ class Engine:
             top = self.core.top
             return Remaining(
                 self._pending(), {name: link.status(top).behind for name, link in self.links.items()},
-                self.journal_left, self.membership.unacknowledged(),
+                self.export.rows_left, self.membership.unacknowledged(),
             )  # fmt: skip
 
     # -- what site links call, with the lock held -------------------------------------------------------------
@@ -265,7 +249,7 @@ class Engine:
         if self.fatal is None:
             failure = self.orders.carry_out()
             if failure is not None:
-                self.die(failure)
+                self.fail(failure)
         if self.fatal is None:
             self._commit()
         if self.fatal is None:
@@ -273,6 +257,7 @@ class Engine:
         if self.fatal is not None:  # nothing is written any more: the file may be why
             self.intake.fail(self.fatal)
             self.orders.refuse(self.fatal)
+            self._report_fatal()
             return None
         with self.lock:
             overdue, published = self.core.overdue(now)
@@ -291,23 +276,21 @@ class Engine:
             if self.fatal is None:
                 self.housekeeping.run(now)
         except ReliamsgError as error:
-            self._failed(error)
+            self._fail_or_retry(error)
         return self._deadline(now, self._export(now))
 
     def _export(self, now: float) -> float | None:
         """Have the journal go on its way; returns when there will be more."""
-        exporter = self.exporter
-        if exporter is None or self.fatal is not None:
+        if self.fatal is not None or not self.export.has_target:
             return None
-        was_full = exporter.full
         try:
-            deadline = exporter.step(now, self.wall_us(), self.mono_us())
+            stepped = self.export.step(now)
         except FatalError as error:
-            self.die(error)
+            self.fail(error)
             return None
-        if exporter.full != was_full:
-            self.intake.hold(exporter.full)
-        return deadline
+        if stepped.full_changed:
+            self.intake.hold(self.export.full)
+        return stepped.deadline
 
     def _deadline(self, now: float, exporting: float | None) -> float | None:
         with self.lock:
@@ -337,7 +320,7 @@ class Engine:
                 self.log.exception("producer %s: storing failed", self.producer_id)
                 failure = FatalError(f"internal error: {failure!r}")
             error = failure
-            self.die(failure)
+            self.fail(failure)
         if rows:
             self.probe("committed")
         size = sum(row.size for row in rows)
@@ -407,7 +390,7 @@ class Engine:
             try:
                 rows = self._shelf.page(first, lane.stream_id)
             except ReliamsgError as error:
-                self._failed(error)
+                self._fail_or_retry(error)
                 with self.lock:
                     feed.forget(lane)
                 continue
@@ -416,29 +399,47 @@ class Engine:
         for link in self.links.values() if asked else ():
             link.transport.wake()
 
-    def _failed(self, error: ReliamsgError) -> None:
-        """Housekeeping failed: go on later, or stop for good."""
+    def _fail_or_retry(self, error: ReliamsgError) -> None:
+        """Background work failed: stop for good, or try again later."""
         if isinstance(error, FatalError):
-            self.die(error)
+            self.fail(error)
         else:
             self.log.warning("producer %s: %s; trying again", self.producer_id, error)
 
-    def die(self, error: FatalError) -> None:
-        """Stop for good: nothing is stored or sent any more."""
+    def fail(self, error: FatalError) -> None:
+        """Stop for good: nothing is stored or sent any more. The writer's."""
         with self.lock:
-            if self.fatal is None:
+            first = self.fatal is None
+            if first:
                 self.fatal = error
             self.stopped = True
             self.outcomes.changed()
         self.intake.refuse(error)
         self.log.error("producer %s has stopped: %s", self.producer_id, error)
+        if first:
+            self.wake()  # the next step tells whoever waits
 
-    def begin_close(self) -> None:
-        """Accept nothing more; whoever waits for room is told."""
+    def stop_sending(self) -> None:
+        """Send nothing more. Whoever waits is told the reason later, by :meth:`fail` or :meth:`finish`."""
+        with self.lock:
+            self.stopped = True
+
+    def _report_fatal(self) -> None:
+        """Have ``on_error`` told, once, what has stopped this producer."""
+        if self.fatal is not None and not self._reported:
+            self._reported = True
+            self.callbacks.report(self.fatal)
+
+    def begin_close(self, export_by: float | None = None) -> None:
+        """Accept nothing more; whoever waits for room is told. `export_by`: until when, by `clock`, the journal's last
+        segment may take."""
+        if export_by is not None:
+            self._export_by = export_by
         self.intake.refuse(ClosedError("this producer is closed"))
 
     def finish(self) -> None:
         """The writer's last act: store what is left, with a ``closed`` row, and close the file."""
+        self._report_fatal()
         with self.lock:
             self.stopped = True
             self.outcomes.changed()
@@ -448,21 +449,17 @@ class Engine:
             if self.fatal is None:
                 self.housekeeping.store_progress()  # first, since the journal ends with ``closed``
                 with self.lock:
-                    self.notes.add(Entry("closed", detail={"pending": self._pending()}))
+                    self.journal_buffer.add(Entry("closed", detail={"pending": self._pending()}))
                 self.housekeeping.store_progress()
-                if self.exporter is not None:
-                    now = self.clock()
-                    by = max(now + CLOSING_EXPORT_S, self.close_by or now)
-                    self.journal_left = self.exporter.finish(by, self.clock)
+                self.export.finish(self._export_by)
         except ReliamsgError as error:
-            self._failed(error)
+            self._fail_or_retry(error)
         finally:
             ended = self.fatal or ClosedError("this producer was closed")
             self.intake.fail(ended)
             self.orders.refuse(ended)
-            self.callbacks.stop()
-            if self.exporter is not None:
-                self.exporter.stop()
+            self.callbacks.close(0.0)
+            self.export.stop()
             self._outbox.close()
 
     def _stream_row(self, topic: str) -> StreamRow:
@@ -473,8 +470,4 @@ class Engine:
 
     def mono_us(self) -> int:
         """The monotonic clock, in µs."""
-        return int(self.clock() * 1_000_000)
-
-
-def _nothing(*_: object) -> None:
-    return None
+        return microseconds(self.clock())

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from reliamsg.core.ranges import RangeSet
 from reliamsg.errors import ReliamsgError
 from reliamsg.message import Stream
+from reliamsg.runtime.journal_buffer import merge
+from reliamsg.sending.journalling import RULES
 from reliamsg.sending.link import SiteLink
-from reliamsg.sending.notes import Notes
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Cursors, Outbox, Parked
 
@@ -54,7 +55,7 @@ class Housekeeping:
         engine = self._engine
         return bool(
             engine.confirmed_rows
-            or len(engine.notes)
+            or not engine.journal_buffer.empty
             or not self.published.empty
             or engine.membership.progressed
             or engine.proving.changed
@@ -108,7 +109,7 @@ class Housekeeping:
         with engine.lock:
             sites = {name: _cursors(link) for name, link in engine.links.items()}
             published, self.published = self.published, RangeSet()
-            entries = engine.notes.take()
+            entries = engine.journal_buffer.take()
             positions, progress = engine.membership.take_progress()
             entries += progress
             proofs = engine.proving.take_changes()
@@ -126,7 +127,7 @@ class Housekeeping:
             )  # fmt: skip
         except ReliamsgError:
             with engine.lock:
-                engine.notes.put_back(entries)
+                engine.journal_buffer.put_back(entries)
                 engine.membership.put_back(positions)
                 engine.proving.put_back(proofs)
                 engine.confirmed_rows += confirmed
@@ -135,11 +136,11 @@ class Housekeeping:
             raise
 
     def _published_entries(self, published: RangeSet) -> list[Entry]:
-        notes = Notes()
-        for first, last in published:
-            for row in self._outbox.rows(first, last, last - first + 1):
-                notes.extend(Entry("published", row.stream, row.epoch, row.incarnation, row.seq, row.last))
-        return notes.take()
+        rows = (row for first, last in published for row in self._outbox.rows(first, last, last - first + 1))
+        return merge(
+            (Entry("published", row.stream, row.epoch, row.incarnation, row.seq, row.last) for row in rows),
+            RULES,
+        )
 
     def _release(self, now: float) -> None:
         engine = self._engine

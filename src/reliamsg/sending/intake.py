@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 from reliamsg.errors import FatalError, JournalFull, OutboxFull, ReliamsgError
 from reliamsg.keys import MAX_KEY_ID_BYTES
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.admission import QUEUE_BYTES, Admission
 from reliamsg.sending.receipt import Receipt
-from reliamsg.wakeup import Waiters
 
 if TYPE_CHECKING:
     from reliamsg.sending.engine import Engine
@@ -348,9 +348,8 @@ class Intake:
         )
         if self.refusal is not None:
             raise self.refusal
-        exporter = self._engine.exporter
-        if not room and exporter is not None and exporter.full:
-            raise JournalFull(exporter.why_full)
+        if not room and (why := self._engine.export.why_full):
+            raise JournalFull(why)
         if not room:
             raise OutboxFull(self._why_full())
         return deadline

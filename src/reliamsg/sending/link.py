@@ -56,7 +56,7 @@ class SiteLink:
             engine.core.connected(self.site.name, window)
             engine.proving.connected(self.site.name)
             self.state, self.endpoint, self.error = "connected", endpoint, ""
-            engine.notes.add(Entry("connected", site=self.site.name, detail={"endpoint": endpoint}))
+            engine.journal_buffer.add(Entry("connected", site=self.site.name, detail={"endpoint": endpoint}))
         self._trouble.is_up(endpoint)
         engine.control.connected()
         engine.wake()
@@ -72,7 +72,7 @@ class SiteLink:
                 self._note_parked(parked, "connection dropped")
             self.state, self.error = "connecting", reason
             if was:
-                engine.notes.add(Entry("disconnected", site=self.site.name, reason=reason[:200]))
+                engine.journal_buffer.add(Entry("disconnected", site=self.site.name, reason=reason[:200]))
             engine.outcomes.published(published, recount=True)
         closing = engine.stopped or engine.intake.refusal is not None
         self._trouble.is_down("disconnected", self.endpoint, reason, closing)
@@ -179,7 +179,9 @@ class SiteLink:
                 self.feed.forget(lane)
                 assert lane.stream_id is not None  # the main lane does not rejoin itself
                 self._parked.discard(lane.stream_id)
-                engine.notes.add(Entry("resumed", engine.stream_of(lane.stream_id), site=self.site.name))
+                engine.journal_buffer.add(
+                    Entry("resumed", engine.stream_of(lane.stream_id), site=self.site.name)
+                )
         self._handed_over = bool(rows)
         limit = self.site.max_frame_bytes
         if len(rows) == 1:
@@ -266,7 +268,7 @@ class SiteLink:
 
     def _note(self, kind: str, row: object, reason: str = "", latency: dict[int, int] | None = None) -> None:
         assert isinstance(row, Row)  # the core carries what it was given
-        self._engine.notes.extend(
+        self._engine.journal_buffer.add(
             Entry(
                 kind, row.stream, row.epoch, row.incarnation, row.seq, row.last, self.site.name,
                 reason=reason, latency=latency,
@@ -287,7 +289,7 @@ class SiteLink:
             self.site.name,
             reason,
         )
-        self._engine.notes.add(Entry("parked", stream, site=self.site.name, reason=reason[:200]))
+        self._engine.journal_buffer.add(Entry("parked", stream, site=self.site.name, reason=reason[:200]))
 
 
 def _row(flight: Flight) -> Row:

@@ -195,12 +195,12 @@ class Membership:
         now, and whose messages may leave from then on."""
         engine = self._engine
         with engine.lock:
-            waiting = engine.notes.take()
+            waiting = engine.journal_buffer.take()
         try:
             self._outbox.name_groups(changes, [*waiting, *entries], engine.wall_us(), engine.mono_us())
         except ReliamsgError:
             with engine.lock:
-                engine.notes.put_back(waiting)
+                engine.journal_buffer.put_back(waiting)
             raise
         engine.probe("named")
 

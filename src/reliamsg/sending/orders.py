@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from reliamsg.errors import ConfigError, FatalError
-from reliamsg.wakeup import Waiters
+from reliamsg.runtime.wakeup import Waiters
 
 __all__ = ["Orders"]
 

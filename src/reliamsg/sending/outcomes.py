@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from reliamsg.arguments import unrun
 from reliamsg.core.ranges import Span
 from reliamsg.core.window import Flight, Lane, LaneState
 from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, MessageRemoved
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.proving import advice
 from reliamsg.sending.remains import Messages, Remains
 from reliamsg.store.rewriting import Taken
 from reliamsg.store.rows import Row
-from reliamsg.wakeup import Waiters
 
 if TYPE_CHECKING:
-    from reliamsg.sending.callbacks import Watch
     from reliamsg.sending.engine import Engine
     from reliamsg.sending.intake import Group
     from reliamsg.sending.receipt import Receipt, SiteState
 
 __all__ = ["Outcomes"]
+
+DoneCallback = Callable[["Receipt"], object]
 
 
 class Outcomes:
@@ -30,7 +33,8 @@ class Outcomes:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._waiters = Waiters()
-        self._watched: dict[int, list[Watch]] = {}
+        self._watched: dict[int, list[tuple[Receipt, DoneCallback]]] = {}
+        """Who is called back when a row is published, or taken out."""
         self._remains = Remains()
         self._renumbered: dict[int, int] = {}
 
@@ -210,8 +214,21 @@ class Outcomes:
             sites,
         )
 
-    def watch(self, receipt: Receipt, callback: Callable[[Receipt], object]) -> bool:
-        """Have the callback put back when more of the receipt is published; False if all of it is."""
+    def call_when_done(self, receipt: Receipt, callback: DoneCallback) -> None:
+        """Call back once the receipt's outcome is final, on the thread of callbacks. Does not block."""
+        self._engine.callbacks.put(partial(self._call_when_done, receipt, callback))
+
+    def _call_when_done(self, receipt: Receipt, callback: DoneCallback) -> None:
+        group = receipt._group
+        group.wait(None)  # a commit away, or an error when the producer is closed
+        if group.error is None and self._watch(receipt, callback):
+            return
+        mistake = unrun("the receipt's callback", callback(receipt))
+        if mistake is not None:
+            raise mistake
+
+    def _watch(self, receipt: Receipt, callback: DoneCallback) -> bool:
+        """Have this looked at again when more of the receipt is published; False if all of it is."""
         with self._engine.lock:
             missing = self._unpublished(receipt)
             if missing:
@@ -277,7 +294,7 @@ class Outcomes:
     def _call_back(self, row: int) -> None:
         if self._watched:
             for receipt, callback in self._watched.pop(row, ()):
-                self._engine.callbacks.put(receipt, callback)
+                self.call_when_done(receipt, callback)
 
     def changed(self) -> None:
         """Something is further than it was, or will not come: whoever waits looks again."""

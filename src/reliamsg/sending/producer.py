@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 import warnings
 import weakref
@@ -35,13 +34,16 @@ from reliamsg.errors import ClosedError, ConfigError, ConfirmTimeout, FatalError
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing
 from reliamsg.message import MessageId
-from reliamsg.sending.engine import CLOSING_EXPORT_S, Engine
+from reliamsg.runtime.clock import microseconds, wall_us
+from reliamsg.runtime.environment import Environment, no_probe
+from reliamsg.runtime.export_step import CLOSING_EXPORT_S
+from reliamsg.runtime.worker import Worker
+from reliamsg.sending.engine import Engine
 from reliamsg.sending.receipt import Receipt
 from reliamsg.sending.settings import check_blocking, check_groups, check_message_id, make_settings
 from reliamsg.sending.status import ProducerStatus, Remaining, messages_remain
 from reliamsg.store.outbox import Outbox
 from reliamsg.transport import factory
-from reliamsg.wakeup import Wakeup
 from reliamsg.wire.application import check_bodies, check_body, check_headers, check_key
 
 __all__ = ["Producer"]
@@ -151,8 +153,8 @@ class Producer:
         self._topics = set(named)
         self._generation = forks.generation
         self._closed = self._ended = False
-        self._wakeup = Wakeup()
-        store = Outbox(outbox, producer_id, _wall_us(), _mono_us(), os.urandom(8).hex())
+        worker = Worker("reliamsg-writer", time.monotonic, log)
+        store = Outbox(outbox, producer_id, wall_us(), microseconds(time.monotonic()), os.urandom(8).hex())
         try:
             self._engine = Engine(
                 store,
@@ -160,18 +162,16 @@ class Producer:
                 named,
                 settings,
                 hooks.transports or factory,
-                time.monotonic,
-                _wall_us,
-                hooks.probe,
-                self._wakeup.set,
+                Environment(
+                    wall_us=wall_us, wake=worker.wake, probe=hooks.probe or no_probe, on_error=on_error
+                ),
                 export,
             )
         except BaseException:
             store.close()
             raise
         self._intake = self._engine.intake
-        self._engine.callbacks.on_error = on_error
-        self._threads = _Threads(self._engine, self._wakeup)
+        self._threads = _Threads(self._engine, worker)
         self._threads.start()
         # Ends the threads and closes the file also when the application forgets to.
         self._finalizer = weakref.finalize(self, _forgotten, self._threads, self._engine)
@@ -347,11 +347,11 @@ class Producer:
             raise ForkedError("this producer belongs to the parent process")
         self._closed = True
         if not self._ended:  # also after a close() that was interrupted
-            self._engine.close_by = time.monotonic() + timeout
-            self._engine.begin_close()
+            export_by = time.monotonic() + timeout
+            self._engine.begin_close(export_by)
             with contextlib.suppress(FatalError, ConfirmTimeout):  # said by what is returned
                 self._engine.outcomes.flush(timeout)
-            self._threads.end(ENDING_S)
+            self._threads.end(ENDING_S, export_by)
             self._finalizer.detach()
             self._ended = True
         return self._engine.remaining()
@@ -384,37 +384,33 @@ class Producer:
 class _Threads:
     """The writer thread and the transports of one producer. Holds no reference to the producer itself."""
 
-    def __init__(self, engine: Engine, wakeup: Wakeup) -> None:
+    def __init__(self, engine: Engine, worker: Worker) -> None:
+        """`worker`: what the engine wakes. It is started here."""
         self._engine = engine
-        self._wakeup = wakeup
+        self._worker = worker
         self.generation = forks.generation
-        self._stop = False
-        self._writer = threading.Thread(target=self._write, name="reliamsg-writer", daemon=True)
 
     def start(self) -> None:
-        self._writer.start()
+        self._worker.start(self._engine)
         for link in self._engine.links.values():
             link.transport.start()
 
-    def end(self, timeout: float) -> None:
-        """Disconnect, store what is left, close the file. Nothing in a child process after fork()."""
+    def end(self, timeout: float, export_by: float | None = None) -> None:
+        """Disconnect, store what is left, close the file. Nothing in a child process after fork(). `export_by`: until
+        when the journal's last segment may take."""
         if self.generation != forks.generation:
             return
         engine, now = self._engine, time.monotonic()
         engine.begin_close()
         by = now + timeout
-        if engine.close_by is not None:
-            by = max(by, engine.close_by + STORING_S)
-        elif engine.exporter is not None:
+        if export_by is not None:
+            by = max(by, export_by + STORING_S)
+        elif engine.export.has_target:
             by += CLOSING_EXPORT_S
         # Half of the time is for the sites together, so that none that hangs takes the others' time or the file's.
         self._disconnect(now + (by - now) / 2)
-        self._stop = True
-        self._wakeup.set()
-        if threading.current_thread() is self._writer:  # which collected a producer that nobody closed
-            return
-        self._writer.join(max(LEAST_GOODBYE_S, by - time.monotonic()))
-        if self._writer.is_alive():
+        ended = self._worker.end(max(LEAST_GOODBYE_S, by - time.monotonic()))
+        if not ended and not self._worker.is_current:  # else it has collected a producer that nobody closed
             log.error(
                 "producer %s: the outbox is still being written; it is closed once the disk answers",
                 engine.producer_id,
@@ -425,28 +421,6 @@ class _Threads:
         for number, link in enumerate(links):
             share = (by - time.monotonic()) / (len(links) - number)
             link.transport.close(max(LEAST_GOODBYE_S, share))
-
-    def _write(self) -> None:
-        engine, wakeup = self._engine, self._wakeup
-        reported = False
-        while not self._stop:
-            wakeup.clear()
-            try:
-                deadline = engine.step()
-            except Exception as error:
-                log.exception("producer %s: the writer failed", engine.producer_id)
-                engine.die(FatalError(f"internal error: {error!r}"))
-                deadline = None
-            if engine.fatal is not None and not reported:
-                reported = True
-                engine.callbacks.report(engine.fatal)
-                deadline = 0.0  # the next step tells whoever waits
-            if self._stop:
-                break
-            timeout = None if deadline is None else deadline - time.monotonic()
-            if timeout is None or timeout > 0:
-                wakeup.wait(timeout)
-        engine.finish()
 
 
 def _forgotten(threads: _Threads, engine: Engine) -> None:
@@ -462,11 +436,3 @@ def _forgotten(threads: _Threads, engine: Engine) -> None:
         )
         log.warning("%s", text)
         warnings.warn(text, ResourceWarning, stacklevel=2)
-
-
-def _wall_us() -> int:
-    return time.time_ns() // 1000
-
-
-def _mono_us() -> int:
-    return time.monotonic_ns() // 1000

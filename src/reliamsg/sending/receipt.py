@@ -149,7 +149,7 @@ class Receipt:
         called.
         """
         check_callback("callback", callback, optional=False)
-        self._engine.callbacks.put(self, callback)
+        self._engine.outcomes.call_when_done(self, callback)
 
     def __repr__(self) -> str:
         if self._group.engine.generation != forks.generation:

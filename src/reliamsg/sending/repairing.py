@@ -102,7 +102,7 @@ class Repairing:
         self.messages += row.count
         with self._engine.lock:
             for link in took:
-                self._engine.notes.extend(
+                self._engine.journal_buffer.add(
                     Entry(
                         "repaired", row.stream, row.epoch, row.incarnation, row.seq, row.last,
                         site=link.site.name, group=piece.group,

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.message import Stream
-from reliamsg.sending.notes import Notes
+from reliamsg.runtime.journal_buffer import JournalBuffer
+from reliamsg.sending.journalling import RULES
 from reliamsg.store.journal import Entry
 from reliamsg.store.outbox import Outbox, Row
 
@@ -92,7 +93,7 @@ class Retention:
         """
         cutoff = wall_us - int(self._retain_seconds * 1e6)
         wanted = max(need.retained, need.room)
-        notes = Notes()
+        entries = JournalBuffer(RULES)
         fronts = _Fronts(outbox)
         ids: list[int] = []
         size = 0
@@ -106,7 +107,7 @@ class Retention:
                 continue
             ids.append(row.id)
             size += row.size
-            notes.extend(_entry("released", row))
+            entries.add(_entry("released", row))
         unsent: Counter[str] = Counter()
         early: list[int] = []
         if size < need.room and not self._again:
@@ -119,11 +120,11 @@ class Retention:
                 size += row.size
                 for site in lacking(row.id):
                     unsent[site] += 1
-                    notes.extend(_entry("released_unsent", row, site))
+                    entries.add(_entry("released_unsent", row, site))
         if ids or early:
             # Behind those that leave there may be others that can.
             self._again |= fronts.kept_back and size < wanted
-            outbox.remove([*ids, *early], notes.take(), wall_us, mono_us)
+            outbox.remove([*ids, *early], entries.take(), wall_us, mono_us)
             for number in early:
                 self._unsent.add(number, number)
             self.stored_bytes -= size

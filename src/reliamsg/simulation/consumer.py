@@ -22,6 +22,7 @@ from reliamsg.receiving.forgetting import Forgetting
 from reliamsg.receiving.lane import Chunk, fail
 from reliamsg.receiving.quarantine import HELD
 from reliamsg.receiving.status import ConsumerStatus, status_of
+from reliamsg.runtime.environment import Environment
 from reliamsg.simulation.announcements import Announcements, Member
 from reliamsg.simulation.consumer_journal import ConsumerJournal
 from reliamsg.simulation.incidents import Incidents
@@ -108,14 +109,13 @@ class ConsumerProcess(Process):
             self._inbox = Inbox(self.drive.path, self.group, self.drive.connect, self.identities.randbytes)
             self.engine = ReceivingEngine(
                 self._engine_settings(), self._rules(), self.settings.sites, self._inbox, self.transports,
-                probe=self.probe, clock=self.executor.now, wall_us=self.clock.now_us,
+                Environment(self.executor.now, self.clock.now_us, self.wake, self.probe),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)
             return
         self._oracle.inbox_opened(self.group, self.name, self._inbox.id, standby=self.settings["standby"])
         self._announcements.opened(self._inbox.id)
-        self.engine.shared.wake = self.wake
         self.engine.start()
         self.wake()
 
@@ -164,10 +164,7 @@ class ConsumerProcess(Process):
         engine.say_goodbye(now)
         engine.succession.close_given_up()
         for site in engine.sites.values():
-            site.closing = True
-            for link in site.links.all:
-                link.close(1.0)
-            site.state = "closed"
+            site.close(lambda: 1.0)
         engine.flush(now, closing=True)
         engine.shared.end()
         self.abandon_client()
@@ -266,7 +263,7 @@ class ConsumerProcess(Process):
     @property
     def known_producers(self) -> Set[str]:
         """Producers that it has received announcements of since it began to read."""
-        return set() if self.engine is None else set(self.engine.control.producers)
+        return set() if self.engine is None else set(self.engine.statuses.by_producer)
 
     # -- the application ------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from reliamsg.checker.renumbered import Renumbering
 from reliamsg.errors import ConfigError, ConfirmTimeout, FatalError, OutboxFull, ProducerFenced, ReliamsgError
 from reliamsg.message import MessageId, Stream
+from reliamsg.runtime.environment import Environment
+from reliamsg.runtime.wakeup import Waiters
 from reliamsg.sending.engine import Engine
 from reliamsg.sending.intake import MESSAGE_OVERHEAD
 from reliamsg.sending.receipt import Receipt
@@ -20,7 +22,6 @@ from reliamsg.simulation.process import Machine, Process, ProcessJudge
 from reliamsg.simulation.scenario import Scenario
 from reliamsg.store.journal import read_journal
 from reliamsg.store.outbox import Outbox
-from reliamsg.wakeup import Waiters
 
 __all__ = ["ProducerProcess"]
 
@@ -130,8 +131,10 @@ class ProducerProcess(Process):
             )  # fmt: skip
             self.engine = Engine(
                 self._outbox, self.settings.sites, self.named, self._checked_settings(), self.transports,
-                self.executor.now, self.clock.now_us, self.probe, self.wake, give_way=_nobody_waits,
-                room=_Room(self._room_available),
+                Environment(
+                    self.executor.now, self.clock.now_us, self.wake, self.probe, give_way=_nobody_waits,
+                    room=_Room(self._room_available),
+                ),
             )  # fmt: skip
         except ReliamsgError as error:
             self._fail(error)

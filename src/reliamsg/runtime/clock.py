@@ -1,11 +1,25 @@
-"""The clock that a consumer goes by."""
+"""The clocks of producers and consumers.
+
+Engines are given their clocks: one that measures durations, in seconds (``time.monotonic`` for a producer,
+:func:`elapsed_clock` for a consumer), and the wall clock, in microseconds.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-__all__ = ["elapsed_clock"]
+__all__ = ["elapsed_clock", "microseconds", "wall_us"]
+
+
+def wall_us() -> int:
+    """The wall clock, in µs since 1970."""
+    return time.time_ns() // 1000
+
+
+def microseconds(seconds: float) -> int:
+    """A reading of a clock that measures seconds, as journals store it."""
+    return int(seconds * 1e6)
 
 
 def elapsed_clock() -> Callable[[], float]:

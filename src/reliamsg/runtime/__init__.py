@@ -1,0 +1,1 @@
+"""What producers and consumers share: threads, waking, clocks, callbacks, waiting journal rows, and their export."""

@@ -1,0 +1,97 @@
+"""The thread on which an application's callbacks run.
+
+Whoever adds a call may be interrupted, and must not leave a thread half started: so the thread is started by the
+worker, when there is something for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from reliamsg.arguments import unrun
+
+__all__ = ["CallbackThread", "OnError"]
+
+OnError = Callable[[BaseException], object]
+
+MAX_ERRORS_WAITING = 1_000
+"""Errors that wait for ``on_error``; further ones are only logged."""
+
+
+class CallbackThread:
+    """Calls back, one at a time, so that neither the worker nor a site's I/O thread ever waits for the application.
+
+    A callback may take its time, and may call the producer or consumer, ``close()`` included. One that raises is logged
+    and reported to ``on_error``.
+    """
+
+    def __init__(
+        self, name: str, on_error: OnError | None, log: logging.Logger, wake: Callable[[], None]
+    ) -> None:
+        """`wake` has the worker call :meth:`start` soon, and may be called on any thread."""
+        self._name = name
+        self._on_error = on_error
+        self._log = log
+        self._wake = wake
+        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._errors: deque[BaseException] = deque()
+        """Each has a call in the queue that tells it."""
+        self._thread: threading.Thread | None = None
+
+    def put(self, call: Callable[[], object]) -> None:
+        """Have a function called. Does not block; any thread may call this, a signal handler included."""
+        self._calls.put(call)
+        if self._thread is None:
+            self._wake()
+
+    def report(self, error: BaseException) -> None:
+        """Have ``on_error`` called. Does not block."""
+        if self._on_error is None:
+            return
+        if len(self._errors) >= MAX_ERRORS_WAITING:
+            self._log.error("on_error is busy; not told of: %s", error)
+            return
+        self._errors.append(error)
+        self.put(self._tell)
+
+    def start(self) -> None:
+        """Start the thread if there is something for it. Called by the worker."""
+        if self._thread is None and not self._calls.empty():
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the interpreter is shutting down
+                self._log.warning("%s: not called any more, since the interpreter ends", self._name)
+                return
+            self._thread = thread
+
+    def close(self, timeout: float) -> None:
+        """Let what waits be called, for up to `timeout` seconds; afterwards that goes on, but nobody waits for it. The
+        last call, by the worker or once that has ended."""
+        self.start()
+        self._calls.put(None)
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call()
+            except Exception as error:  # noqa: BLE001  (the application's own code, on our thread)
+                self._log.exception("a callback of the application raised")
+                self.report(error)
+
+    def _tell(self) -> None:
+        error = self._errors.popleft()
+        assert self._on_error is not None  # else there would be nothing to tell
+        try:
+            mistake = unrun("on_error", self._on_error(error))
+        except Exception:  # noqa: BLE001  (the same)
+            self._log.exception("on_error raised")
+            return
+        if mistake is not None:
+            self._log.error("%s; not told of: %s", mistake, error)

@@ -1,0 +1,50 @@
+"""Closing something exactly once, whoever is interrupted while waiting for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from reliamsg.runtime.wakeup import Waiters
+
+__all__ = ["Closing"]
+
+
+class Closing:
+    """Closes something once, on a thread of its own, so that a caller that is interrupted while it waits leaves nothing
+    half closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun = self._ended = False
+        self._clean = False
+        self._error: BaseException | None = None
+        self._waiters = Waiters()
+
+    def begin(self, close: Callable[[], bool], name: str) -> bool:
+        """Have `close` called; False if another such call came first. Not in the main thread."""
+        with self._lock:
+            if self._begun:
+                return False
+            self._begun = True
+        thread = threading.Thread(target=self._run, args=(close,), name=name, daemon=False)
+        try:
+            thread.start()
+        except RuntimeError:  # the interpreter is shutting down
+            self._run(close)
+        return True
+
+    def wait(self) -> bool:
+        """Wait for the end; returns and raises what `close` did."""
+        self._waiters.wait(lambda: self._ended, None)
+        if self._error is not None:
+            raise self._error
+        return self._clean
+
+    def _run(self, close: Callable[[], bool]) -> None:
+        try:
+            self._clean = close()
+        except BaseException as error:  # noqa: BLE001  (raised where it is waited for)
+            self._error = error
+        self._ended = True
+        self._waiters.notify_all()
