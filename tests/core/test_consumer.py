@@ -7,7 +7,7 @@ import random
 import pytest
 
 from reliamsg.core.consumer import ConsumerCore, Rules
-from reliamsg.core.delivery import Offer
+from reliamsg.core.redelivery import Offer
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -353,7 +353,7 @@ def test_attempts_are_committed_before_they_are_made() -> None:
     made.untake(state, found, 2, 2, 0.0)
     assert made.offer(state, 0.05, 1) is None
     assert made.offer(state, 0.2, 1) is None
-    assert made.snapshot().changes[0].arming == {(1, 1): 2}
+    assert made.snapshot().changes[0].attempts == {(1, 1): 2}
     assert made.offer(state, 0.2, 1) is None
     commit(made)
     again = made.offer(state, 0.2, 1)

@@ -596,11 +596,11 @@ MUTANTS = (
     ),
     Mutant(
         "failed-message-overtaken",
-        "core/delivery.py",
-        "        if not known.retry.empty:\n"
-        "            if now < state.retry_at:\n"
-        "                return None, False\n",
-        "        if not known.retry.empty and now >= state.retry_at:\n",
+        "core/redelivery.py",
+        "            if not known.retry.empty:\n"
+        "                if now < self.retry_at:\n"
+        "                    return None, False\n",
+        "            if not known.retry.empty and now >= self.retry_at:\n",
         "P3: later messages are delivered while a message whose handler raised waits for redelivery",
         ByTest(
             "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[same epoch]",
@@ -655,9 +655,9 @@ MUTANTS = (
     ),
     Mutant(
         "failed-message-overtaken-by-an-epoch",
-        "core/delivery.py",
-        "            if now < state.retry_at:\n                return None, False\n",
-        "            if now < state.retry_at:\n                continue\n",
+        "core/redelivery.py",
+        "                if now < self.retry_at:\n                    return None, False\n",
+        "                if now < self.retry_at:\n                    continue\n",
         "P3: messages of the next epoch are delivered while a message whose handler raised waits for "
         "redelivery",
         ByTest(
@@ -953,8 +953,8 @@ MUTANTS = (
     ),
     Mutant(
         "handed-out-before-reserved",
-        "core/delivery.py",
-        "    last = min(last, known.high_water - 1)\n    if last < first:\n        return None, True\n",
+        "core/redelivery.py",
+        "        last = min(last, known.high_water - 1)\n        if last < first:\n            return None, True\n",
         "",
         "P4: messages are delivered before a commit records that they may have been, so after a kill they "
         "come again without a flag",

@@ -25,13 +25,13 @@ from reliamsg.core.announced import Announced, Span3
 from reliamsg.core.arrivals import Arrival, arrive
 from reliamsg.core.asking import Ask, Jitter, ask
 from reliamsg.core.challenges import Challenges
-from reliamsg.core.delivery import DeliveryRules, Offer, fail, mark_taken, offer
 from reliamsg.core.hearing import hear
 from reliamsg.core.horizon import Horizon
 from reliamsg.core.joining import adopt, joins_soon
 from reliamsg.core.letting_go import let_go
 from reliamsg.core.passage import declare, follow
 from reliamsg.core.ranges import Span
+from reliamsg.core.redelivery import DeliveryRules, Offer
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.report import Report
 from reliamsg.core.retiring import is_idle
@@ -461,7 +461,11 @@ class ConsumerCore:
 
     def offer(self, state: StreamState, now: float, unit: int) -> Offer | None:
         """What could be handed out of a stream next; `unit` is how many the application takes at once."""
-        found, wants_commit = offer(self.rules, state, now, unit)
+        if state.current is None:
+            return None
+        found, wants_commit = state.redelivery.offer(
+            self.rules, state.entered, state.unacknowledged, now, unit
+        )
         if wants_commit:
             self._mark(state, urgent=True)
         return found
@@ -470,9 +474,9 @@ class ConsumerCore:
         self, state: StreamState, offered: Offer, last: int, now: float, *, giving: bool = False
     ) -> None:
         """The offer is accepted, up to `last`. `giving`: the application gets it bit by bit, until :meth:`given`."""
-        mark_taken(state, offered, last)
-        state.giving = giving
         known = state.live[offered.epoch]
+        state.redelivery.take(known, offered, last)
+        state.giving = giving
         if known.cursor + state.reserve // 2 > known.high_water:
             self._mark(state)
         if known.deliverable() is None:  # find out what the stream waits for
@@ -490,13 +494,8 @@ class ConsumerCore:
         if known is None:
             return
         first = max(first, known.position)  # another inbox may have settled some of it meanwhile
-        if offered.armed:
-            for seq in range(first, last + 1):
-                state.armed[(known.epoch, seq)] = state.attempts.get((known.epoch, seq), 1)
-                if offered.retry:
-                    known.retry.add(seq, seq)
+        state.redelivery.untake(known, offered, first, last)
         if not offered.retry:
-            known.untake(first)
             follow(self, state, now)
         self.touch(state)
 
@@ -524,10 +523,7 @@ class ConsumerCore:
         self, state: StreamState, known: Reorder, kind: str, span: Span, reason: str, now: float
     ) -> None:
         self.note_range(kind, state, known.epoch, known.incarnation, *span, reason)
-        if state.attempts:
-            for key in [k for k in state.attempts if k[0] == known.epoch and span[0] <= k[1] <= span[1]]:
-                del state.attempts[key]
-                state.armed.pop(key, None)
+        state.redelivery.settled(known.epoch, span)
         self._mark(state)
         if known.last is not None or state.clock.target is not None:
             follow(self, state, now)
@@ -542,7 +538,7 @@ class ConsumerCore:
         known = None if state is None else state.live.get(epoch)
         if state is None or known is None:
             return []
-        spent = fail(self.rules, state, known, (first, last), now, counts)
+        spent = state.redelivery.fail(self.rules, known, (first, last), now, counts)
         self.time(state)
         return spent
 

@@ -360,9 +360,7 @@ def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) ->
         state.current = None
     state.gap = None
     state.accepted.discard_below(MAX_SEQ + 1)
-    for counts in (state.attempts, state.arming, state.armed):
-        for key in [key for key in counts if key < position]:
-            del counts[key]
+    state.redelivery.drop_before(position)
     core.mark(state)
 
 

@@ -46,13 +46,12 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
         epochs,
         list(state.finishing),
         gap,
-        dict(state.arming),
+        state.redelivery.take_pending(),
         state.history_changed,
         list(state.declaring),
         accepted_of(state),
     )
     state.finishing.clear()
-    state.arming.clear()
     state.declaring.clear()
     state.saving_history, state.history_changed = state.history_changed, False
     return change
@@ -65,7 +64,7 @@ def is_committed(change: StreamChange) -> bool:
     for epoch in change.epochs:
         epoch.known.committed(epoch.position, epoch.settled)
         epoch.known.high_water = epoch.high_water
-    _arm(change)
+    state.redelivery.grant(change.attempts, state.live)
     if change.gap is not None and change.gap[0] == state.clock.target:
         state.clock.saved = change.gap[1] + change.gap[2]
     before = state.committed
@@ -96,21 +95,9 @@ def was_not_committed(change: StreamChange) -> None:
     state = change.state
     state.finishing[:0] = change.finished
     state.declaring[:0] = change.declared
-    state.arming.update({k: n for k, n in change.arming.items() if k not in state.arming})
+    state.redelivery.put_back(change.attempts)
     state.history_changed |= change.history
     state.saving_history = False
-
-
-def _arm(change: StreamChange) -> None:
-    """Attempts are on disk: they may be made, unless they were or need not be meanwhile."""
-    state = change.state
-    for key, count in change.arming.items():
-        known = state.live.get(key[0])
-        if known is None or known.held.run_from(key[1]) is None:
-            continue
-        to_come = key[1] >= known.cursor or known.retry.run_from(key[1]) is not None
-        if to_come and state.tries(known, key[1]) + 1 == count:
-            state.armed[key] = count
 
 
 def report_of(state: StreamState) -> Report:

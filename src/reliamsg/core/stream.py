@@ -12,6 +12,7 @@ from reliamsg.core.chain import History
 from reliamsg.core.gaps import ClosedGaps, GapClock, GapKey
 from reliamsg.core.heard import Heard
 from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.core.redelivery import Redelivery
 from reliamsg.core.reorder import Reorder
 from reliamsg.message import Gap, Stream
 from reliamsg.wire.limits import MAX_SEQ
@@ -190,12 +191,11 @@ class StreamState:
     """One stream at one group."""
 
     __slots__ = (
-        "accepted", "accepted_as", "accepted_safe", "adopted", "armed", "arming", "asking", "attempts", "clock",
-        "closed", "committed", "current", "declared", "declaring", "doubt", "draining", "entered_to", "expired_after",
-        "finishing", "gap", "giving", "halted", "handed_out", "heard", "history", "history_changed", "hold", "joined",
-        "joined_after",
-        "live", "look_at", "pace", "proof", "reported", "reserve", "reserved_at", "retry_at", "saving_history",
-        "stream", "takeover", "unheard", "used_at", "vouched", "waiting",
+        "accepted", "accepted_as", "accepted_safe", "adopted", "asking", "clock", "closed", "committed",
+        "current", "declared", "declaring", "doubt", "draining", "entered_to", "expired_after", "finishing",
+        "gap", "giving", "handed_out", "heard", "history", "history_changed", "hold", "joined", "joined_after",
+        "live", "look_at", "pace", "proof", "redelivery", "reported", "reserve", "reserved_at",
+        "saving_history", "stream", "takeover", "unheard", "used_at", "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -221,20 +221,13 @@ class StreamState:
         """Why, and what their gap's clock said, in seconds, where that is known."""
         self.expired_after: float | None = None
         """What the clock said when the latest gap expired."""
-        self.attempts: dict[tuple[int, int], int] = {}
-        """(epoch, number) → deliveries so far, of what was or may have been handed out before."""
-        self.arming: dict[tuple[int, int], int] = {}
-        """Attempts that the next commit must hold before they are made."""
-        self.armed: dict[tuple[int, int], int] = {}
-        """Attempts that a commit holds and that were not made yet."""
-        self.retry_at = self.look_at = self.used_at = (
-            0.0  # nothing of the stream is timed before the former two
-        )
+        self.redelivery = Redelivery()
+        self.look_at = self.used_at = 0.0  # nothing of the stream is timed before the former
         # Unheard: it was joined without a word from its producer, which may count the group from before that.
         # Vouched: the highest epoch that the producer or an operator vouched for though it was far ahead.
         # Saving history: a commit that is being written holds a change of it.
         # Giving: what was taken is on its way to the application, which may not have been given all of it yet.
-        self.halted = self.unheard = self.history_changed = self.saving_history = self.giving = False
+        self.unheard = self.history_changed = self.saving_history = self.giving = False
         # Takeover: the latest of the inbox's takeovers that the stream knows of. Entered to: the highest epoch that had
         # been entered before this process began; what lies below and was not is behind the stream.
         self.reserve, self.reserved_at, self.vouched, self.takeover, self.entered_to = 2_000, 0, 0, 0, 0
@@ -304,14 +297,6 @@ class StreamState:
         for epoch, incarnation, last in left:
             if incarnation == known.incarnation and above < epoch < known.epoch:
                 known.redelivered_below = max(known.redelivered_below, last + 1)
-
-    def tries(self, known: Reorder, seq: int) -> int:
-        """How often a message was handed out, before it is again. That it may have been, before an unclean stop, does
-        not count: it would go to the dead letters without having been handled."""
-        counted = self.attempts.get((known.epoch, seq))
-        if counted is not None:
-            return counted
-        return 0 if known.journalled < seq < known.redelivered_below else 1
 
     def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
         """Whether all of these arrived and are settled, as far as it is remembered."""
@@ -459,7 +444,8 @@ class StreamChange:
     """Of `epochs`, those that the commit must drop."""
     gap: tuple[GapKey, float, float] | None
     """The one at the head; what elapsed of its time, and what was waited."""
-    arming: dict[tuple[int, int], int]
+    attempts: dict[Position, int]
+    """Those that the commit counts before they are made."""
     history: bool
     """Whether history, closed gaps or joining changed."""
     declared: list[Span3] = field(default_factory=list)

@@ -39,10 +39,10 @@ def tick_stream(
 
 
 def _retry(core: ConsumerCore, state: StreamState, now: float) -> float | None:
-    if not state.failing or state.halted:
+    if not state.failing or state.redelivery.halted:
         return None
-    if now < state.retry_at:
-        return state.retry_at
+    if now < state.redelivery.retry_at:
+        return state.redelivery.retry_at
     core.touch(state)
     return None
 

@@ -431,7 +431,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
         batch.gaps.append(GapRow(stream, epoch, first, last, elapsed, waited))
     else:
         batch.no_gap.append(stream)
-    batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.arming.items()]
+    batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.attempts.items()]
 
 
 def _no_probe(point: str) -> None:

@@ -548,7 +548,7 @@ class ReceivingEngine:
             if spent:
                 reason = f"{type(error).__name__}: {error}"
                 if shared.core.rules.halt:
-                    lane.state.halted = True
+                    lane.state.redelivery.halt()
                     shared.fail(
                         DeadLetterHalt(
                             f"{message.id} failed {shared.core.rules.max_deliveries} times: {reason}"

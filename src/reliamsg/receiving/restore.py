@@ -5,6 +5,7 @@ from __future__ import annotations
 from reliamsg.core.chain import Finished, History
 from reliamsg.core.gaps import ClosedGaps
 from reliamsg.core.ranges import RangeSet
+from reliamsg.core.redelivery import Redelivery
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Doubt, StreamState
 from reliamsg.store.inbox_rows import EpochRow, SavedStream
@@ -40,7 +41,7 @@ def restored(saved: SavedStream) -> StreamState:
     for epoch, first, last in history.accepted:
         if current is not None and current.epoch == epoch:
             state.accepted.add(first, last)
-    state.attempts = {(epoch, seq): count for epoch, seq, count in saved.attempts}
+    state.redelivery = Redelivery(saved.attempts)
     if saved.gap is not None:
         gap = saved.gap
         state.clock.restore((gap.epoch, gap.first, gap.last), gap.elapsed_s, gap.waited_s)

@@ -209,7 +209,7 @@ def _stream(state: StreamState) -> StreamStatus:
         gap,
         state.clock.elapsed,
         state.failing,
-        state.halted,
+        state.redelivery.halted,
         state.hold.by is not None,
         state.has_let_go,
     )

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 from reliamsg.core.consumer import Rules
-from reliamsg.core.delivery import COUNTED_TOGETHER
+from reliamsg.core.redelivery import COUNTED_TOGETHER
 from reliamsg.errors import (
     DeadLetterHalt,
     GapError,
