@@ -242,6 +242,7 @@ class Disk:
         self.known = True
         state = change.state
         if change.history:
+            uncertainty = state.takeover.uncertainty
             self.joined = state.joined
             self.history = History(
                 [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
@@ -250,11 +251,11 @@ class Disk:
                 state.closed.spans(),
                 state.closed.forgotten,
                 state.unheard,
-                None if state.doubt is None else (state.doubt.after, state.doubt.end),
-                takeover=state.takeover,
+                None if uncertainty is None else (uncertainty.after, uncertainty.end),
+                takeover=state.takeover.number,
                 joined_after=state.joined_after,
                 unended=sorted(state.history.unended),
-                answered=None if state.doubt is None else state.doubt.link,
+                answered=None if uncertainty is None else uncertainty.link,
             )
         for item in change.epochs:
             known: Reorder = item.known

@@ -127,7 +127,7 @@ def test_an_inbox_is_not_taken_for_another_by_what_it_told_itself() -> None:
     group.crash()
     group.hear(teller.status())
     group.receive(teller, 10, 21, 30)
-    assert group.state.handed_out is None
+    assert group.state.takeover.remembered is None
 
 
 def test_an_old_copy_of_an_inbox_flags_what_came_after_it() -> None:

@@ -835,9 +835,9 @@ MUTANTS = (
     ),
     Mutant(
         "takeover-not-flagged",
-        "core/stream.py",
-        "            known.redelivered_below = max(known.redelivered_below, self.high_water)",
-        "            known.redelivered_below = max(known.redelivered_below, 0)",
+        "core/takeover.py",
+        "            known.flag_redelivered(self.high_water)",
+        "            known.flag_redelivered(0)",
         "P4: a standby that takes over redelivers, without a flag, what the other consumer had delivered",
         ByTest(
             "core/test_status_standby.py::test_a_standby_flags_what_the_other_may_have_handed_out",
@@ -847,8 +847,8 @@ MUTANTS = (
     Mutant(
         "doubt-forgotten",
         "receiving/restore.py",
-        "    state.doubt = None if history.doubt is None else Doubt(*history.doubt, history.answered)",
-        "    state.doubt = None",
+        "    state.takeover = TakeoverBounds(uncertainty, history.takeover)",
+        "    state.takeover = TakeoverBounds(None, history.takeover)",
         "P4: a standby that took over and was killed delivers, without a flag, what its predecessor had "
         "delivered",
         ByTest(
@@ -906,7 +906,7 @@ MUTANTS = (
     Mutant(
         "unproven-not-flagged",
         "core/joining.py",
-        '        if before is None:\n            state.doubt = Doubt(0)\n        return "unproven"',
+        '        state.takeover.note_unproven()\n        return "unproven"',
         '        return "unproven"',
         "P4: messages that no producer vouches for are delivered without the flag",
         ByTest(
@@ -1611,8 +1611,8 @@ MUTANTS = (
     Mutant(
         "settled-in-another-history",
         "core/joining.py",
-        "    position = state.handed_out.settled_in(announced.chain)\n",
-        "    position = state.handed_out.position\n",
+        "    position = remembered.settled_in(announced.chain)\n",
+        "    position = remembered.position\n",
         "P5: a new inbox skips what a restored outbox published between epochs that the group had settled",
         ByTest(
             "core/test_superseding.py::test_what_a_group_had_settled_in_another_history_is_not_settled_in_this_one",
@@ -1660,7 +1660,7 @@ MUTANTS = (
     ),
     Mutant(
         "lost-history-not-flagged",
-        "core/stream.py",
+        "core/takeover.py",
         "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
         "            return True\n",
         "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"

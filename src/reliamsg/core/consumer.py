@@ -36,7 +36,8 @@ from reliamsg.core.reorder import Reorder
 from reliamsg.core.report import Report
 from reliamsg.core.retiring import is_idle
 from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
-from reliamsg.core.stream import Adopted, Doubt, Note, Snapshot, StreamState
+from reliamsg.core.stream import Note, Snapshot, StreamState
+from reliamsg.core.takeover import LastReport
 from reliamsg.core.ticking import Kept, tick_stream
 from reliamsg.core.waiting import QUARANTINE, REPAIRS, WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
@@ -96,7 +97,7 @@ class ConsumerCore:
         """Streams about which the caller asks their producers."""
         self.far: dict[Stream, int] = {}
         """Streams of which far epochs were seen, and the lowest of these; see :meth:`believed`."""
-        self._put_off: dict[Stream, list[Adopted]] = {}
+        self._put_off: dict[Stream, list[LastReport]] = {}
         """Where other inboxes stopped in epochs that are far, or in streams without room: gone on with once these are
         believed, and there is room."""
         self.streams: dict[Stream, StreamState] = {}
@@ -191,7 +192,7 @@ class ConsumerCore:
         state.used_at = now
         reason = "repair" if repair else ""
         known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now, reason)
-        if state.doubt is not None and state.doubt.end is None and arrival.new:
+        if arrival.new and state.takeover.unresolved is not None:
             state.flag_entered()
             if self.rules.signed:
                 self.challenges.want(stream, now)
@@ -402,7 +403,7 @@ class ConsumerCore:
         soon as there is room, and the epoch is believed, if ever: with the first call of :meth:`receive` or
         :meth:`announce` after that, in which ``moves`` rises."""
         self.horizon.learn(entered[0])
-        told = Adopted(position, entered, high_water, accepted)
+        told = LastReport(position, entered, high_water, accepted)
         state = self.streams.get(stream)
         far = self.is_far(stream, max(entered[0], position[0]))
         if state is None and not far:
@@ -444,8 +445,8 @@ class ConsumerCore:
     def _doubt_again(self, state: StreamState) -> None:
         """Another inbox may have gone on with the stream, whatever was found out about any before that one."""
         if state.stream.producer:
-            state.doubt, state.history_changed = Doubt(self.succeeded.get(state.stream, 0)), True
-            state.takeover = self.takeover
+            state.takeover.begin(self.succeeded.get(state.stream, 0), self.takeover)
+            state.history_changed = True
             state.flag_entered()
             self._mark(state)
 
@@ -631,7 +632,7 @@ class ConsumerCore:
         self._restore(state, now)
 
     def _doubt_absent(self, state: StreamState) -> None:
-        if self.succeeds and (state.doubt is None or state.takeover < self.takeover):
+        if self.succeeds and (state.takeover.uncertainty is None or state.takeover.number < self.takeover):
             self._doubt_again(state)  # it was not in memory when this inbox took another's place
 
     def _restore(self, state: StreamState, now: float) -> None:
@@ -717,7 +718,7 @@ class ConsumerCore:
         state = self.streams[stream] = StreamState(stream)
         if self.succeeds and stream.producer:
             # Until the stream is known to the inbox, this is so after each start.
-            state.doubt, state.takeover = Doubt(0), self.takeover
+            state.takeover.begin(0, self.takeover)
         return state
 
     def touch(self, state: StreamState) -> None:

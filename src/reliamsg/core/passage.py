@@ -34,7 +34,8 @@ def follow(core: ConsumerCore, state: StreamState, now: float) -> None:
             target = before_joining(core, state)
             if state.current is not None:
                 continue
-            if target is not None and core.rules.signed and state.proof is None and state.adopted is None:
+            unproven = state.proof is None and state.takeover.report is None
+            if target is not None and core.rules.signed and unproven:
                 core.challenges.want(state.stream, now)
             break
         known = state.current

@@ -20,7 +20,7 @@ def is_idle(state: StreamState) -> bool:
     if known is None:  # only its producer's word is known, which will be said again
         return (
             not state.live
-            and state.adopted is None
+            and state.takeover.report is None
             and not state.history_changed
             and not state.saving_history
         )
@@ -34,8 +34,9 @@ def is_idle(state: StreamState) -> bool:
         return False
     if known.highest >= known.position or known.cursor != known.position:
         return False
-    if state.adopted is not None and known.epoch < state.adopted.entered[0]:
+    report, remembered = state.takeover.report, state.takeover.remembered
+    if report is not None and known.epoch < report.entered[0]:
         return False
-    if state.handed_out is not None and known.epoch < state.handed_out.epoch:
+    if remembered is not None and known.epoch < remembered.epoch:
         return False
     return state.heard is None or not state.heard.waiting

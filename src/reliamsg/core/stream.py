@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reliamsg.core.announced import Announced, ChainEntry, Position, Span3
+from reliamsg.core.announced import Announced, Position, Span3
 from reliamsg.core.asking import Asking
 from reliamsg.core.chain import History
 from reliamsg.core.gaps import ClosedGaps, GapClock, GapKey
@@ -14,14 +14,12 @@ from reliamsg.core.heard import Heard
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.core.redelivery import Redelivery
 from reliamsg.core.reorder import Reorder
+from reliamsg.core.takeover import TakeoverBounds
 from reliamsg.message import Gap, Stream
-from reliamsg.wire.limits import MAX_SEQ
 
 __all__ = [
     "MAX_EPOCHS_AHEAD",
-    "Adopted",
     "EpochChange",
-    "HandedOut",
     "Hold",
     "Note",
     "Snapshot",
@@ -90,93 +88,6 @@ class Pace:
         self.since, self.moved, self.stalled_at = now, 0, None
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """Where another inbox of the group stopped, as it said last."""
-
-    position: Position
-    entered: tuple[int, int]
-    high_water: int
-    accepted: tuple[Span3, ...] = ()
-    """Gaps that had been accepted there, and not passed."""
-
-    def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that the other inbox may have handed out count as handed out before."""
-        if self.position[0] <= known.epoch < self.entered[0]:
-            known.redelivered_below = MAX_SEQ  # it had gone through all of it
-        if (known.epoch, known.incarnation) == self.entered:
-            known.redelivered_below = max(known.redelivered_below, self.high_water)
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOut:
-    """What an inbox that is no more had settled, and may have handed out, as the producer knows from it."""
-
-    position: Position
-    """Everything before it was settled."""
-    epoch: int
-    """Everything of earlier epochs may have been handed out, and of this one what is below a number."""
-    incarnation: int | None
-    """None: not known."""
-    below: int
-    knows: tuple[tuple[int, int], ...] = ()
-    """Epochs up to the position, and their incarnations, as the producer knows them: of what another history has in
-    between nothing was settled."""
-
-    def settled_in(self, chain: Iterable[ChainEntry]) -> Position:
-        """Before which position of a chain everything was settled."""
-        for epoch, incarnation, _, _ in chain:
-            if epoch > self.position[0]:
-                break
-            if self.knows and epoch >= self.knows[0][0] and (epoch, incarnation) not in self.knows:
-                return epoch, 1
-        return self.position
-
-    def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that were handed out there count as handed out before."""
-        if known.epoch < self.epoch:
-            known.redelivered_below = MAX_SEQ
-        elif known.epoch == self.epoch and self.incarnation in (None, known.incarnation):
-            known.redelivered_below = max(known.redelivered_below, self.below)
-
-
-@dataclass(slots=True)
-class Doubt:
-    """What another inbox, whose place this one took, may have handed out in its last moments: it could not tell any
-    more. Whatever existed then counts as handed out."""
-
-    after: int
-    """Of epochs up to this one it had told what it may have handed out."""
-    end: Position | None = None
-    """Behind all that existed, as the producer says; None until it says so: then whatever arrives existed. What it said
-    before that and was late does not count."""
-    link: tuple[int, int] | None = None
-    """The latest epoch of the history of which the producer said so, and its incarnation; None where not known."""
-
-    def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that may have been handed out count as handed out before."""
-        if known.epoch <= self.after:
-            return
-        if self.end is None:
-            below = known.arrived + 1
-        elif known.epoch < self.end[0] or self._is_lost(known):
-            below = MAX_SEQ
-        else:
-            below = self.end[1] if known.epoch == self.end[0] else 0
-        known.redelivered_below = max(known.redelivered_below, below)
-
-    def _is_lost(self, known: Reorder) -> bool:
-        """Whether an epoch is of a history that the producer knew nothing of: it went with an outbox that was lost, so
-        all of it existed."""
-        if self.link is None or known.epoch < self.link[0]:
-            return False
-        own = known.epoch, known.incarnation
-        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):
-            return True
-        self.link = own
-        return False
-
-
 @dataclass(slots=True)
 class Hold:
     """A gap that holds its stream until it is filled or accepted."""
@@ -191,9 +102,9 @@ class StreamState:
     """One stream at one group."""
 
     __slots__ = (
-        "accepted", "accepted_as", "accepted_safe", "adopted", "asking", "clock", "closed", "committed",
-        "current", "declared", "declaring", "doubt", "draining", "entered_to", "expired_after", "finishing",
-        "gap", "giving", "handed_out", "heard", "history", "history_changed", "hold", "joined", "joined_after",
+        "accepted", "accepted_as", "accepted_safe", "asking", "clock", "closed", "committed",
+        "current", "declared", "declaring", "draining", "entered_to", "expired_after", "finishing",
+        "gap", "giving", "heard", "history", "history_changed", "hold", "joined", "joined_after",
         "live", "look_at", "pace", "proof", "redelivery", "reported", "reserve", "reserved_at",
         "saving_history", "stream", "takeover", "unheard", "used_at", "vouched", "waiting",
     )  # fmt: skip
@@ -228,9 +139,9 @@ class StreamState:
         # Saving history: a commit that is being written holds a change of it.
         # Giving: what was taken is on its way to the application, which may not have been given all of it yet.
         self.unheard = self.history_changed = self.saving_history = self.giving = False
-        # Takeover: the latest of the inbox's takeovers that the stream knows of. Entered to: the highest epoch that had
-        # been entered before this process began; what lies below and was not is behind the stream.
-        self.reserve, self.reserved_at, self.vouched, self.takeover, self.entered_to = 2_000, 0, 0, 0, 0
+        # Entered to: the highest epoch that had been entered before this process began; what lies below and was not is
+        # behind the stream.
+        self.reserve, self.reserved_at, self.vouched, self.entered_to = 2_000, 0, 0, 0
         self.reported: set[tuple[int, int]] = set()
         self.waiting: list[Waiting] = []
         self.heard: Heard | None = None
@@ -244,15 +155,9 @@ class StreamState:
         """The latest ranges that were passed without having arrived, and that is committed."""
         self.declaring: list[Span3] = []
         """The same since the last commit."""
-        self.adopted: Adopted | None = None
-        """Where this inbox takes over from another one."""
-        self.handed_out: HandedOut | None = None
-        """What another inbox had handed out, of which nothing but that is known."""
+        self.takeover = TakeoverBounds()
         # What its producer said in answer to this group, since it began to read; kept while the stream is not joined.
         self.proof: Announced | None = None
-        self.doubt: Doubt | None = None
-        """This inbox took the place of another, which may have handed out more than it told; or the stream was joined
-        though its producer did not vouch for all that arrived."""
 
     def remember_declared(self, spans: Iterable[Span3]) -> None:
         """More was passed, and that is committed."""
@@ -278,13 +183,12 @@ class StreamState:
 
     def is_behind_other(self, epoch: int) -> bool:
         """Whether another inbox, from which this one takes over, has dealt with the epoch."""
-        return self.current is None and self.adopted is not None and epoch < self.adopted.position[0]
+        report = self.takeover.report
+        return self.current is None and report is not None and epoch < report.position[0]
 
     def flag(self, known: Reorder) -> None:
         """The epoch is entered: what another inbox may have handed out of it counts as handed out before."""
-        for other in (self.adopted, self.handed_out, self.doubt):
-            if other is not None:
-                other.flag(known)
+        self.takeover.flag(known)
         self.flag_moved(known)
 
     def flag_moved(self, known: Reorder) -> None:
@@ -296,7 +200,7 @@ class StreamState:
         left += [(old.epoch, old.incarnation, old.last or 0) for old in self.draining]
         for epoch, incarnation, last in left:
             if incarnation == known.incarnation and above < epoch < known.epoch:
-                known.redelivered_below = max(known.redelivered_below, last + 1)
+                known.flag_redelivered(last + 1)
 
     def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
         """Whether all of these arrived and are settled, as far as it is remembered."""
@@ -349,9 +253,10 @@ class StreamState:
     def take_accepted(self) -> None:
         """What was accepted where this inbox takes over from counts here as well, as far as it is of the current epoch
         and not dealt with."""
-        if self.adopted is None or self.current is None:
+        report = self.takeover.report
+        if report is None or self.current is None:
             return
-        for epoch, low, last in self.adopted.accepted:
+        for epoch, low, last in report.accepted:
             first = max(low, self.current.position)
             if epoch == self.current.epoch and first <= last:
                 self.accepted.add(first, last)

@@ -52,7 +52,7 @@ def _tick_silence(core: ConsumerCore, state: StreamState, now: float, counts: bo
     heard = state.heard
     if heard is None or heard.kept is None:
         return None
-    if state.current is None and not state.live and state.adopted is None:
+    if state.current is None and not state.live and state.takeover.report is None:
         left = core.rules.gap_timeout - heard.silence.tick(now, counts)
         if left > 0:
             return now + min(left, POLL_S)

@@ -399,6 +399,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
     state = change.state
     stream = state.stream
     if change.history:
+        uncertainty = state.takeover.uncertainty
         history = History(
             [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
             state.history.floor,
@@ -406,13 +407,13 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             state.closed.spans(),
             state.closed.forgotten,
             state.unheard,
-            None if state.doubt is None else (state.doubt.after, state.doubt.end),
+            None if uncertainty is None else (uncertainty.after, uncertainty.end),
             state.vouched,
             list(change.accepted),
-            state.takeover,
+            state.takeover.number,
             state.joined_after,
             sorted(state.history.unended),
-            None if state.doubt is None else state.doubt.link,
+            None if uncertainty is None else uncertainty.link,
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}

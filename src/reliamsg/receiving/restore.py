@@ -7,7 +7,8 @@ from reliamsg.core.gaps import ClosedGaps
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.redelivery import Redelivery
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import Doubt, StreamState
+from reliamsg.core.stream import StreamState
+from reliamsg.core.takeover import TakeoverBounds, Uncertainty
 from reliamsg.store.inbox_rows import EpochRow, SavedStream
 
 __all__ = ["restored"]
@@ -23,8 +24,8 @@ def restored(saved: SavedStream) -> StreamState:
     state.closed = ClosedGaps(history.closed, history.forgotten)
     state.joined, state.unheard, state.vouched = saved.joined, history.unheard, history.vouched
     state.joined_after = history.joined_after
-    state.doubt = None if history.doubt is None else Doubt(*history.doubt, history.answered)
-    state.takeover = history.takeover
+    uncertainty = None if history.doubt is None else Uncertainty(*history.doubt, history.answered)
+    state.takeover = TakeoverBounds(uncertainty, history.takeover)
     for row in saved.epochs:
         known = _epoch(row)
         state.live[row.epoch] = known
