@@ -169,9 +169,9 @@ class Group:
         if state is not None and self.reading and not self.slow:
             self.acknowledge()
         self.commit()
-        if state is not None and state.gap is not None:
-            self.gaps.append(state.gap)
-            state.gap = None
+        gap = None if state is None else state.gaps.take_undecided()
+        if gap is not None:
+            self.gaps.append(gap)
 
     def acknowledge(self) -> None:
         """The application is done with all that it was given."""
@@ -248,8 +248,8 @@ class Disk:
                 [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
                 state.history.floor,
                 [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
-                state.closed.spans(),
-                state.closed.forgotten,
+                state.gaps.closed.spans(),
+                state.gaps.closed.forgotten,
                 state.unheard,
                 None if uncertainty is None else (uncertainty.after, uncertainty.end),
                 takeover=state.takeover.number,

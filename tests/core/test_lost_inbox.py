@@ -247,7 +247,7 @@ def test_what_is_handed_out_and_was_settled_by_the_other_holds_up_no_gaps_clock(
     teller.reached = (10, 21), (10, 31)
     teller.release(10, 25)
     group.hear(teller.status())
-    assert (group.state.unacknowledged, group.state.clock.target) == (0, (10, 21, 25))
+    assert (group.state.unacknowledged, group.state.gaps.clock.target) == (0, (10, 21, 25))
     group.wait(30.0, teller)
     assert {(gap.first, gap.last) for gap in group.gaps} == {(21, 25)}
 

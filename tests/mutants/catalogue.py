@@ -634,8 +634,8 @@ MUTANTS = (
     Mutant(
         "late-message-delivered",
         "core/arrivals.py",
-        "        late = state.closed.arrived(known.epoch, first, last)\n    new",
-        "        late = state.closed.arrived(known.epoch, first, last)\n"
+        "        late = state.gaps.closed.arrived(known.epoch, first, last)\n    new",
+        "        late = state.gaps.closed.arrived(known.epoch, first, last)\n"
         "        for span in late:\n"
         "            known.place_at(span[0])\n"
         "    new",
@@ -1096,7 +1096,7 @@ MUTANTS = (
         "P5: a gap expires while its consumer is connected to no site",
         ByTest(
             "core/test_consumer.py::test_no_gap_expires_while_no_site_is_connected",
-            "assert run.core.streams[STREAM].gap is None",
+            "assert run.core.streams[STREAM].gaps.undecided is None",
         ),
     ),
     Mutant(
@@ -1242,7 +1242,7 @@ MUTANTS = (
         "P5: a gap's clock starts while messages before the gap are still being handled",
         ByTest(
             "core/test_consumer.py::test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with",
-            "assert state.gap is None",
+            "assert state.gaps.undecided is None",
         ),
     ),
     Mutant(
@@ -1425,8 +1425,8 @@ MUTANTS = (
     Mutant(
         "hold-ends-never",
         "core/passage.py",
-        "    hold = state.hold\n    hold.by = None\n",
-        "    hold = state.hold\n",
+        "    gaps = state.gaps\n    gaps.resume()\n",
+        "    gaps = state.gaps\n",
         "P5: a held stream does not resume when the messages arrive",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
@@ -1436,7 +1436,7 @@ MUTANTS = (
     Mutant(
         "held-gap-skipped",
         "core/passage.py",
-        "        elif state.hold.by is None:\n            _hold(core, state, gap)\n",
+        "        elif state.gaps.held_by is None:\n            _hold(core, state, gap)\n",
         "        else:\n            declare(core, state, gap, now)\n",
         'P5: with on_gap="hold" a gap is skipped when its time is over',
         ByTest(
@@ -1449,8 +1449,8 @@ MUTANTS = (
         "core/passage.py",
         '        if reason == "removed":\n'
         "            declare(core, state, gap, now)\n"
-        "        elif state.hold.by is None:\n",
-        "        if state.hold.by is None:\n",
+        "        elif state.gaps.held_by is None:\n",
+        "        if state.gaps.held_by is None:\n",
         "P5: messages that their producer removed hold a stream as if they could still arrive",
         ByTest(
             "receiving/test_holds.py::test_what_its_producer_removed_holds_nobody_and_is_declared_at_once",
@@ -1860,10 +1860,10 @@ MUTANTS = (
     Mutant(
         "uncommitted-state-told",
         "core/snapshots.py",
-        "    return Report(*state.committed, missing, tuple(state.declared), state.accepted_safe)",
+        "    return Report(*state.committed, missing, state.gaps.passed, state.gaps.accepted_committed)",
         "    return Report(\n        max(state.position, state.committed[0]),\n"
-        "        *state.committed[1:],\n        missing,\n        tuple(state.declared),\n"
-        "        state.accepted_safe,\n    )",
+        "        *state.committed[1:],\n        missing,\n        state.gaps.passed,\n"
+        "        state.gaps.accepted_committed,\n    )",
         "P6: a group reports its acknowledgements before they are committed",
         ByTest(
             "core/test_status_asks.py::test_a_report_holds_only_what_is_committed",
@@ -2022,7 +2022,7 @@ MUTANTS = (
     Mutant(
         "gap-blamed-on-the-handler",
         "receiving/fullness.py",
-        '    return "gap" if idle and state.clock.target is not None else "handler"',
+        '    return "gap" if idle and state.gaps.clock.target is not None else "handler"',
         '    return "handler"',
         "P7: an inbox that is full of messages behind a gap is blamed on the handler",
         ByTest(

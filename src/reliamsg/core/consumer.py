@@ -181,7 +181,9 @@ class ConsumerCore:
         if state is None:
             grave = self.graves.get(stream)
             if grave is not None and grave.is_done_with(epoch, incarnation, first, last):
-                reason = "late_or_duplicate" if grave.closed.may_have_forgotten(epoch, first) else "forgotten"
+                reason = (
+                    "late_or_duplicate" if grave.gaps.closed.may_have_forgotten(epoch, first) else "forgotten"
+                )
                 self.note(Note("duplicate", stream, epoch, incarnation, first, last, site, reason))
                 return Arrival(release=True)
             state = self.open(stream)
@@ -526,7 +528,7 @@ class ConsumerCore:
         self.note_range(kind, state, known.epoch, known.incarnation, *span, reason)
         state.redelivery.settled(known.epoch, span)
         self._mark(state)
-        if known.last is not None or state.clock.target is not None:
+        if known.last is not None or state.gaps.clock.target is not None:
             follow(self, state, now)
         self.touch(state)
 
@@ -572,7 +574,7 @@ class ConsumerCore:
     @property
     def any_gap(self) -> bool:
         """Whether messages that are missing hold up any stream."""
-        return any(state.clock.target is not None for state in self._timed.values())
+        return any(state.gaps.clock.target is not None for state in self._timed.values())
 
     # -- commits ----------------------------------------------------------------------------------------
 

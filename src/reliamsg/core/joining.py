@@ -14,7 +14,6 @@ from reliamsg.core.reorder import Reorder
 from reliamsg.core.stream import Note, StreamState
 from reliamsg.core.takeover import LastReport, Remembered
 from reliamsg.message import Gap, Prev
-from reliamsg.wire.limits import MAX_SEQ
 
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
@@ -147,13 +146,13 @@ def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int, la
             Note("before_join", state.stream, prev.epoch, prev.incarnation, 1, prev.last, reason="begin")
         )
         if earliest:
-            state.closed.add(prev.epoch, 1, prev.last)
+            state.gaps.closed.add(prev.epoch, 1, prev.last)
     if first > 1:
         core.note(
             Note("before_join", state.stream, lowest.epoch, lowest.incarnation, 1, first - 1, reason="begin")
         )
         if earliest:
-            state.closed.add(lowest.epoch, 1, first - 1)
+            state.gaps.closed.add(lowest.epoch, 1, first - 1)
     _begin(core, state, lowest, first, "", late)
 
 
@@ -359,8 +358,7 @@ def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) ->
     state.draining.clear()
     if state.current is not None and state.current.epoch < epoch:
         state.current = None
-    state.gap = None
-    state.accepted.discard_below(MAX_SEQ + 1)
+    state.gaps.drop()
     state.redelivery.drop_before(position)
     core.mark(state)
 

@@ -24,11 +24,11 @@ def is_idle(state: StreamState) -> bool:
             and not state.history_changed
             and not state.saving_history
         )
-    if len(state.live) != 1 or state.clock.target is not None or state.asking is not None:
+    if len(state.live) != 1 or state.gaps.clock.target is not None or state.asking is not None:
         return False
     if state.redelivery.halted or state.redelivery.any_pending:
         return False
-    if state.history_changed or state.saving_history or state.declaring:
+    if state.history_changed or state.saving_history or state.gaps.any_passing:
         return False
     if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
         return False

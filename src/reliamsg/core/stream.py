@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from reliamsg.core.announced import Announced, Position, Span3
 from reliamsg.core.asking import Asking
 from reliamsg.core.chain import History
-from reliamsg.core.gaps import ClosedGaps, GapClock, GapKey
+from reliamsg.core.gaps import GapKey, GapTracker
 from reliamsg.core.heard import Heard
-from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.core.ranges import Span
 from reliamsg.core.redelivery import Redelivery
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.takeover import TakeoverBounds
-from reliamsg.message import Gap, Stream
+from reliamsg.message import Stream
 
 __all__ = [
     "MAX_EPOCHS_AHEAD",
     "EpochChange",
-    "Hold",
     "Note",
     "Snapshot",
     "StreamChange",
@@ -32,8 +31,6 @@ MAX_EPOCHS_AHEAD = 32
 """The lowest epochs of a stream that are taken in before they are entered. Brokers keep what is further ahead."""
 _MAX_EPOCHS_AT_ALL = 4 * MAX_EPOCHS_AHEAD
 """More than those lowest there may be for a time: lower ones can arrive after higher ones."""
-MAX_DECLARED = 100
-"""The latest passed ranges of a stream that its producer is told of."""
 
 
 @dataclass(slots=True)
@@ -88,25 +85,14 @@ class Pace:
         self.since, self.moved, self.stalled_at = now, 0, None
 
 
-@dataclass(slots=True)
-class Hold:
-    """A gap that holds its stream until it is filled or accepted."""
-
-    by: Gap | None = None
-    """The gap; None where nothing holds the stream."""
-    reported: GapKey | None = None
-    """What was reported; what is left of it after a part came is the same episode. None outside of episodes."""
-
-
 class StreamState:
     """One stream at one group."""
 
     __slots__ = (
-        "accepted", "accepted_as", "accepted_safe", "asking", "clock", "closed", "committed",
-        "current", "declared", "declaring", "draining", "entered_to", "expired_after", "finishing",
-        "gap", "giving", "heard", "history", "history_changed", "hold", "joined", "joined_after",
-        "live", "look_at", "pace", "proof", "redelivery", "reported", "reserve", "reserved_at",
-        "saving_history", "stream", "takeover", "unheard", "used_at", "vouched", "waiting",
+        "asking", "committed", "current", "draining", "entered_to", "finishing", "gaps", "giving", "heard",
+        "history", "history_changed", "joined", "joined_after", "live", "look_at", "pace", "proof",
+        "redelivery", "reported", "reserve", "reserved_at", "saving_history", "stream", "takeover", "unheard",
+        "used_at", "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -119,19 +105,11 @@ class StreamState:
         """Entered before the current one, handed out, and not settled yet; in order."""
         self.finishing: list[Reorder] = []
         """Settled completely since the last commit."""
-        self.history, self.closed = History(), ClosedGaps()
+        self.history = History()
         # (epoch, number) at which the group joined; and the epoch before, 0 for none, None where that is not known.
         self.joined: tuple[int, int] | None = None
         self.joined_after: int | None = None
-        self.clock, self.pace, self.hold = GapClock(), Pace(), Hold()
-        self.gap: Gap | None = None
-        """Expired, and to be decided by the application."""
-        self.accepted = RangeSet()
-        """Numbers of the current epoch that may be passed as soon as they are a gap at the head."""
-        self.accepted_as: tuple[str, float | None] = ("expired", None)
-        """Why, and what their gap's clock said, in seconds, where that is known."""
-        self.expired_after: float | None = None
-        """What the clock said when the latest gap expired."""
+        self.gaps, self.pace = GapTracker(), Pace()
         self.redelivery = Redelivery()
         self.look_at = self.used_at = 0.0  # nothing of the stream is timed before the former
         # Unheard: it was joined without a word from its producer, which may count the group from before that.
@@ -148,21 +126,11 @@ class StreamState:
         """What its producers have said; None while they said nothing."""
         self.asking: Asking | None = None
         """Requests for what is missing; None while nothing is."""
-        self.accepted_safe: tuple[Span3, ...] = ()  # what is accepted, as the last commit holds it
         self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
         """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
-        self.declared: list[Span3] = []
-        """The latest ranges that were passed without having arrived, and that is committed."""
-        self.declaring: list[Span3] = []
-        """The same since the last commit."""
         self.takeover = TakeoverBounds()
         # What its producer said in answer to this group, since it began to read; kept while the stream is not joined.
         self.proof: Announced | None = None
-
-    def remember_declared(self, spans: Iterable[Span3]) -> None:
-        """More was passed, and that is committed."""
-        self.declared += spans
-        del self.declared[:-MAX_DECLARED]
 
     def is_ahead(self, epoch: int) -> bool:
         """Whether the epoch lies beyond the one that is being handed out."""
@@ -210,7 +178,7 @@ class StreamState:
         else:
             finished = self.history.find(epoch)
             done = finished is not None and finished.incarnation == incarnation and last <= finished.last
-        return done and not self.closed.overlap(epoch, first, last)
+        return done and not self.gaps.closed.overlap(epoch, first, last)
 
     @property
     def history_is_safe(self) -> bool:
@@ -225,7 +193,7 @@ class StreamState:
     @property
     def is_held(self) -> bool:
         """Whether a gap holds the stream, or did and a part of it is still missing."""
-        return self.hold.reported is not None
+        return self.gaps.held_since is not None
 
     @property
     def has_let_go(self) -> bool:
@@ -234,9 +202,9 @@ class StreamState:
 
     def is_behind_hold(self, epoch: int, first: int) -> bool:
         """Whether a number lies behind the gap that holds the stream."""
-        if self.hold.reported is None:
+        if self.gaps.held_since is None:
             return False
-        at, _, last = self.hold.reported
+        at, _, last = self.gaps.held_since
         if last is not None:
             return (epoch, first) > (at, last)
         later = self.next_epoch()  # the gap's extent is not known: it ends where this begins
@@ -259,8 +227,7 @@ class StreamState:
         for epoch, low, last in report.accepted:
             first = max(low, self.current.position)
             if epoch == self.current.epoch and first <= last:
-                self.accepted.add(first, last)
-                self.accepted_as = ("accepted", None)
+                self.gaps.accept(first, last, "accepted", None)
                 self.history_changed = True
 
     def has_entered(self, epoch: int) -> bool:

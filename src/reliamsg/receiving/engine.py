@@ -362,9 +362,8 @@ class ReceivingEngine:
                 lane.queued = False
                 if lane.busy:
                     continue
-                gap = lane.state.gap
+                gap = lane.state.gaps.take_undecided()
                 if gap is not None:
-                    lane.state.gap = None
                     return GapItem(gap)
                 chunk = self._chunk(lane, unit, limit, now)
                 if chunk is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reliamsg.core.chain import Finished, History
-from reliamsg.core.gaps import ClosedGaps
+from reliamsg.core.gaps import ClosedGaps, GapTracker
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.redelivery import Redelivery
 from reliamsg.core.reorder import Reorder
@@ -21,7 +21,7 @@ def restored(saved: SavedStream) -> StreamState:
     state.history = History(
         (Finished(*row) for row in history.finished), history.floor, history.superseded, history.unended
     )
-    state.closed = ClosedGaps(history.closed, history.forgotten)
+    state.gaps = GapTracker(ClosedGaps(history.closed, history.forgotten))
     state.joined, state.unheard, state.vouched = saved.joined, history.unheard, history.vouched
     state.joined_after = history.joined_after
     uncertainty = None if history.doubt is None else Uncertainty(*history.doubt, history.answered)
@@ -41,11 +41,11 @@ def restored(saved: SavedStream) -> StreamState:
     current = state.current
     for epoch, first, last in history.accepted:
         if current is not None and current.epoch == epoch:
-            state.accepted.add(first, last)
+            state.gaps.accept(first, last, "expired", None)
     state.redelivery = Redelivery(saved.attempts)
     if saved.gap is not None:
         gap = saved.gap
-        state.clock.restore((gap.epoch, gap.first, gap.last), gap.elapsed_s, gap.waited_s)
+        state.gaps.clock.restore((gap.epoch, gap.first, gap.last), gap.elapsed_s, gap.waited_s)
     for known in state.entered:
         state.flag_moved(known)
     if not saved.stream.producer and state.current is not None:

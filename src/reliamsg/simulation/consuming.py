@@ -435,9 +435,9 @@ class ConsumerProcess(Process):
         """An operator looks at a stream that was reported as held, now and then until it is not any more."""
         engine = self.engine
         state = None if engine is None else engine.shared.core.streams.get(stream)
-        if engine is None or state is None or state.hold.reported is None:
+        if engine is None or state is None or state.gaps.held_since is None:
             return
-        gap = state.hold.by
+        gap = state.gaps.held_by
         retained = self.world.scenario.producers[stream.producer]["release"] == "consumed"
         if gap is not None and (not retained or self._in_vain(gap)):
             self._accept(engine, gap)
