@@ -24,7 +24,7 @@ demo: setup  ## Kill a site and a consumer, and see what is lost (nothing)
 
 chaos: setup  ## All scenarios of the chaos laboratory once, as root; reports and pictures in build/chaos
 	@rm -rf build/chaos
-	@$(BIN)/reliamsg chaos run all --json --dir build/chaos
+	@$(BIN)/reliamsg lab chaos run all --json --dir build/chaos
 
 test: setup  ## All tests at small sizes, about 10 minutes on 2 cores
 	@rm -rf $(RUNS) && mkdir -p $(RUNS)
@@ -72,7 +72,7 @@ integrations-with-spark:
 	status=$$?; cat $(CURDIR)/build/spark.txt; exit $$status
 
 prove: setup  ## 20,000 simulated runs, each with its own faults; how often each fault struck
-	$(BIN)/reliamsg simulate --seeds 0:20000 --jobs 0 --every-fault --json
+	$(BIN)/reliamsg lab simulate --seeds 0:20000 --jobs 0 --every-fault --json
 
 mutants: setup  ## Deliberate defects in the product, one at a time: each must be convicted for its own reason
 	$(BIN)/python -m tests.mutants.run --json

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Broker, Mosquitto, RabbitNode
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.lab.paho import PahoPublisher, PahoSubscriber
 
 TOPIC = GROUP = "resume-test"
 SECONDS = 60.0
@@ -69,13 +69,13 @@ def run_plain(broker: Broker) -> list[str]:
     """The same with paho alone: QoS 1 and a persistent session at one broker."""
     received: list[str] = []
 
-    def subscribe() -> PlainSubscriber:
-        subscriber = PlainSubscriber(broker.url, "plain", TOPIC, lambda body: received.append(body.decode()))
+    def subscribe() -> PahoSubscriber:
+        subscriber = PahoSubscriber(broker.url, "plain", TOPIC, lambda body: received.append(body.decode()))
         subscriber.wait_subscribed(SECONDS)
         return subscriber
 
     def publish(*bodies: str) -> None:
-        publisher = PlainPublisher(broker.url, "plain-station")
+        publisher = PahoPublisher(broker.url, "plain-station")
         for body in bodies:
             publisher.publish(TOPIC, body.encode(), body)
         while publisher.unconfirmed:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from reliamsg import Consumer, Message, Producer, Site
 from reliamsg.lab import Broker, Mosquitto, RabbitNode
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.lab.paho import PahoPublisher, PahoSubscriber
 
 TOPIC = "payments"
 ACCOUNTS = ("A", "B")
@@ -119,9 +119,9 @@ def run_plain(broker: Broker, count: int) -> int:
         time.sleep(COST)
         received.append(body)
 
-    subscriber = PlainSubscriber(broker.url, "plain", TOPIC, handle)
+    subscriber = PahoSubscriber(broker.url, "plain", TOPIC, handle)
     subscriber.wait_subscribed(SECONDS)
-    publisher = PlainPublisher(broker.url, "plain-accounts")
+    publisher = PahoPublisher(broker.url, "plain-accounts")
     confirmed = 0
     for part in (range(1, count // 2 + 1), range(count // 2 + 1, count + 1)):
         for number in part:

@@ -21,7 +21,7 @@ from tests.cli.commands import (
     succeeded,
 )
 from tests.patience import wait_for
-from tests.store.faults import FsyncFaults, fill, remount, small_disk
+from tests.store.faults import DiskFaults, fill, remount, small_disk
 
 pytestmark = pytest.mark.integrations
 """Each of them starts processes by the dozen."""
@@ -186,8 +186,8 @@ def test_a_read_only_disk(nowhere: Sites, disk: Path) -> None:
 
 def test_a_failing_fsync(nowhere: Sites, tmp_path: Path) -> None:
     succeeded(publish(nowhere, "t", b""))
-    faults = FsyncFaults(tmp_path)
-    faults.fail("p.db-wal")
+    faults = DiskFaults(tmp_path)
+    faults.fail_fsync("p.db-wal")
     arguments = ["pub", "t", "--producer", "p", "--outbox", nowhere.file("p.db"), *nowhere.arguments]
     result = reliamsg(*arguments, stdin=b"a\n", **faults.environment)
     refused(secretless(result), 74, "an fsync failed")

@@ -13,7 +13,7 @@ import pytest
 from reliamsg import Site
 from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
-from reliamsg.lab.chaos.hostile import BOMBS, RawProperties
+from reliamsg.lab.chaos.rogue import BOMBS, RawProperties
 from reliamsg.message import Prev, Stream
 from reliamsg.wire.address import EXCHANGE, group_queue
 from reliamsg.wire.data import CONTENT_TYPE, Records, encode, open_frame

@@ -1,4 +1,4 @@
-"""The black-box judge convicts what it is there for, and every public setting is drawn."""
+"""The black-box judge detects every kind of error, and every public setting is drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from reliamsg import Consumer, JournalExport, Producer, Site
 from reliamsg.cli import main
 from reliamsg.cli.status import Status
-from reliamsg.lab.chaos.blackbox import judge, lines, missing
+from reliamsg.lab.chaos.black_box import judge, losses, read_log
 from reliamsg.lab.chaos.settings import NOT_DRAWN, ROLES, draw, tally
 
 Lines = list[dict[str, Any]]
@@ -43,10 +43,10 @@ def verdict(log: Lines, calls: Lines | None = None) -> dict[str, int]:
 
 
 def lost(log: Lines, latest: bool = False) -> list[int]:
-    return sorted(n for _, _, n in missing({"p": published()}, log, latest)[0])
+    return sorted(n for _, _, n in losses({"p": published()}, log, latest)[0])
 
 
-def test_what_is_well_is_not_convicted() -> None:
+def test_a_correct_log_has_no_errors() -> None:
     log = [*handled(1, 2, 3), got(2, life=2, redelivered=True), got(3, life=2, redelivered=True), *handled()]
     log += [got(n, life=2) for n in (4, 5, 6)]
     assert verdict(log) == {}
@@ -64,55 +64,55 @@ def test_what_is_well_is_not_convicted() -> None:
         ("out of order", lambda log: log.append(got(0, life=2, redelivered=False))),
     ],
 )
-def test_what_is_wrong_is_convicted(kind: str, spoil: Callable[[Lines], None]) -> None:
+def test_each_kind_of_error_is_detected(kind: str, spoil: Callable[[Lines], None]) -> None:
     log = handled(1, 2, 3, 4, 5, 6)
     spoil(log)
     assert kind in verdict(log)
 
 
-def test_an_identity_that_publish_gave_twice_is_convicted() -> None:
+def test_an_identity_that_publish_returned_twice_is_detected() -> None:
     calls = published()
     calls[-1]["id"] = calls[1]["id"]
     assert verdict(handled(1, 2, 3, 4, 5), calls) == {"identity reused": 1}
 
 
-def test_what_comes_again_out_of_order_within_a_life_is_convicted() -> None:
+def test_redeliveries_out_of_order_within_a_process_are_detected() -> None:
     log = [got(1), got(3, redelivered=True), got(2, redelivered=True)]
     assert verdict(log)["out of order"] == 1
 
 
 @pytest.mark.parametrize(("gone", "where"), [(1, "prefix"), (3, "middle"), (6, "tail")])
-def test_a_loss_is_found(gone: int, where: str) -> None:
+def test_a_loss_is_detected(gone: int, where: str) -> None:
     assert lost(handled(*(n for n in range(1, 7) if n != gone))) == [gone], where
 
 
-def test_a_declared_gap_a_dead_letter_and_a_removed_message_are_no_silent_loss() -> None:
+def test_a_declared_gap_a_dead_letter_and_a_removed_message_are_not_losses() -> None:
     told = {"producer": "p", "topic": "t", "epoch": 9, "first": 2, "last": 3, "life": 1}
     log = [*handled(1, 4, 5, 6), {"op": "gap", **told}]
-    assert missing({"p": published()}, log) == (set(), 2)
+    assert losses({"p": published()}, log) == (set(), 2)
     log[-1]["op"] = "dead"
-    assert missing({"p": published()}, log) == (set(), 0)
+    assert losses({"p": published()}, log) == (set(), 0)
     log[-1]["epoch"] = 8
-    assert lost(log) == [2, 3], "a gap of another epoch says nothing of these"
+    assert lost(log) == [2, 3], "a gap of another epoch does not cover these"
     held = {"op": "held", "gaps": [{"op": "gap", **told}], "life": 1}
-    assert missing({"p": published()}, [*handled(1, 4, 5, 6), held])[0] == {("p", "t", 2), ("p", "t", 3)}, (
+    assert losses({"p": published()}, [*handled(1, 4, 5, 6), held])[0] == {("p", "t", 2), ("p", "t", 3)}, (
         "that a gap holds its stream is for another judge"
     )
     removed = [*published(), {"op": "removed", "topic": "t", "n": 2, "life": 1}]
-    assert {n for _, _, n in missing({"p": removed}, log)[0]} == {3}
+    assert {n for _, _, n in losses({"p": removed}, log)[0]} == {3}
 
 
 def test_a_group_that_wants_the_latest_may_miss_a_prefix_only() -> None:
     assert lost(handled(3, 4, 5, 6), latest=True) == []
     assert lost(handled(3, 5, 6), latest=True) == [4]
-    assert lost([], latest=True) == [1, 2, 3, 4, 5, 6], "nothing came at all: that is no prefix"
+    assert lost([], latest=True) == [1, 2, 3, 4, 5, 6], "nothing was delivered at all: that is not a prefix"
 
 
-def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text('{"op": "call"}\n{"op": "ca\n{"op": "returned"}\n')
-    assert [line["op"] for line in lines(path)] == ["call", "returned"]
-    assert lines(tmp_path / "none") == []
+    assert [line["op"] for line in read_log(path)] == ["call", "returned"]
+    assert read_log(tmp_path / "none") == []
 
 
 PUBLIC: dict[str, Callable[..., Any]] = {
@@ -121,7 +121,7 @@ PUBLIC: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("role", PUBLIC)
-def test_every_public_setting_is_drawn_or_says_why_not(role: str) -> None:
+def test_every_public_setting_is_drawn_or_has_a_reason_not_to_be(role: str) -> None:
     parameters = set(inspect.signature(PUBLIC[role]).parameters)
     drawn, not_drawn = set(ROLES[role]), set(NOT_DRAWN[role])
     assert drawn | not_drawn == parameters
@@ -145,7 +145,7 @@ def test_every_value_is_drawn_and_accepted(seed: int) -> None:
 def test_a_black_box_campaign(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int, size: Callable[[int, int], int]
 ) -> None:
-    """A look whether it works; what proves something is a campaign of hundreds."""
+    """Only a check that it works; a proof takes hundreds of runs."""
     arguments = [
         "--black-box",
         "--runs",
@@ -157,5 +157,5 @@ def test_a_black_box_campaign(
         "--dir",
         str(tmp_path),
     ]
-    assert main(["chaos", "campaign", *arguments]) in (Status.OK, Status.INCOMPLETE)
+    assert main(["lab", "chaos", "campaign", *arguments]) in (Status.OK, Status.INCOMPLETE)
     assert "NOT OK" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The chaos laboratory: what its command says, and a few quick scenarios. All of them are run by ``make chaos``."""
+"""The chaos laboratory: the output of its commands, and a few quick scenarios. ``make chaos`` runs all of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from reliamsg.cli.status import Status
 from reliamsg.lab import LabError, Mosquitto, RabbitNode
 from reliamsg.lab.chaos.catalogue import scenarios
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.result import Control, Result
-from reliamsg.lab.chaos.runner import TRIES, run_scenario
-from reliamsg.lab.chaos.scenario import Scenario, missing
+from reliamsg.lab.chaos.options import TRIES, RunOptions
+from reliamsg.lab.chaos.record import Record
+from reliamsg.lab.chaos.registry import Entry
+from reliamsg.lab.chaos.requirements import missing
+from reliamsg.lab.chaos.result import Baseline, Judgement, Observations, Result
+from reliamsg.lab.chaos.runner import run_scenario
+from reliamsg.lab.chaos.scenario import Scenario
 
 FORM = [
     "scenario",
@@ -34,7 +38,7 @@ FORM = [
 
 
 def command(*arguments: str) -> int:
-    return main(["chaos", *arguments])
+    return main(["lab", "chaos", *arguments])
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -47,7 +51,7 @@ def test_the_list_is_in_the_order_of_the_catalogue(capsys: pytest.CaptureFixture
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     numbers = [number for one in found for number in one["numbers"]]
     assert numbers == sorted(numbers)
-    assert {one["scenario"] for one in found} == {one.name for one in scenarios()}
+    assert {one["scenario"] for one in found} == {one.scenario.name for one in scenarios()}
     assert sum(one["earlier"] for one in found) == 9
 
 
@@ -67,7 +71,7 @@ def test_a_scenario_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> N
     assert "no-such-thing" in capsys.readouterr().err
 
 
-def test_what_is_missing_is_said_and_is_not_ok(
+def test_a_missing_prerequisite_is_reported_and_is_not_ok(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lacks = ["mosquitto is not installed; on Debian: apt-get install mosquitto"]
@@ -82,7 +86,7 @@ def test_what_is_missing_is_said_and_is_not_ok(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_prerequisites(monkeypatch: pytest.MonkeyPatch) -> None:
     assert missing(frozenset()) == []
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     assert missing(frozenset({"network", "root"})) == ["root"]
@@ -90,7 +94,7 @@ def test_what_a_machine_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(name: str, package: str, *places: str) -> str:
         raise LabError(f"{name} is not installed")
 
-    monkeypatch.setattr("reliamsg.lab.chaos.scenario.program", none)
+    monkeypatch.setattr("reliamsg.lab.chaos.requirements.program", none)
     assert missing(frozenset({"haproxy"})) == ["haproxy is not installed"]
 
 
@@ -132,7 +136,7 @@ def test_a_users_sites(
 def test_a_users_two_rabbitmqs(
     tmp_path: Path, rabbit: RabbitNode, unique: str, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
-    """Strangers and fault proxies work there, too; what only MQTT has is missing."""
+    """Rogue clients and fault proxies work there too; a scenario that requires MQTT is not run."""
     arguments = ["--messages", "300", "--dir", str(tmp_path), "--json", "--seed", str(seed)]
     for name in (f"{unique}-1", f"{unique}-2"):
         rabbit.ctl("add_vhost", name)
@@ -147,20 +151,21 @@ def test_a_users_two_rabbitmqs(
     assert not list(tmp_path.glob("stale-replayed-*"))
 
 
-def made_up(run: Any, **changes: Any) -> Scenario:
-    given: dict[str, Any] = {
-        "numbers": (), "promises": "P1", "messages": 100, "needs": frozenset(), "own_brokers": False,
-    }  # fmt: skip
-    return Scenario("made-up", "For a test", run, **{**given, **changes})
+def facts(**changes: Any) -> Scenario:
+    return Scenario("made-up", "For a test", "P1", 100, **{"needs": frozenset(), **changes})
+
+
+def made_up(run: Any, **changes: Any) -> Entry:
+    return Entry(facts(**changes), run)
 
 
 def attempt(tmp_path: Path, run: Any, **changes: Any) -> Result:
-    return run_scenario(made_up(run, **changes), tmp_path / "place", 1)
+    return run_scenario(made_up(run, **changes), RunOptions(tmp_path / "place", 1))
 
 
-def all_is_well(result: Result, directory: Path) -> None:
-    """In place of the checker, which has nothing to look at."""
-    result.verdict = "complete"
+def all_is_well(record: Record, directory: Path) -> Judgement:
+    """Replaces the checker, since these runs leave no journals."""
+    return Judgement("complete")
 
 
 def test_a_run_in_which_nothing_was_at_stake_proves_nothing(tmp_path: Path) -> None:
@@ -169,28 +174,30 @@ def test_a_run_in_which_nothing_was_at_stake_proves_nothing(tmp_path: Path) -> N
     assert "proves nothing" in result.text()
 
 
-def test_what_proves_nothing_is_repeated_and_then_fails(tmp_path: Path) -> None:
-    """A fault that hit nothing, and one that did plain clients no harm where that is its point."""
+def test_an_inconclusive_run_is_repeated_and_then_fails(tmp_path: Path) -> None:
+    """A fault that hit nothing, and one that did not harm plain clients although that is its point."""
     for name, harm, stake in (("stake", None, 0), ("control", "lost", 1), ("twice", "duplicates", 1)):
         places: list[str] = []
 
         def run(context: Context, stake: int = stake, places: list[str] = places) -> None:
-            assert not (context.directory / "left").exists(), "each begins with an empty directory"
+            assert not (context.directory / "left").exists(), "each starts with an empty directory"
             (context.directory / "left").touch()
             places.append(context.topic)
             context.stake(stake, "messages")
-            context.control(Control("plain", accepted=10, lost=0, out_of_order=3))
+            context.baseline(Baseline("plain", accepted=10, lost=0, out_of_order=3))
 
-        result = run_scenario(made_up(run, harm=harm), tmp_path / name, 1, judge=all_is_well)
+        result = run_scenario(made_up(run, harm=harm), RunOptions(tmp_path / name, 1), judge=all_is_well)
         assert not result.ok
         assert "proves nothing" in result.text()
-        assert len(set(places)) == len(places) == result.tries == TRIES, "every run has chance of its own"
+        assert len(set(places)) == len(places) == result.tries == TRIES, (
+            "every run has its own random choices"
+        )
         assert result.seed == TRIES, "the seed is that of the run that counts"
 
 
-def test_a_control_that_is_missing_is_no_harm(tmp_path: Path) -> None:
-    scenario = made_up(lambda context: context.stake(1, "message"), harm="lost")
-    result = run_scenario(scenario, tmp_path / "place", 1, judge=all_is_well)
+def test_missing_plain_clients_are_not_harm(tmp_path: Path) -> None:
+    entry = made_up(lambda context: context.stake(1, "message"), harm="lost")
+    result = run_scenario(entry, RunOptions(tmp_path / "place", 1), judge=all_is_well)
     assert not result.ok
     assert "plain clients lost nothing" in result.text()
 
@@ -200,33 +207,34 @@ def test_the_first_run_that_proves_something_counts(tmp_path: Path) -> None:
 
     def run(context: Context) -> None:
         context.stake(1, "message")
-        context.control(Control("plain", accepted=10, lost=next(lost)))
+        context.baseline(Baseline("plain", accepted=10, lost=next(lost)))
 
-    result = run_scenario(made_up(run, harm="lost"), tmp_path / "place", 1, judge=all_is_well)
+    result = run_scenario(made_up(run, harm="lost"), RunOptions(tmp_path / "place", 1), judge=all_is_well)
     assert result.ok
-    assert (result.tries, result.seed, result.hollow) == (2, 2, "")
+    assert (result.tries, result.seed, result.inconclusive) == (2, 2, "")
 
 
-def test_what_went_wrong_is_not_repeated(tmp_path: Path) -> None:
+def test_a_failed_run_is_not_repeated(tmp_path: Path) -> None:
     def run(context: Context) -> None:
         context.expect(False, "the moon is green")
 
-    result = run_scenario(made_up(run), tmp_path / "place", 1, judge=all_is_well)
+    result = run_scenario(made_up(run), RunOptions(tmp_path / "place", 1), judge=all_is_well)
     assert (result.tries, result.ok) == (1, False)
 
 
 @pytest.mark.parametrize("verdict", ["violated", "lost", "complete"])
-def test_an_unknown_that_is_expected_excuses_nothing_else(verdict: str) -> None:
-    result = Result(made_up(None), 1, verdict=verdict, expected=("unknown",), stakes=[(1, "message")])
+def test_an_expected_unknown_excuses_nothing_else(verdict: str) -> None:
+    observed = Observations(expected=("unknown",), stakes=((1, "message"),))
+    result = Result(facts(), 1, observed, Judgement(verdict))
     assert not result.ok
 
 
-def test_only_the_unknown_that_a_scenario_names_is_taken(tmp_path: Path) -> None:
-    """Nothing is left behind here: the checker misses all evidence, and a scenario did not expect that."""
+def test_only_the_unknown_findings_that_a_scenario_names_are_accepted(tmp_path: Path) -> None:
+    """This run leaves no files: the checker reports missing evidence that the scenario does not expect."""
 
     def run(context: Context) -> None:
         context.stake(1, "message")
-        context.unproven("no journal of producer jumper0")
+        context.record.expect_unknown("no journal of producer jumper0")
 
     result = attempt(tmp_path, run)
     assert result.verdict == "unknown"
@@ -234,18 +242,18 @@ def test_only_the_unknown_that_a_scenario_names_is_taken(tmp_path: Path) -> None
     assert not result.ok
 
 
-def test_no_scenario_accepts_a_violation_but_where_a_disk_forgets() -> None:
-    """What a scenario accepts is in its source: a verdict of ``violated`` only after the outbox's own disk forgot."""
+def test_no_scenario_accepts_a_violation_unless_a_disk_loses_data() -> None:
+    """What a scenario accepts is in its source: ``violated`` only after the outbox's own disk lost data."""
     for found in scenarios():
-        source = inspect.getsource(found.run)
-        assert "violated" not in source, found.name
-        assert ("come_back(" in source) == (found.name in ("lying-fsync", "truncated-wal")), found.name
+        name, source = found.scenario.name, inspect.getsource(found.run)
+        assert "violated" not in source, name
+        assert ("come_back(" in source) == (name in ("lying-fsync", "truncated-wal")), name
 
 
-def test_what_is_expected_and_does_not_hold(tmp_path: Path) -> None:
+def test_an_expectation_that_does_not_hold(tmp_path: Path) -> None:
     def run(context: Context) -> None:
         context.stake(1, "messages")
-        context.verdicts("complete", "unknown")
+        context.record.expect_verdict("complete", "unknown")
         context.expect(False, "the moon is green")
 
     result = attempt(tmp_path, run)
@@ -265,9 +273,10 @@ def test_an_error_in_a_run_is_a_problem_and_not_an_exception(tmp_path: Path) -> 
     assert "about to &lt;fail&gt; &amp; fall" in picture
 
 
-def test_what_would_hurt_a_users_brokers_is_refused(tmp_path: Path) -> None:
-    scenario = made_up(lambda context: None, own_brokers=True)
-    result = run_scenario(scenario, tmp_path / "place", 1, sites=[("dc1", "mqtt://127.0.0.1:1")])
+def test_a_scenario_that_would_damage_a_users_brokers_is_refused(tmp_path: Path) -> None:
+    entry = made_up(lambda context: None, own_brokers=True)
+    sites = (("dc1", "mqtt://127.0.0.1:1"),)
+    result = run_scenario(entry, RunOptions(tmp_path / "place", 1, sites=sites))
     assert result.missing
     assert not result.ok
 
@@ -279,22 +288,24 @@ def test_a_campaign(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: in
     *each, found = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
     assert [one["seed"] for one in each] == [seed, seed + 1]
     assert sum(one["messages"] for one in each) == found["messages"], (
-        "lines of several sittings can be added up"
+        "lines of several sessions can be added up"
     )
     assert {name for one in each for name in one["faults"]} == set(found["faults"])
     assert list(found)[: len(FORM)] == FORM == list(each[0])[: len(FORM)]
     assert not [one["problems"] for one in each if not one["ok"]]
-    assert found["not_ok"] == [], "runs with nothing at stake are no proof, and no failure"
+    assert found["not_ok"] == [], "runs with nothing at stake are neither proof nor failure"
     assert (found["runs"], found["lost"], found["duplicates"], found["out_of_order"]) == (2, 0, 0, 0)
     assert sum(found["faults"].values()) >= 4
-    assert not list(tmp_path.glob("campaign-*")), "only what went wrong is kept"
+    assert not list(tmp_path.glob("campaign-*")), "only the files of failed runs are kept"
 
 
 @pytest.mark.parametrize(
     "arguments", [("--seeds", "3:5", "--runs", "2"), ("--seeds", "3:5", "--seed", "3"), ("--seeds", "5:3"),
                   ("--seeds", f"5:{2**32 + 1}"), ("--seed", str(2**32 - 1), "--runs", "2")],
 )  # fmt: skip
-def test_which_runs_is_said_once(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_conflicting_and_invalid_seeds(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command("campaign", *arguments) == Status.USAGE
     assert "seeds" in capsys.readouterr().err
 
@@ -302,15 +313,15 @@ def test_which_runs_is_said_once(arguments: tuple[str, ...], capsys: pytest.Capt
 def test_a_campaign_of_some_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Over several sittings: each does its own seeds, and every run is a line as soon as it has ended."""
+    """In several sessions: each runs its own seeds, and prints a line per run."""
     done: list[int] = []
 
     def one(directory: Path, seed: int, *rest: Any) -> Result:
         done.append(seed)
-        result = Result(made_up(None), seed, verdict="complete", stakes=[(1, "message")])
-        if seed == 8:
-            result.problems.append("something went wrong")
-        return result
+        problems = ("something went wrong",) if seed == 8 else ()
+        return Result(
+            facts(), seed, Observations(stakes=((1, "message"),)), Judgement("complete", problems=problems)
+        )
 
     monkeypatch.setattr("reliamsg.lab.chaos.campaign._one", one)
     monkeypatch.setattr(

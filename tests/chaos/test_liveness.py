@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 
+from reliamsg.lab.chaos.campaign_apps import enlarge_quarantine
+from reliamsg.lab.chaos.campaign_run import compare
 from reliamsg.lab.chaos.liveness import Work, bound, held_back, may_be_gone
-from reliamsg.lab.chaos.outside_run import OutsideRun, compare
 from reliamsg.lab.chaos.processes import App
-from reliamsg.lab.chaos.result import Result
+from reliamsg.lab.chaos.result import Judgement, Observations, Result
 from reliamsg.lab.chaos.scenario import Scenario
-from reliamsg.lab.chaos.settings import draw
 from reliamsg.verify import Report
 from reliamsg.verify.report import Finding
 
@@ -44,11 +43,11 @@ def test_a_bound_follows_from_the_settings() -> None:
         ("consumer", "max_unacknowledged", 1, 0.0), ("producer", "max_bytes", 1 << 16, 0.0),
     ],
 )  # fmt: skip
-def test_each_setting_adds_what_its_rule_takes(role: str, name: str, value: Any, more: float) -> None:
+def test_each_setting_adds_the_time_of_its_rule(role: str, name: str, value: Any, more: float) -> None:
     assert within(**{role: {name: value}}) - within() == pytest.approx(more)
 
 
-def test_what_was_owed_and_how_long_faults_lasted_count() -> None:
+def test_outstanding_messages_and_the_duration_of_faults_count() -> None:
     assert within(Work(1_000, 100)) - within() == pytest.approx(20.0 + 20.0)
     slow = {"max_repair_bytes_per_second": 1_000}
     assert within(Work(1_000, 100), producer=slow) - within(producer=slow) == pytest.approx(20.0 + 100.0)
@@ -58,22 +57,22 @@ def test_what_was_owed_and_how_long_faults_lasted_count() -> None:
     )
 
 
-def test_what_is_not_given_has_its_default() -> None:
+def test_settings_that_are_not_given_have_their_defaults() -> None:
     assert bound([{}], [{}], [{}], Work(0)) > within()
 
 
 @pytest.mark.parametrize(
-    ("confirm", "forgot", "gone"),
+    ("confirm", "lost_state", "gone"),
     [
         ("all", set(), False), ("all", {"dc1"}, False), ("all", {"dc1", "dc2"}, True),
         ("any", {"dc1"}, True), ("any", set(), False), ("all-active", {"dc2"}, True),
         ({"quorum": 2}, {"dc1"}, False), ({"quorum": 1}, {"dc1"}, True),
     ],
 )  # fmt: skip
-def test_what_can_be_gone(confirm: Any, forgot: set[str], gone: bool) -> None:
-    """As many sites must have forgotten as had to confirm; and never what is kept until it is consumed."""
-    assert may_be_gone({"release": "confirmed", "confirm": confirm}, 2, forgot) == gone
-    assert not may_be_gone({"release": "consumed", "confirm": confirm}, 2, forgot)
+def test_when_messages_may_be_gone(confirm: Any, lost_state: set[str], gone: bool) -> None:
+    """As many sites must have lost their state as had to confirm. Messages kept until consumed are never gone."""
+    assert may_be_gone({"release": "confirmed", "confirm": confirm}, 2, lost_state) == gone
+    assert not may_be_gone({"release": "consumed", "confirm": confirm}, 2, lost_state)
 
 
 def published(count: int = 6, topic: str = "t") -> list[dict[str, Any]]:
@@ -102,17 +101,17 @@ def explained(*log: dict[str, Any], gone: frozenset[str] = frozenset({"p"})) -> 
 
 
 @pytest.mark.parametrize("last", [3, 4, 6, None])
-def test_a_stall_behind_a_gap_that_is_named_and_that_faults_explain_is_none(last: int | None) -> None:
+def test_a_named_gap_that_faults_explain_excuses_a_stall(last: int | None) -> None:
     assert explained(held(gap(3, last))) == ALL
 
 
-def test_a_planted_stall_of_which_nothing_is_said_is_a_violation() -> None:
+def test_a_planted_stall_without_a_named_cause_is_a_violation() -> None:
     assert explained() == set()
-    assert explained(gap(3, 4)) == set(), "that a gap was passed once explains no stall"
+    assert explained(gap(3, 4)) == set(), "a gap that was skipped explains no stall"
 
 
 def test_a_planted_stall_that_no_fault_explains_is_a_violation() -> None:
-    """The client names the gap; no broker forgot anything, or the producer has to keep it."""
+    """The client names the gap, but no broker lost anything, or the producer has to keep it."""
     assert explained(held(gap(3, 4)), gone=frozenset()) == set()
     assert explained(held(gap(3, 4)), gone=frozenset({"q"})) == set()
 
@@ -120,30 +119,29 @@ def test_a_planted_stall_that_no_fault_explains_is_a_violation() -> None:
 @pytest.mark.parametrize(
     "other", [gap(5, 6), gap(1, 2), gap(3, 4, topic="u"), gap(3, 4, epoch=8), gap(3, 4, producer="q")]
 )
-def test_a_planted_stall_for_which_another_cause_is_named_is_a_violation(other: dict[str, Any]) -> None:
+def test_a_planted_stall_with_another_named_cause_is_a_violation(other: dict[str, Any]) -> None:
     """Another part of the stream, another stream, another epoch, another producer."""
     assert explained(held(other)) == set()
 
 
-def test_only_what_holds_now_explains_a_stall() -> None:
-    """The gap was filled, and the stream stalls all the same."""
+def test_only_a_current_gap_explains_a_stall() -> None:
+    """The gap was filled, but the stream stalls anyway."""
     assert explained(held(gap(3, 4)), held()) == set()
-    assert explained(held(gap(3, 4)), held(life=2)) == ALL, "another process of the group says nothing of it"
+    assert explained(held(gap(3, 4)), held(life=2)) == ALL, (
+        "another process of the group says nothing about it"
+    )
 
 
-def test_only_the_stream_that_is_held_is_excused() -> None:
+def test_only_the_held_stream_is_excused() -> None:
     lacking = [*LACKING, ("p", "u", 2), ("p", "u", 3)]
     both = {"p": [*published(), *published(topic="u")]}
     assert held_back(lacking, both, [held(gap(3, 4))], {"p"}) == ALL
 
 
 def compared(report: Report, **found: int) -> Result:
-    scenario = Scenario("made-up", "For a test", lambda context: None, (), "P1", 100, frozenset(), True)
-    result = Result(scenario, 1, verdict="complete", stakes=[(1, "message")])
-    for name, value in found.items():
-        setattr(result, name, value)
-    compare(result, report)
-    return result
+    scenario = Scenario("made-up", "For a test", "P1", 100, needs=frozenset(), own_brokers=True)
+    judged = compare(Judgement("complete", **found), report)  # type: ignore[arg-type]
+    return Result(scenario, 1, Observations(stakes=((1, "message"),)), judged)
 
 
 def reported(*kinds: str, **counts: int) -> Report:
@@ -154,36 +152,34 @@ def reported(*kinds: str, **counts: int) -> Report:
     return report
 
 
-def test_where_judge_and_checker_agree_nothing_is_wrong() -> None:
+def test_there_is_no_problem_if_judge_and_checker_agree() -> None:
     assert compared(reported()).ok
     assert compared(reported("removed", "declared_gap", declared_gaps=2)).ok
     assert compared(reported("lost", lost=3), held=3).ok, "held back for a cause that the faults explain"
 
 
 @pytest.mark.parametrize("kind", ["phantom", "published_unconfirmed", "pending", "not_durable"])
-def test_what_only_the_checker_finds_is_a_violation(kind: str) -> None:
+def test_a_finding_of_the_checker_alone_is_a_violation(kind: str) -> None:
     assert not compared(reported(kind)).ok
 
 
 @pytest.mark.parametrize("kind", ["lost", "duplicates", "out_of_order", "phantom"])
-def test_what_only_the_checker_counts_is_a_violation(kind: str) -> None:
+def test_a_count_of_the_checker_alone_is_a_violation(kind: str) -> None:
     assert not compared(reported(**{kind: 2})).ok
 
 
-def test_what_only_the_judge_counts_is_a_violation() -> None:
+def test_a_count_of_the_judge_alone_is_a_violation() -> None:
     assert any("judge 1" in problem for problem in compared(reported(), duplicates=1).problems)
 
 
-def test_a_full_quarantine_gets_more_room_once_and_only_where_there_are_too_many_streams(seed: int) -> None:
-    run = OutsideRun(None, black_box=True)
-    run.drawn = draw(random.Random(seed), ("mqtt", "mqtt"))
-    streams = len(run.drawn.producers) * len(run.drawn.topics)
+def test_a_full_quarantine_is_enlarged_once_and_only_if_there_are_too_many_streams() -> None:
+    streams = 4
 
     def group(max_streams: int) -> App:
         return App("none", {"options": {"max_streams": max_streams, "max_quarantine_bytes": 1024 * 1024}})
 
-    assert not run._gives_room(group(streams)), "there is a place for each"
+    assert not enlarge_quarantine(group(streams), streams), "there is a place for each"
     crowded = group(streams - 1)
-    assert run._gives_room(crowded)
+    assert enlarge_quarantine(crowded, streams)
     assert crowded.config["options"]["max_quarantine_bytes"] > 64 * 1024 * 1024
-    assert not run._gives_room(crowded), "that much is not published"
+    assert not enlarge_quarantine(crowded, streams), "that much is not published"

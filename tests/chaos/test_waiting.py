@@ -1,4 +1,4 @@
-"""Waits end at their bound, in seconds of a machine that has time."""
+"""Waits end at their bound, in seconds of an idle machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reliamsg.lab.chaos.waiting import STALL_S, MachineClock, Unmet, contention,
 
 
 class World:
-    """A clock that only sleeping moves, on a machine that `tasks` share, and that may stall."""
+    """A clock that only sleeping advances, on a machine that `tasks` share, and that may stall."""
 
     def __init__(self, tasks: float = 1.0, stall: float = 0.0) -> None:
         self.now, self.tasks, self.stall = 100.0, tasks, stall
@@ -32,11 +32,11 @@ def gave_up_after(world: World, seconds: float, condition: Callable[[], object] 
 
 
 @pytest.mark.parametrize("seconds", [1.0, 30.0])
-def test_on_an_idle_machine_a_wait_ends_one_stall_after_what_is_promised(seconds: float) -> None:
+def test_on_an_idle_machine_a_wait_ends_one_stall_after_the_promised_time(seconds: float) -> None:
     assert gave_up_after(World(), seconds) == pytest.approx(seconds + STALL_S, abs=0.3)
 
 
-def test_a_second_counts_for_its_share() -> None:
+def test_a_second_counts_as_its_share() -> None:
     assert gave_up_after(World(tasks=4.0), 5.0) == pytest.approx(4 * (5.0 + STALL_S), abs=1.0)
 
 
@@ -44,8 +44,8 @@ def test_a_pause_of_the_machine_does_not_count() -> None:
     assert gave_up_after(World(stall=1_000.0), 5.0) == pytest.approx(1_000.0 + 5.0 + STALL_S, abs=0.3)
 
 
-def test_what_the_condition_takes_counts() -> None:
-    """A condition that takes long is no pause of the machine."""
+def test_the_time_of_the_condition_counts() -> None:
+    """A slow condition is not a pause of the machine."""
     world = World()
 
     def slow() -> None:
@@ -54,17 +54,17 @@ def test_what_the_condition_takes_counts() -> None:
     assert gave_up_after(world, 5.0, slow) == pytest.approx(5.0 + STALL_S, abs=3.2)
 
 
-def test_what_comes_true_in_time_is_returned() -> None:
+def test_the_value_of_the_condition_is_returned() -> None:
     world = World()
     assert wait_for(lambda: world.now > 105.0 and "yes", "it comes", 5.0, 0.1, world.clock()) == "yes"
 
 
 @pytest.mark.parametrize(("running", "blocked", "expected"), [(1, 0, 1.0), (0, 0, 1.0), (9_999, 9, 8.0)])
-def test_how_busy_a_machine_is(tmp_path: Path, running: int, blocked: int, expected: float) -> None:
+def test_contention(tmp_path: Path, running: int, blocked: int, expected: float) -> None:
     stat = tmp_path / "stat"
     stat.write_text(f"cpu 1 2 3\nprocs_running {running}\nprocs_blocked {blocked}\n")
     assert contention(stat) == expected
 
 
-def test_a_machine_that_does_not_say_has_time(tmp_path: Path) -> None:
+def test_a_machine_that_does_not_report_contention_is_idle(tmp_path: Path) -> None:
     assert contention(tmp_path / "none") == 1.0

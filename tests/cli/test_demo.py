@@ -109,7 +109,7 @@ def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
 
 def test_a_missing_broker_is_named(tmp_path: Path) -> None:
     code = (
-        "import sys; from reliamsg.lab import mosquitto; from reliamsg.lab.process import program\n"
+        "import sys; from reliamsg.lab.brokers import mosquitto; from reliamsg.lab.process import program\n"
         "mosquitto.program = lambda name, package: program('absent-' + name, package)\n"
         "from reliamsg.cli import main; sys.exit(main(['demo', '--sites', 'mosquitto']))\n"
     )

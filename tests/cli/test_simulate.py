@@ -16,11 +16,8 @@ from tests.cli.commands import json_of, refused, reliamsg, reliamsg_here, succee
 
 def test_journals_are_kept_for_one_audit_of_all(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    told = succeeded(
-        reliamsg(
-            "simulate", "--seeds", "0:3", "--messages", "20", "--faults", "none", "--keep", runs, "--json"
-        )
-    )
+    drawn = ("--seeds", "0:3", "--messages", "20", "--faults", "none")
+    told = succeeded(reliamsg("lab", "simulate", *drawn, "--keep", runs, "--json"))
     assert json_of(told)["seeds"] == 3
     for seed in range(3):
         assert check_directory(runs / f"seed-{seed}").verdict == "complete"
@@ -32,7 +29,7 @@ def test_journals_are_kept_for_one_audit_of_all(tmp_path: Path) -> None:
 
 def test_journals_are_not_put_beside_others(tmp_path: Path) -> None:
     (tmp_path / "something").touch()
-    refused(reliamsg_here("simulate", "--seed", "0", "--keep", tmp_path), Status.USAGE, "not empty")
+    refused(reliamsg_here("lab", "simulate", "--seed", "0", "--keep", tmp_path), Status.USAGE, "not empty")
 
 
 def test_the_line_that_is_printed_for_a_failing_run_makes_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +41,7 @@ def test_the_line_that_is_printed_for_a_failing_run_makes_it_again(monkeypatch: 
     chosen = ("--faults", "restored,crash,control_lost,delay,restart,confirm_and_lose,misroute")
     printed: list[tuple[str, str]] = []
     for more in (("--no-shrink",), chosen):
-        done = reliamsg_here("simulate", "--seeds", "0:8", "--messages", "20", *more)
+        done = reliamsg_here("lab", "simulate", "--seeds", "0:8", "--messages", "20", *more)
         assert done.returncode == Status.INCOMPLETE
         printed += _failed(done.stdout.decode())
     assert len(printed) >= 4

@@ -215,7 +215,7 @@ def test_an_export_stays_below_its_directory(boot: str, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.ndjson"))
 
 
-RUNNING = ("demo", "chaos", "simulate")
+RUNNING = ("demo", "lab")
 """Commands that would run with little more than their names."""
 
 

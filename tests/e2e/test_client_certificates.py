@@ -16,7 +16,7 @@ from reliamsg import Consumer, Producer, Site
 from reliamsg.cli.options import Tls, build_sites
 from reliamsg.errors import ConfigError, TransientError
 from reliamsg.lab import Mosquitto, RabbitNode
-from reliamsg.lab.broker import TlsFiles
+from reliamsg.lab.brokers.base import TlsFiles
 from reliamsg.lab.chaos.certificates import Authority
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group

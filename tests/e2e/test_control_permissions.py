@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from reliamsg import Consumer, Message, Producer, Site
-from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.mosquitto import Mosquitto
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.wire.address import producer_address
 from tests.patience import wait_for
 

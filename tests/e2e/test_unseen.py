@@ -8,7 +8,7 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.errors import ConfirmTimeout
-from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
 from tests.patience import wait_for

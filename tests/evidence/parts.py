@@ -142,7 +142,8 @@ def _seeds(root: Path) -> Part:
     chunks = []
     for at in range(first, first + SEEDS, SEEDS_AT_ONCE):
         seeds = f"{at}:{at + SEEDS_AT_ONCE}"
-        command = (_bin("reliamsg"), "simulate", "--seeds", seeds, "--messages", str(SEED_MESSAGES), "--json")
+        size = ("--messages", str(SEED_MESSAGES))
+        command = (_bin("reliamsg"), "lab", "simulate", "--seeds", seeds, *size, "--json")
         chunks.append(Chunk(seeds.replace(":", "-"), (*command, "--no-shrink"), _failed_seeds))
     return Part(
         "seeds",
@@ -166,9 +167,9 @@ def _read_seeds(output: str) -> Data | None:
 
 
 def _failed_seeds(data: Data, output: str) -> list[str]:
-    said = re.findall(r"^  again: (reliamsg simulate .*)$", output, re.M)
+    said = re.findall(r"^  again: (reliamsg lab simulate .*)$", output, re.M)
     return said or [
-        f"reliamsg simulate --seed {seed} --messages {SEED_MESSAGES}"
+        f"reliamsg lab simulate --seed {seed} --messages {SEED_MESSAGES}"
         for seed in data.get("failing_seeds", ())
     ]
 
@@ -270,13 +271,13 @@ def _campaign(root: Path) -> Part:
     chunks = []
     for at in range(first, first + RUNS, RUNS_AT_ONCE):
         command = (
-            _bin("reliamsg"), "chaos", "campaign", "--black-box", "--runs", str(RUNS_AT_ONCE), "--seed", str(at),
+            _bin("reliamsg"), "lab", "chaos", "campaign", "--black-box", "--runs", str(RUNS_AT_ONCE), "--seed", str(at),
             "--dir", "build/evidence/campaign-files", "--json",
         )  # fmt: skip
         chunks.append(Chunk(f"{at}-{at + RUNS_AT_ONCE}", command, _failed_runs))
     return Part(
         "campaign",
-        "random faults at real brokers and processes (`reliamsg chaos campaign --black-box`)",
+        "random faults at real brokers and processes (`reliamsg lab chaos campaign --black-box`)",
         ("src",),
         tuple(chunks),
         _read_campaign,
@@ -299,7 +300,9 @@ def _read_campaign(output: str) -> Data | None:
 
 
 def _failed_runs(data: Data, output: str) -> list[str]:
-    return [f"reliamsg chaos campaign --black-box --runs 1 --seed {seed}" for seed in data.get("not_ok", ())]
+    return [
+        f"reliamsg lab chaos campaign --black-box --runs 1 --seed {seed}" for seed in data.get("not_ok", ())
+    ]
 
 
 def _sum(found: Iterable[Mapping[str, Any]], name: str) -> str:

@@ -267,8 +267,8 @@ def test_reads_the_simulator(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not set(lacking) & {f"the fault {name}" for name, times in found["faults"].items() if times}
     failed = {**found, "failing_seeds": [7]}
     assert seeds.read(json.dumps(failed)) == {**failed, "ok": False}
-    assert seeds.chunks[0].replay(failed, "") == ["reliamsg simulate --seed 7 --messages 200"]
-    said = "  again: reliamsg simulate --seed 7 --messages 200 --faults dup --trace"
+    assert seeds.chunks[0].replay(failed, "") == ["reliamsg lab simulate --seed 7 --messages 200"]
+    said = "  again: reliamsg lab simulate --seed 7 --messages 200 --faults dup --trace"
     assert seeds.chunks[0].replay(failed, f"{said}\n") == [said.strip().removeprefix("again: ")]
     assert not (seeds.read(json.dumps({**found, "seeds": 1})) or {})["ok"]
 
@@ -281,7 +281,9 @@ def test_reads_the_campaign() -> None:
     found = campaign.read(json.dumps(summary.as_dict()))
     assert found is not None
     assert not found["ok"]
-    assert campaign.chunks[0].replay(found, "") == ["reliamsg chaos campaign --black-box --runs 1 --seed 12"]
+    assert campaign.chunks[0].replay(found, "") == [
+        "reliamsg lab chaos campaign --black-box --runs 1 --seed 12"
+    ]
     assert "1 runs not ok" in campaign.summary([found])
     assert not (campaign.read(json.dumps(Summary(5, runs=9).as_dict())) or {})["ok"]
 

@@ -1,4 +1,4 @@
-"""Plain MQTT clients for looking at brokers."""
+"""Plain MQTT clients for inspecting brokers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class MqttClient:
         return [self.puback[info.mid] for info in infos]
 
     def receive(self, count: int) -> list[bytes]:
-        """Wait for `count` messages in all."""
+        """Wait for `count` messages in total."""
         wait_until(lambda: len(self.messages) >= count, 60, f"{count} messages arrive")
         return self.bodies
 
@@ -97,6 +97,6 @@ def client(url: str, client_id: str = "", **options: Any) -> Iterator[MqttClient
 
 
 def leave_subscription(url: str, client_id: str, topic: str) -> None:
-    """Subscribe in a persistent session and go away."""
+    """Subscribe in a persistent session, and disconnect."""
     with client(url, client_id, persistent=True) as subscriber:
         subscriber.subscribe(topic)

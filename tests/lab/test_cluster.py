@@ -1,4 +1,4 @@
-"""A cluster as the lab runs it: formed, cut, healed, with a node killed and back. Small runs are in tests/runs."""
+"""A RabbitMQ cluster: formed, partitioned, healed, with a node killed and restarted. Runs with it are in tests/runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lab.test_rabbitmq import channel_to
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_a_cluster_is_cut_healed_and_loses_a_node(tmp_path: Path) -> None:
+def test_a_cluster_is_partitioned_and_healed_and_loses_a_node(tmp_path: Path) -> None:
     with RabbitCluster(tmp_path / "cluster", mode="pause_minority", mirrored=True) as cluster:
         assert all(node.members() == {1, 2, 3} for node in cluster.nodes)
         with channel_to(cluster.url(3)) as channel:
@@ -25,7 +25,7 @@ def test_a_cluster_is_cut_healed_and_loses_a_node(tmp_path: Path) -> None:
 
         cluster.isolate(3)
         cluster.wait_paused(3)
-        cluster.wait_cut(3)
+        cluster.wait_partitioned(3)
         assert cluster.node(1).members() == {1, 2}
         assert cluster.node(3).members() == set()
         cluster.heal()
@@ -49,7 +49,9 @@ def test_a_cluster_is_cut_healed_and_loses_a_node(tmp_path: Path) -> None:
         assert cluster.node(2).leaderless() == set()
         with channel_to(cluster.url(1)) as channel:
             channel.basic_publish("", "headless", b"goes on")
-            wait_until(lambda: channel.basic_get("headless", auto_ack=True)[2] == b"goes on", 60, "it came")
+            wait_until(
+                lambda: channel.basic_get("headless", auto_ack=True)[2] == b"goes on", 60, "it is delivered"
+            )
         with pytest.raises(LabError, match="rabbitmq_mqtt"):
             cluster.mqtt_url()
         network = cluster.network

@@ -1,4 +1,4 @@
-"""The embedded broker: what a demonstration may rely on, and what it loses."""
+"""The embedded broker: what a demonstration can rely on, and what it loses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_keeps_messages_for_a_client_that_is_away(embedded: EmbeddedBroker) -> N
     wait_until(lambda: embedded.queued() == embedded.in_flight() == 0, 60, "nothing is left")
 
 
-def test_passes_on_large_batches_in_order(embedded: EmbeddedBroker) -> None:
+def test_forwards_large_batches_in_order(embedded: EmbeddedBroker) -> None:
     batches = [b"%d" % n * (128 * 1024) for n in range(8)]
     with client(embedded.url) as subscriber, client(embedded.url) as publisher:
         subscriber.subscribe("t")
@@ -37,7 +37,7 @@ def test_kill_and_stop_lose_everything(embedded: EmbeddedBroker) -> None:
             assert not subscriber.session_present
 
 
-def test_keeps_what_is_unacknowledged_and_sends_it_again_first(embedded: EmbeddedBroker) -> None:
+def test_unacknowledged_messages_are_kept_and_sent_again_first(embedded: EmbeddedBroker) -> None:
     leave_subscription(embedded.url, "slow", "t")
     with client(embedded.url, "slow", persistent=True, manual=True) as subscriber:
         with client(embedded.url) as publisher:
@@ -45,8 +45,8 @@ def test_keeps_what_is_unacknowledged_and_sends_it_again_first(embedded: Embedde
         window = len(subscriber.receive(20))
         wait_until(lambda: embedded.in_flight() == 20, 60, "the window is full")
         assert window == 20
-        # It confirms before it has passed a message on.
-        wait_until(lambda: embedded.queued() == len(BODIES) - 20, 60, "the others wait")
+        # It confirms a message before it has delivered it.
+        wait_until(lambda: embedded.queued() == len(BODIES) - 20, 60, "the others are queued")
     with client(embedded.url, "slow", persistent=True) as subscriber:
         assert subscriber.receive(len(BODIES)) == BODIES
         flags = [(message.dup, message.retain) for message in subscriber.messages]

@@ -1,4 +1,4 @@
-"""Mosquitto as the lab runs it: what it keeps and loses, and what it refuses."""
+"""Mosquitto: what it keeps and loses, and what it refuses."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def queue_up(broker: Mosquitto) -> None:
 
 def test_counts_what_is_stored(mosquitto: Mosquitto) -> None:
     queue_up(mosquitto)
-    wait_until(lambda: mosquitto.stored() == len(BODIES), 60, "the broker counts what it stores")
+    wait_until(lambda: mosquitto.stored() == len(BODIES), 60, "the broker counts its messages")
     with client(mosquitto.url, "away", persistent=True) as subscriber:
         assert subscriber.receive(len(BODIES)) == BODIES
-    wait_until(lambda: mosquitto.stored() == 0, 60, "the broker counts that nothing is left")
+    wait_until(lambda: mosquitto.stored() == 0, 60, "the broker has no messages left")
 
 
 def test_sigkill_loses_everything_without_persistence(mosquitto: Mosquitto) -> None:
@@ -41,7 +41,7 @@ def test_sigkill_loses_everything_without_persistence(mosquitto: Mosquitto) -> N
         assert not subscriber.session_present
 
 
-def test_with_persistence_a_stop_keeps_all_and_a_wipe_nothing(
+def test_with_persistence_a_stop_keeps_everything_and_a_wipe_nothing(
     make_mosquitto: Callable[..., Mosquitto],
 ) -> None:
     broker = make_mosquitto(persistence=True)
@@ -59,7 +59,7 @@ def test_with_persistence_a_stop_keeps_all_and_a_wipe_nothing(
         assert not subscriber.session_present
 
 
-def test_sigkill_with_persistence_loses_what_came_after_the_last_save(
+def test_sigkill_with_persistence_loses_messages_after_the_last_save(
     make_mosquitto: Callable[..., Mosquitto],
 ) -> None:
     broker = make_mosquitto(persistence=True)
@@ -106,7 +106,7 @@ def test_denied_topics_without_users(make_mosquitto: Callable[..., Mosquitto]) -
         assert not someone.publish("open", [b"x"])[0].is_failure
 
 
-def test_messages_over_the_limit_end_the_connection(make_mosquitto: Callable[..., Mosquitto]) -> None:
+def test_messages_over_the_limit_close_the_connection(make_mosquitto: Callable[..., Mosquitto]) -> None:
     broker = make_mosquitto(message_size_limit=1000)
     with client(broker.url, "small") as publisher:
         publisher.publish("t", [b"x" * 1000])
@@ -126,7 +126,7 @@ def test_tls_listener(make_mosquitto: Callable[..., Mosquitto], tmp_path: Path) 
         _ = make_mosquitto().tls_url
 
 
-def test_a_broker_that_cannot_start_says_why(make_mosquitto: Callable[..., Mosquitto]) -> None:
+def test_a_broker_that_cannot_start_reports_why(make_mosquitto: Callable[..., Mosquitto]) -> None:
     with pytest.raises(LabError, match="no_such_setting"):
         make_mosquitto(config=["no_such_setting 1"])
 

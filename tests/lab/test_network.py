@@ -1,4 +1,4 @@
-"""Hosts in network namespaces: side by side, cut from each other, and gone when they should be."""
+"""Hosts in network namespaces: several networks, isolated hosts, and no leftovers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def reaches(network: Network, here: int | None, there: int) -> bool:
     return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
 
 
-def test_hosts_are_cut_and_healed(network: Network, tmp_path: Path) -> None:
+def test_hosts_are_isolated_and_healed(network: Network, tmp_path: Path) -> None:
     for host in network.hosts:
         listen(network, host, tmp_path / "out")
     assert reaches(network, 1, 3)
@@ -48,18 +48,18 @@ def test_hosts_are_cut_and_healed(network: Network, tmp_path: Path) -> None:
     assert not reaches(network, 1, 3)
     assert not reaches(network, 3, 2)
     assert reaches(network, 1, 2)
-    assert reaches(network, None, 3), "clients still come through"
+    assert reaches(network, None, 3), "clients still reach it"
 
     network.isolate(1)
     network.heal(3)
     assert reaches(network, 3, 2)
-    assert not reaches(network, 3, 1), "1 has isolated itself, too"
+    assert not reaches(network, 3, 1), "1 has isolated itself too"
     assert not reaches(network, 1, 2)
     network.isolate(1, 3)
     assert not reaches(network, 3, 2)
     network.heal(1)
     assert reaches(network, 1, 2)
-    assert reaches(network, 1, 3), "they were cut off together"
+    assert reaches(network, 1, 3), "they were isolated together"
     assert not reaches(network, 3, 2)
     network.heal()
     assert reaches(network, 2, 1)
@@ -72,12 +72,12 @@ def test_packets_are_lost(network: Network, tmp_path: Path) -> None:
     assert reaches(network, 1, 2)
     network.lose(2, 1.0)
     assert not reaches(network, 1, 2)
-    assert reaches(network, 2, 2), "what a host says to itself is not lost"
+    assert reaches(network, 2, 2), "packets of a host to itself are not lost"
     network.heal(2)
     assert reaches(network, 1, 2)
 
 
-def test_two_networks_side_by_side_and_nothing_left_of_them(network: Network, tmp_path: Path) -> None:
+def test_two_networks_at_the_same_time_leave_nothing_behind(network: Network, tmp_path: Path) -> None:
     with Network(1) as other:
         assert other.gateway != network.gateway
         child = listen(other, 1, tmp_path / "out")
@@ -100,11 +100,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_what_a_killed_process_left_goes_with_the_next_network_of_that_number() -> None:
+def test_the_next_network_of_a_number_removes_the_leftovers_of_a_killed_process() -> None:
     done = subprocess.run([sys.executable, "-c", ABANDON], stdout=subprocess.PIPE, check=False, timeout=60)
     space, pid = done.stdout.decode().split()
     with contextlib.ExitStack() as stack:
-        # Others that make networks now may take its number, and then they remove it.
+        # Other processes that create networks now may use its number, and then remove the leftovers.
         for _ in range(20):
             made = stack.enter_context(Network(1))
             if made.namespace(1) == space or space not in namespaces():
@@ -116,7 +116,7 @@ def test_what_a_killed_process_left_goes_with_the_next_network_of_that_number() 
 
 
 def runs(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Whether a process exists and is not a zombie."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
@@ -126,7 +126,7 @@ def namespaces() -> str:
     return subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
 
 
-def test_only_root_makes_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_can_create_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(LabError, match="root"):
         Network(3)

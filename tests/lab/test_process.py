@@ -1,4 +1,4 @@
-"""Children end with us, however we end."""
+"""Child processes exit with their parent, however it exits."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("end", ["ended", "killed"])
-def test_children_end_with_their_parent(tmp_path: Path, end: str) -> None:
+@pytest.mark.parametrize("end", ["exited", "killed"])
+def test_children_exit_with_their_parent(tmp_path: Path, end: str) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path / "out"), end]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == (0 if end == "ended" else -signal.SIGKILL), done.stderr
+    assert done.returncode == (0 if end == "exited" else -signal.SIGKILL), done.stderr
     wait_until(lambda: not running(int(done.stdout)), 60, "the child is gone")
 
 
@@ -59,7 +59,7 @@ def test_children_outlive_the_thread_that_started_them(tmp_path: Path) -> None:
     child.kill()
 
 
-def test_the_whole_group_ends(tmp_path: Path) -> None:
+def test_the_whole_group_is_killed(tmp_path: Path) -> None:
     child = Child("shell", ["sh", "-c", "sleep 1000 & echo $!; wait"], output=tmp_path / "out")
     wait_until(lambda: child.output_tail().endswith("\n"), 60, "the shell has started its own child", child)
     grandchild = int(child.output_tail())
@@ -79,10 +79,10 @@ work()
 """
 
 
-def test_what_is_stopped_stands_still(tmp_path: Path) -> None:
-    # More busy threads than processors: the one that takes SIGSTOP has to wait for a processor, and the others run on.
+def test_no_thread_of_a_stopped_process_runs(tmp_path: Path) -> None:
+    # More busy threads than processors: the one that handles SIGSTOP waits for a processor while the others run.
     child = Child("busy", [sys.executable, "-c", BUSY], output=tmp_path / "out")
-    wait_until(lambda: "on" in child.output_tail(), 60, "it works", child)
+    wait_until(lambda: "on" in child.output_tail(), 60, "it is busy", child)
 
     def worked() -> int:
         return sum(map(int, Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
@@ -98,30 +98,30 @@ def test_what_is_stopped_stands_still(tmp_path: Path) -> None:
         time.sleep(0.02)
         assert worked() == before
         child.signal(signal.SIGCONT)
-        wait_until(lambda before=before: worked() > before, 60, "it goes on", child)  # type: ignore[misc]
+        wait_until(lambda before=before: worked() > before, 60, "it continues", child)  # type: ignore[misc]
     child.kill()
 
 
-def test_who_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     child = Child(
         "stubborn", ["sh", "-c", "trap '' TERM; echo on; while :; do sleep 1; done"], output=tmp_path / "o"
     )
-    wait_until(lambda: "on" in child.output_tail(), 60, "it is stubborn", child)
+    wait_until(lambda: "on" in child.output_tail(), 60, "it ignores SIGTERM", child)
     child.terminate(0.2)
     assert child.exit_code == -signal.SIGKILL
 
 
-def test_waiting_tells_what_went_wrong(tmp_path: Path) -> None:
+def test_waiting_reports_what_went_wrong(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"not within 0.1 s: hens have teeth"):
         wait_until(lambda: False, 0.1, "hens have teeth")
     child = Child("short", ["sh", "-c", "echo no luck; exit 3"], output=tmp_path / "out")
-    with pytest.raises(LabError, match=r"short ended \(3\) before it is up:\nno luck"):
+    with pytest.raises(LabError, match=r"short exited \(3\) before it is up:\nno luck"):
         wait_until(lambda: False, 60, "it is up", child)
     with pytest.raises(LabError, match="apt-get install something"):
         program("no-such-program", "something")
 
 
-def test_ports_are_free_and_given_once() -> None:
+def test_ports_are_free_and_returned_once() -> None:
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     ports = [free_port() for _ in range(50)]
     assert len(set(ports)) == 50
@@ -142,8 +142,8 @@ def test_a_forked_process_leaves_its_parents_children_alone(tmp_path: Path) -> N
     child.kill()
 
 
-def test_a_port_that_was_given_is_not_even_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was given it may be about to listen, and would find the look in its way."""
+def test_a_reserved_port_is_not_even_probed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its owner may be about to listen, and the probe would be in the way."""
     given, other = free_port(), free_port() + 1
     looked_at: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The proxy's faults, against a real TCP peer that records and answers."""
+"""The proxy's faults, with a real TCP peer that records and answers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.lab.process import LabError, wait_until
-from reliamsg.lab.proxy import TcpProxy
 
 
 class Echo:
-    """Sends back what it gets, and remembers it."""
+    """Sends back everything that it receives, and records it."""
 
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -130,7 +130,7 @@ def test_stalled_bytes_wait(proxy: TcpProxy, echo: Echo, direction: str) -> None
         assert exactly(client, 1) == b"b"
 
 
-def test_dropped_bytes_are_gone(proxy: TcpProxy, echo: Echo) -> None:
+def test_dropped_bytes_are_lost(proxy: TcpProxy, echo: Echo) -> None:
     with client_of(proxy) as client:
         proxy.drop_from_broker()
         client.sendall(b"lost")
@@ -141,12 +141,12 @@ def test_dropped_bytes_are_gone(proxy: TcpProxy, echo: Echo) -> None:
         assert exactly(client, 4) == b"kept"
 
 
-def test_half_open_client_notices_nothing(proxy: TcpProxy, echo: Echo) -> None:
+def test_a_client_does_not_notice_a_half_open_connection(proxy: TcpProxy, echo: Echo) -> None:
     with client_of(proxy) as client:
         client.sendall(b"a")
         assert exactly(client, 1) == b"a"
         proxy.half_open()
-        wait_until(lambda: len(echo.endings) == 1, 60, "the broker sees the end")
+        wait_until(lambda: len(echo.endings) == 1, 60, "the broker sees the connection close")
         client.sendall(b"into nowhere")
         assert silent(client)
         with client_of(proxy) as other:
@@ -158,7 +158,7 @@ def test_half_open_client_notices_nothing(proxy: TcpProxy, echo: Echo) -> None:
             client.recv(1)
 
 
-def test_reset_in_mid_frame_passes_exactly_so_many_bytes(proxy: TcpProxy, echo: Echo) -> None:
+def test_reset_in_mid_frame_forwards_the_exact_number_of_bytes(proxy: TcpProxy, echo: Echo) -> None:
     with client_of(proxy) as client:
         proxy.reset_mid_frame(1000)
         client.sendall(b"x" * 600)
@@ -173,7 +173,7 @@ def test_reset_in_mid_frame_passes_exactly_so_many_bytes(proxy: TcpProxy, echo: 
         assert exactly(client, 2000) == b"z" * 2000
 
 
-def test_delay_and_limit_take_their_time(proxy: TcpProxy) -> None:
+def test_delay_and_limit_take_time(proxy: TcpProxy) -> None:
     with client_of(proxy) as client:
         proxy.delay(0.3, "from_broker")
         begun = time.monotonic()
@@ -189,8 +189,8 @@ def test_delay_and_limit_take_their_time(proxy: TcpProxy) -> None:
         proxy.limit(None)
 
 
-def test_a_stalled_path_pushes_back(proxy: TcpProxy) -> None:
-    """What waits in the proxy is bounded: a sender without end is stopped by TCP."""
+def test_a_stalled_path_blocks_the_sender(proxy: TcpProxy) -> None:
+    """The proxy buffers a limited number of bytes; then TCP blocks the sender."""
     with client_of(proxy) as client:
         proxy.stall()
         client.settimeout(0.5)

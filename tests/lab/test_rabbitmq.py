@@ -1,4 +1,4 @@
-"""A RabbitMQ node as the lab runs it: life, death and what is left of it."""
+"""A RabbitMQ node: starting, stopping, killing it, and what it leaves behind."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ def processes_of(node: RabbitNode) -> list[int]:
     return found
 
 
-def test_shared_node_tells_its_queues(rabbit: RabbitNode, unique: str) -> None:
+def test_a_shared_node_reports_its_queues(rabbit: RabbitNode, unique: str) -> None:
     put(rabbit.url, unique, "quorum", 3)
     wait_until(lambda: rabbit.queue_depth(unique) == 3, 60, "the queue holds three messages")
-    wait_until(lambda: rabbit.queues().get(unique) == 3, 60, "rabbitmqctl says so too", poll=0.5)
+    wait_until(lambda: rabbit.queues().get(unique) == 3, 60, "rabbitmqctl reports the same", poll=0.5)
     with pytest.raises(LabError, match="no queue"):
         rabbit.queue_depth(unique + "-other")
     with pytest.raises(LabError, match="no_such_command"):
@@ -69,7 +69,7 @@ def test_sigkill_keeps_durable_messages_and_leaves_no_process(make_rabbit: Calla
     node = make_rabbit()
     for kind in ("quorum", "classic"):
         put(node.url, kind, kind, 10)
-    wait_until(lambda: node.has_recorded("quorum"), 60, "the quorum queue is on the disk")
+    wait_until(lambda: node.has_recorded("quorum"), 60, "the quorum queue is on disk")
     assert not node.has_recorded("no such queue")
     assert processes_of(node)
     node.kill()
@@ -102,7 +102,7 @@ def test_mqtt_plugin_tls_and_pause(make_rabbit: Callable[..., RabbitNode], tmp_p
     files = write_certificates(tmp_path)
     node = make_rabbit(plugins=["rabbitmq_mqtt", "rabbitmq_stream"], tls=files, config=["heartbeat = 7"])
     with socket.create_connection(("127.0.0.1", node.stream_port), timeout=5):
-        pass  # somebody listens for streams as well
+        pass  # it listens for streams too
     with client(node.mqtt_url) as subscriber, client(node.mqtt_url) as publisher:
         subscriber.subscribe("t")
         publisher.publish("t", [b"over MQTT"])
@@ -122,7 +122,7 @@ def test_mqtt_plugin_tls_and_pause(make_rabbit: Callable[..., RabbitNode], tmp_p
 
 
 @pytest.mark.integrations
-def test_two_nodes_of_one_name_side_by_side(
+def test_two_nodes_with_the_same_name_at_the_same_time(
     make_rabbit: Callable[..., RabbitNode], rabbit: RabbitNode
 ) -> None:
     other = make_rabbit(name=rabbit.name)
@@ -135,7 +135,7 @@ def test_two_nodes_of_one_name_side_by_side(
         _ = other.mqtt_url
     with pytest.raises(LabError, match="rabbitmq_stream"):
         _ = other.stream_port
-    # A node listens a moment before it takes commands. Here the moment is as long as it takes to start all of it.
+    # A node listens shortly before it accepts commands. Here that takes as long as the complete start.
     other.ctl("stop_app")
     starting = threading.Thread(target=other.ctl, args=("start_app",))
     starting.start()
@@ -143,7 +143,7 @@ def test_two_nodes_of_one_name_side_by_side(
     starting.join(60)
 
 
-def test_quorum_queues_that_nobody_leads_are_read_from_the_log(tmp_path: Path) -> None:
+def test_quorum_queues_without_a_leader_are_found_in_the_log(tmp_path: Path) -> None:
     node = RabbitNode(tmp_path / "node", "dc1")
     logs = tmp_path / "node" / "log"
     logs.mkdir(parents=True)
@@ -153,4 +153,4 @@ def test_quorum_queues_that_nobody_leads_are_read_from_the_log(tmp_path: Path) -
         "2026-01-02 10:00:01.000000+00:00 [info] <0.456.0> accepting AMQP connection <0.456.0>\n"
         f"2026-01-02 10:00:02.500000+00:00 [info] <0.455.0> {{'%2F_late:0:spare',dc1@localhost}}: {said}\n"
     )
-    assert node.without_leader(datetime(2026, 1, 2, 10, 0, 1, tzinfo=UTC)) == {"%2F_late:0:spare"}
+    assert node.leaderless_queues(datetime(2026, 1, 2, 10, 0, 1, tzinfo=UTC)) == {"%2F_late:0:spare"}

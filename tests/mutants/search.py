@@ -1,7 +1,7 @@
 """Look for a seed in which the product on the path is convicted: ``python -m tests.mutants.search A:B KIND…``.
 
-Runs plain seeds, as ``reliamsg simulate --seeds A:B`` does, and stops at the first violation of an expected kind. Kinds
-are those of the judge (``reliamsg.simulation.verdicts``); ``checker/FINDING`` is one finding of the plain checker.
+Runs plain seeds, as ``reliamsg lab simulate --seeds A:B`` does, and stops at the first violation of an expected kind.
+Kinds are those of the judge (``reliamsg.simulation.verdicts``); ``checker/FINDING`` is a finding of the plain checker.
 
 The last line is JSON: how many seeds were tried; the one that was convicted, with kind and text (null where none was);
 and what else was seen, by kind. What else was seen convicts nobody: neither other kinds of violations, nor a run that

@@ -41,7 +41,7 @@ def test_journals_alone_are_complete_after_a_kill(
             wait_for(lambda goal=goal: delivered() >= goal, 30, f"{goal} messages are handed out")
             consumer.kill()
             consumer.start()
-        producer.ended(60)
+        producer.wait_ended(60)
         wait_for(lambda: set(range(1, 6_001)) <= set(run.outcome(consumer)["till"]), 60, "all are handed out")
         consumer.stop()
         journals = tmp_path / "journals"

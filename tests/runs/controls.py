@@ -1,4 +1,4 @@
-"""Plain pika with confirms at a cluster, beside ours in the same run: what it had confirmed, and what came of it."""
+"""Plain pika with confirms at a cluster, in the same run as reliamsg, for comparison."""
 
 from __future__ import annotations
 
@@ -7,48 +7,48 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from reliamsg.lab import RabbitCluster
-from reliamsg.lab.chaos import result
-from reliamsg.lab.chaos.pika_control import PikaPair
+from reliamsg.lab.chaos.pika_baseline import PikaPair
+from reliamsg.lab.chaos.result import Baseline
 
-__all__ = ["Control", "control"]
+__all__ = ["PikaBaseline", "pika_baseline"]
 
 
 @dataclass
-class Control:
-    """A publisher at each of some nodes, with a durable mirrored queue of its own."""
+class PikaBaseline:
+    """A publisher at each of some nodes, each with its own durable mirrored queue."""
 
     cluster: RabbitCluster
     pairs: dict[int, PikaPair]
-    results: dict[int, result.Control] = field(default_factory=dict)
+    results: dict[int, Baseline] = field(default_factory=dict)
 
     @property
     def queues(self) -> list[str]:
         return [pair.publisher.queue for pair in self.pairs.values()]
 
     def accepted(self, number: int) -> int:
-        """How many messages have been confirmed to the publisher at a node."""
+        """The number of messages that have been confirmed to the publisher at a node."""
         return len(self.pairs[number].publisher.accepted)
 
     def finish(self) -> None:
-        """End publishing, and read the queues until they are empty."""
+        """Stop publishing, and read the queues until they are empty."""
         for pair in self.pairs.values():
             pair.publisher.finish.set()
         for number, pair in self.pairs.items():
             self.results[number] = pair.finish()
 
     def lost(self, number: int) -> int:
-        """How many of those never came."""
+        """How many of these never arrived."""
         return self.results[number].lost
 
     def report(self) -> str:
         """A line for each publisher."""
-        return "\n".join(f"control at node {number}: {found}" for number, found in self.results.items())
+        return "\n".join(f"plain pika at node {number}: {found}" for number, found in self.results.items())
 
 
 @contextlib.contextmanager
-def control(cluster: RabbitCluster, name: str, *numbers: int, rate: float) -> Iterator[Control]:
-    """Start a publisher at each of these nodes; what it published is read at node 1 in the end."""
-    found = Control(
+def pika_baseline(cluster: RabbitCluster, name: str, *numbers: int, rate: float) -> Iterator[PikaBaseline]:
+    """Start a publisher at each of these nodes; the queues are read at node 1 at the end."""
+    found = PikaBaseline(
         cluster,
         {
             number: PikaPair(

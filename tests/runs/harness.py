@@ -9,11 +9,20 @@ from typing import Any
 
 from reliamsg import Consumer
 from reliamsg.lab.chaos import processes, waiting
-from reliamsg.lab.chaos.processes import App, Lines, Run, SiteSpec
+from reliamsg.lab.chaos.processes import App, LineCounter, Run, SiteSpec
 from reliamsg.verify import Report
 from tests.runs.collected import keep
 
-__all__ = ["App", "Lines", "Run", "SiteSpec", "assert_complete", "run_in", "wait_for", "wait_until_reading"]
+__all__ = [
+    "App",
+    "LineCounter",
+    "Run",
+    "SiteSpec",
+    "assert_complete",
+    "run_in",
+    "wait_for",
+    "wait_until_reading",
+]
 
 
 def wait_for(condition: Callable[[], Any], seconds: float, what: str) -> Any:
@@ -40,7 +49,7 @@ def run_in(directory: Path) -> Iterator[Run]:
 
 
 def assert_complete(report: Report) -> None:
-    """Nothing lost, doubled, reordered, made up or pending."""
+    """Nothing lost, duplicated, reordered, invented or pending."""
     assert report.verdict == "complete", report.text()
     messages = report.as_dict()["messages"]
     for kind in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending"):

@@ -55,5 +55,5 @@ def traffic(
         module(producer)
         module(consumer)
     found = Traffic(run, producer, consumer, messages)
-    found.begin()
+    found.start()
     return found

@@ -12,7 +12,7 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import HaProxy, RabbitCluster
-from reliamsg.lab.chaos.letters import PlainLetters
+from reliamsg.lab.chaos.fixtures import PahoFixture
 from reliamsg.verify import check_directory
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for, wait_until_reading
@@ -98,17 +98,17 @@ def test_what_a_plain_subscriber_gets(
 ) -> None:
     """The control: a persistent session at QoS 1, which subscribes whenever it connects, and what it is stuck with."""
     subscriber, publisher = balancers
-    plain = PlainLetters(unique, url(subscriber), url(publisher))
+    plain = PahoFixture(unique, url(subscriber), url(publisher))
     plain.visit("A")
     plain.publish("B", "C")
     cluster.node(HOME).kill()
     subscriber.wait_down(f"node{HOME}")
-    plain.arrive(subscribed=False)
+    plain.connect(subscribed=False)
     plain.publish("D", "E")
     before = list(plain.received)
     cluster.start(HOME)
     cluster.wait_whole()
-    plain.subscribed()
+    plain.wait_subscribed()
     bodies = plain.finish()
     print(f"control: {before} while the node was away, in all {bodies}")
     assert bodies != ["A", "B", "C", "D", "E"], "the fault did not matter"

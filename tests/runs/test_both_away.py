@@ -45,7 +45,7 @@ def test_both_sites_away(
             stake = accepted() - delivered()
             one.heal()
             two.heal()
-            producer.ended(120)
+            producer.wait_ended(120)
             wait_for(lambda: delivered() >= messages, 120, "everything drains")
             consumer.stop()
             assert run.outcome(consumer)["till"] == list(range(1, messages + 1))

@@ -15,7 +15,7 @@ import pytest
 from reliamsg import Consumer, Producer, Site
 from reliamsg.errors import GapError
 from reliamsg.lab import Mosquitto, RabbitNode
-from reliamsg.lab.chaos.traffic import sum_of
+from reliamsg.lab.chaos.traffic import message_count
 from reliamsg.store.journal import JournalRow
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import create_group
@@ -138,7 +138,7 @@ def dropped(t: Traffic) -> list[JournalRow]:
 
 def arrived(t: Traffic, site: str) -> int:
     """How many messages a site delivered, first or second copies."""
-    return sum_of(row for row in t.rows(t.consumer, "received", "duplicate") if row.site == site)
+    return message_count(row for row in t.rows(t.consumer, "received", "duplicate") if row.site == site)
 
 
 SMALL_BATCHES = {"rate": 2_000, "chunk": 20, "options": {"max_batch_messages": 20}}
@@ -171,13 +171,13 @@ def test_a_queue_that_drops(
             t.last = 0
             t.producer.enough()
         else:
-            t.producer.ended(120)
+            t.producer.wait_ended(120)
             assert t.unconfirmed("dc1") == 0, "it said that it has everything"
             waiting = messages - t.delivered()
             wait_for(lambda: rabbit.queue_depth(queue) * 20 < waiting / 4, 20, "most of it is dropped at dc1")
         t.consumer.start()
         t.drained()
-        from_dc2 = sum_of(row for row in t.rows(t.consumer, "received") if row.site == "dc2")
+        from_dc2 = message_count(row for row in t.rows(t.consumer, "received") if row.site == "dc2")
         assert from_dc2 > 500, "the other site was not needed"
 
 
@@ -297,7 +297,7 @@ def test_nobody_but_the_groups_knows_their_queues(
             "it is noticed",
         )
         comes_back("the exchange was gone")
-        producer.ended(120)
+        producer.wait_ended(120)
         for t in both:
             wait_for(lambda t=t: t.delivered() >= messages, 30, "everything drains")
             t.consumer.stop()

@@ -17,7 +17,7 @@ import pytest
 from reliamsg.lab import LabError, RabbitCluster
 from reliamsg.wire.address import group_queue
 from tests import patience
-from tests.runs.controls import Control, control
+from tests.runs.controls import PikaBaseline, pika_baseline
 from tests.runs.harness import App, Run, SiteSpec, assert_complete, run_in, wait_for
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class Sides:
             for producer, last in zip(self.producers, published, strict=True):
                 numbers = outcome[producer.config["producer"]]
                 assert numbers == list(range(1, last + 1)), (
-                    f"{app.config['group']}: lost, doubled or disordered"
+                    f"{app.config['group']}: lost, duplicated or out of order"
                 )
         print(f"ours: {published} to each of {len(self.consumers)} groups; sent again: {self.repaired()}")
         assert_complete(self.run.check())
@@ -143,7 +143,7 @@ def both_sides(
         yield Sides(run, cluster, topic, enough, producers, consumers)
 
 
-def cut(cluster: RabbitCluster, seconds: float, plain: Control | None = None) -> None:
+def cut(cluster: RabbitCluster, seconds: float, plain: PikaBaseline | None = None) -> None:
     """Isolate node 3 for so long, in ``autoheal`` at least until `plain` has something to lose; returns when the
     cluster is whole again."""
     since = time.monotonic()
@@ -151,7 +151,7 @@ def cut(cluster: RabbitCluster, seconds: float, plain: Control | None = None) ->
     if cluster.mode.startswith("pause"):
         cluster.wait_paused(3)
     else:
-        cluster.wait_cut(3)
+        cluster.wait_partitioned(3)
     print(f"{cluster.mode}: the cut is noticed after {time.monotonic() - since:.1f} s")
     if plain is not None and cluster.mode == "autoheal":
         for number in plain.pairs:
@@ -181,7 +181,7 @@ def cut(cluster: RabbitCluster, seconds: float, plain: Control | None = None) ->
     print(f"whole again after {time.monotonic() - since:.1f} s")
 
 
-def assert_it_mattered(plain: Control) -> None:
+def assert_it_mattered(plain: PikaBaseline) -> None:
     plain.finish()
     print(plain.report())
     if plain.cluster.mode == "autoheal":
@@ -198,7 +198,7 @@ def test_partitioned(tmp_path: Path, cluster: RabbitCluster, unique: str, size: 
     messages, rate, seconds = size((2_000, 100, 8.0), (60_000, 1_000, 25.0))
     with both_sides(tmp_path / "run", cluster, unique, rate) as sides:
         sides.start()
-        with control(cluster, unique, 1, 3, rate=size(50, 100)) as plain:
+        with pika_baseline(cluster, unique, 1, 3, rate=size(50, 100)) as plain:
             for queue in plain.queues:
                 mirrors_of(cluster, queue)
             sides.flows(size(500, 10_000))
@@ -240,7 +240,7 @@ def test_stale_node_first(tmp_path: Path, cluster: RabbitCluster, unique: str) -
     """Node 3 is isolated, then 1, so that all pause; then they come back in the order 3, 2, 1, the stalest first."""
     with both_sides(tmp_path / "run", cluster, unique, 500) as sides:
         sides.start()
-        with control(cluster, unique, 1, 3, rate=100) as plain:
+        with pika_baseline(cluster, unique, 1, 3, rate=100) as plain:
             sides.flows(3_000)
             cluster.isolate(3)
             cluster.wait_paused(3)

@@ -34,7 +34,7 @@ def test_producer_killed(window: str, tmp_path: Path, mixed: list[SiteSpec]) -> 
         producer = run.producer("till", mixed, topic, ["auditors"], 4_000, rate=2_000, chunk=20)
         for nth in (2, 7, 15):  # each time at another point of its life
             strike(run, producer, window, nth)
-        producer.start().ended(60)
+        producer.start().wait_ended(60)
         judge(run, producer, consumer)
 
 
@@ -76,7 +76,7 @@ def test_kills_at_random_instants(
                 break  # it has published everything already
             victim.kill()
             victim.start()
-        producer.ended(120)
+        producer.wait_ended(120)
         judge(run, producer, consumer)
 
 
@@ -90,7 +90,7 @@ def strike(run: Run, app: App, window: str, nth: int) -> None:
 
 
 def judge(run: Run, producer: App, consumer: App) -> None:
-    """Everything that the producer accepted was handed out once, in order; then the checker's verdict."""
+    """Everything that the producer accepted was delivered once, in order; then the checker's verdict."""
     total = run.accepted(producer)()
     delivered = run.delivered(consumer)
     wait_for(lambda: delivered() >= total, 60, f"{total} messages are delivered")
@@ -98,8 +98,8 @@ def judge(run: Run, producer: App, consumer: App) -> None:
         lambda: set(numbers(run, producer)) <= set(run.outcome(consumer)["till"]), 30, "all that was accepted"
     )
     consumer.stop()
-    handed_out = run.outcome(consumer)["till"]
-    assert handed_out == sorted(set(handed_out)), "doubled or out of order"
+    received = run.outcome(consumer)["till"]
+    assert received == sorted(set(received)), "duplicated or out of order"
     assert_complete(run.check())
 
 

@@ -339,7 +339,7 @@ def test_everything_at_once(
                 "stop": lambda: stop_for_a_while(t.consumer), "forget": forget,
             }  # fmt: skip
             name = seeded.choice(list(faults))
-            print(f"{time.time():.3f} {name} at path {paths.of().index(path)}, {t.delivered()} handed out")
+            print(f"{time.time():.3f} {name} at path {paths.of().index(path)}, {t.delivered()} delivered")
             faults[name]()
             if t.producer.running:
                 time.sleep(seeded.uniform(0.0, 0.6))  # what is random here is the instant

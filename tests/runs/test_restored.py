@@ -11,7 +11,7 @@ import pytest
 
 from reliamsg.lab import RabbitNode
 from reliamsg.lab.chaos.files import copy_database, restore_database
-from reliamsg.lab.chaos.shifted import wrong_clock
+from reliamsg.lab.chaos.wrong_clock import wrong_clock
 from reliamsg.store.outbox import EPOCH_STEP
 from reliamsg.store.outbox_view import inspect_outbox
 from tests.runs.harness import App, Run, SiteSpec, run_in, wait_for
@@ -48,7 +48,7 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
         if shift:
             wrong_clock(producer)
             # Later than any random step of a clock that is behind: else the copy's next epoch may be the higher one.
-            producer.config["shift"] = 2 * EPOCH_STEP / 1_000
+            producer.configure(shift=2 * EPOCH_STEP / 1_000)
         publish(run, producer, 100 + more)
         wait_for(
             lambda: delivered() >= 100 + more,
@@ -57,7 +57,7 @@ def test_restored(shift: float, tmp_path: Path, rabbit: RabbitNode, unique: str,
         )
         restore_database(copy, outbox)
         if shift:
-            producer.config["shift"] = shift
+            producer.configure(shift=shift)
         publish(run, producer, 100 + 2 * more)
         wait_for(lambda: delivered() >= 100 + 2 * more, 90, "what followed the copy comes")
         consumer.stop()

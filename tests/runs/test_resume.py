@@ -12,7 +12,7 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto, RabbitNode
-from reliamsg.lab.chaos.letters import PlainLetters
+from reliamsg.lab.chaos.fixtures import PahoFixture
 from reliamsg.verify import check_directory
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for, wait_until_reading
@@ -82,11 +82,11 @@ def test_nothing_is_lost_when_a_site_forgets(
 
 def control(broker: Mosquitto) -> list[str]:
     """What a plain QoS 1 subscriber with a persistent session gets in the same run on one broker."""
-    plain = PlainLetters(TOPIC, broker.url)
+    plain = PahoFixture(TOPIC, broker.url)
     plain.visit("A")
     plain.publish("B", "C")
     broker.kill()
     broker.start()
     plain.publish("D", "E")
-    plain.arrive()
+    plain.connect()
     return plain.finish()

@@ -10,7 +10,7 @@ import pytest
 
 from reliamsg import Consumer, Producer, Site
 from reliamsg.lab import Mosquitto
-from reliamsg.lab.chaos.letters import PlainLetters
+from reliamsg.lab.chaos.fixtures import PahoFixture
 from reliamsg.verify import check_directory
 from tests.runs.collected import keep
 from tests.runs.harness import assert_complete, wait_for, wait_until_reading
@@ -103,10 +103,10 @@ def take(consumer: Consumer, count: int) -> list[bytes]:
 
 def control(broker: Mosquitto, topic: str) -> list[str]:
     """What a plain QoS 1 subscriber with a persistent session gets of A, and of the tail."""
-    plain = PlainLetters(topic, broker.url)
+    plain = PahoFixture(topic, broker.url)
     plain.visit("A")
     plain.publish("B", "C")
     broker.kill()
     broker.start()
-    plain.arrive()
+    plain.connect()
     return plain.finish()

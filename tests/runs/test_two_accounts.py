@@ -13,7 +13,7 @@ from typing import TypeVar
 import pytest
 
 from reliamsg.lab import RabbitNode
-from reliamsg.lab.chaos.pika_control import PikaConsumer, PikaPublisher
+from reliamsg.lab.chaos.pika_baseline import PikaConsumer, PikaPublisher
 from reliamsg.wire.address import group_queue
 from tests.runs.harness import Run, SiteSpec, assert_complete, run_in, wait_for
 
@@ -59,7 +59,7 @@ def test_two_accounts(
             stakes.append(kill_with_messages_queued(run, nodes["dc2"], "dc2", queued, wiped))
         hurry.touch()
         for app in producers:
-            app.ended(size(120, 600))
+            app.wait_ended(size(120, 600))
         for app in consumers:
             delivered = run.delivered(app)
             wait_for(

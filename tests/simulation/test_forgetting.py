@@ -20,7 +20,7 @@ def test_forgetting_breaks_no_promise() -> None:
         outcome = run(draw(seed, 60, FAULTS))
         forgotten += outcome.struck.get("streams_forgotten", 0)
         assert not outcome.violations, (
-            f"reliamsg simulate --seed {seed} --messages 60 --faults {','.join(FAULTS)}: {outcome.violations}"
+            f"reliamsg lab simulate --seed {seed} --messages 60 --faults {','.join(FAULTS)}: {outcome.violations}"
         )
     assert forgotten > 10
 

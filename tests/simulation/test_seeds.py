@@ -32,7 +32,7 @@ def test_no_seed_breaks_a_promise(part: int, size: Callable[[int, int], int]) ->
 
     run_many(range(part * each, (part + 1) * each), 200, told=told)
     for outcome in failed:
-        print(f"reliamsg simulate --seed {outcome.scenario.seed} --trace")
+        print(f"reliamsg lab simulate --seed {outcome.scenario.seed} --trace")
         print(*outcome.violations[:5], outcome.error, sep="\n")
     assert not failed
 

@@ -91,7 +91,9 @@ def test_one_fault_more_changes_none_of_the_others() -> None:
 
 
 def test_the_table_shows_how_often_each_value_was_drawn() -> None:
-    done = reliamsg_here("simulate", "--seeds", "0:2", "--messages", "10", "--faults", "none", "--settings")
+    done = reliamsg_here(
+        "lab", "simulate", "--seeds", "0:2", "--messages", "10", "--faults", "none", "--settings"
+    )
     assert done.returncode == 0, done
     for name in VALUES:
         assert f"{name} " in done.stdout.decode()

@@ -1,4 +1,4 @@
-"""Code that runs on a disk that fails: :mod:`reliamsg.lab.disk` for the tests."""
+"""Code that runs on a disk that fails: :mod:`reliamsg.lab.faults.disk` for the tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from reliamsg.lab.disk import FsyncFaults, fill, remount, small_disk
+from reliamsg.lab.faults.disk import DiskFaults, fill, remount, small_disk
 
-__all__ = ["FailingDisk", "FsyncFaults", "fill", "remount", "small_disk"]
+__all__ = ["DiskFaults", "FailingDisk", "fill", "remount", "small_disk"]
 
 
 class FailingDisk:
@@ -32,7 +32,7 @@ class FailingDisk:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._faults = FsyncFaults(directory)
+        self._faults = DiskFaults(directory)
 
     def run(self, code: str, **variables: str) -> str:
         environment = {

@@ -10,7 +10,7 @@ from typing import Any
 import pika
 
 from reliamsg.config import Site
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.transport.amqp import AmqpReceiver, AmqpSender
 from reliamsg.transport.amqp_topology import Refused, Script
 from reliamsg.transport.base import Binding

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.lab.brokers.mosquitto import Mosquitto
 from tests.transport.mqtt_picky import Picky
 from tests.transport.mqtt_scripted import ScriptedBroker, scripted
 

@@ -16,7 +16,7 @@ from pika import spec
 
 from reliamsg.config import MAX_HEADERS, Site
 from reliamsg.errors import ConfigError, TransientError
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.transport.amqp import AmqpReceiver, create_group
 from reliamsg.transport.base import Binding, Outcome
 from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.receiving import feeding
 from reliamsg.transport import amqp_receiver, amqp_sender
 from reliamsg.transport.base import Binding, Outcome

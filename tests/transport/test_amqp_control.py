@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.transport import amqp_control
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
 from reliamsg.wire.address import EXCHANGE, group_address, producer_address, status_address

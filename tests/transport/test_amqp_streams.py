@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.transport import amqp_receiver
 from reliamsg.wire.address import EXCHANGE, group_queue
 from tests.e2e.tools import World, numbers, published, take

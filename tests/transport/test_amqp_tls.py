@@ -11,8 +11,8 @@ import trustme
 
 from reliamsg.config import Site
 from reliamsg.errors import TransientError
-from reliamsg.lab.broker import TlsFiles
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.base import TlsFiles
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.transport.amqp import create_group
 from reliamsg.transport.base import Binding
 from tests.patience import wait_for

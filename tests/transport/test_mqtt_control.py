@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.lab.embedded import EmbeddedBroker
-from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.mosquitto import Mosquitto
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
+from reliamsg.lab.embedded.broker import EmbeddedBroker
 from reliamsg.transport import mqtt_suspects
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
 from reliamsg.transport.mqtt import MqttReceiver, MqttSender

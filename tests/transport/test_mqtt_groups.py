@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from reliamsg.config import Site
 from reliamsg.keys import KeyRing
-from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.transport import mqtt_groups
 from reliamsg.transport.base import Binding, Evidence, Mark
 from reliamsg.transport.factory import create_group, delete_group

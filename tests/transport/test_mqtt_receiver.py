@@ -12,7 +12,7 @@ from paho.mqtt.properties import Properties
 
 from reliamsg.config import Site
 from reliamsg.errors import ConfigError
-from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.transport import mqtt_inflow
 from reliamsg.transport.base import Binding
 from reliamsg.transport.mqtt import MqttReceiver

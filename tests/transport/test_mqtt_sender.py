@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.transport.base import Outcome
 from reliamsg.transport.mqtt import MqttSender
 from tests.patience import STALL_S, quickest, wait_for

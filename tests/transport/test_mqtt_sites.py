@@ -18,11 +18,11 @@ import trustme
 
 from reliamsg.config import Credentials, Endpoint
 from reliamsg.errors import ConfigError, TransientError
-from reliamsg.lab.broker import TlsFiles
-from reliamsg.lab.embedded import EmbeddedBroker
-from reliamsg.lab.mosquitto import Mosquitto
+from reliamsg.lab.brokers.base import TlsFiles
+from reliamsg.lab.brokers.mosquitto import Mosquitto
+from reliamsg.lab.embedded.broker import EmbeddedBroker
+from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.lab.process import free_port
-from reliamsg.lab.proxy import TcpProxy
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import open_receiver, open_sender
 from reliamsg.transport.mqtt import MqttReceiver, MqttSender, create_group

@@ -12,14 +12,14 @@ import click
 
 from reliamsg import __version__
 from reliamsg.cli.audit import audit
-from reliamsg.cli.chaos import chaos
 from reliamsg.cli.demo.command import demo
 from reliamsg.cli.group import group
 from reliamsg.cli.inbox import inbox
 from reliamsg.cli.journal import journal
+from reliamsg.cli.lab.command import lab
 from reliamsg.cli.outbox import outbox
 from reliamsg.cli.publish import pub
-from reliamsg.cli.simulate import simulate
+from reliamsg.cli.sections import SectionedGroup
 from reliamsg.cli.status import EXIT_CODES_HELP, Failure, Status, one_line, status_of
 from reliamsg.cli.subscribe import sub
 from reliamsg.terminal import say, say_text
@@ -28,13 +28,14 @@ __all__ = ["main"]
 
 
 @click.group(
+    cls=SectionedGroup,
     context_settings={"auto_envvar_prefix": "RELIAMSG", "help_option_names": ["-h", "--help"]},
     epilog=EXIT_CODES_HELP,
 )
 @click.version_option(__version__, prog_name="reliamsg", message="%(prog)s %(version)s")
 @click.option("-v", "--verbose", count=True, help="Log more to standard error; twice for all.")
 def root(verbose: int) -> None:
-    """Messages that are not lost, doubled or reordered, over MQTT and AMQP brokers that do all three.
+    """Messages that are not lost, duplicated or reordered, over MQTT and AMQP brokers that do all three.
 
     Every option can also be given as an environment variable: RELIAMSG_PUB_OUTBOX for --outbox of pub, and
     so on; RELIAMSG_SITES, separated by blanks, for --site of all commands.
@@ -42,8 +43,9 @@ def root(verbose: int) -> None:
     _log_to_stderr(verbose)
 
 
-for _command in (pub, sub, group, outbox, inbox, journal, audit, demo, chaos, simulate):
-    root.add_command(_command)
+root.add_section("Use", (pub, sub))
+root.add_section("Operate", (group, outbox, inbox, journal))
+root.add_section("Prove", (audit, demo, lab))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

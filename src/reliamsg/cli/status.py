@@ -37,7 +37,7 @@ EXIT_CODES_HELP = """\b
 Exit codes:
   0    done
   1    something remains: messages unconfirmed or missing
-  2    chaos, demo, audit, journal verify: something that is needed is missing, or what there is is open
+  2    lab chaos, demo, audit, journal verify: something required is missing, or the result is inconclusive
   64   wrong arguments
   65   a file is not what it should be, or a line is too long
   66   the input can't be read

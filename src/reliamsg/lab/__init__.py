@@ -1,19 +1,19 @@
-"""Real brokers on this machine, and the faults that they are put through.
+"""Real brokers on this machine, and environment faults to inject.
 
-All brokers are used in the same way (:class:`Broker`): each has a directory and a port of its own, which it
-keeps when it is started again; leaving its ``with`` block ends it, and so does the end of this process.
-:class:`RabbitCluster` has several in network namespaces (as root), :class:`HaProxy` balances connections.
+All brokers share one interface (:class:`Broker`). Each has its own directory and port, which it keeps when it is
+restarted; leaving its ``with`` block stops it, and so does the exit of this process. :class:`RabbitCluster` runs
+several nodes in network namespaces (as root), :class:`HaProxy` balances connections, :class:`TcpProxy` injects faults.
 """
 
-from reliamsg.lab.broker import Broker, TlsFiles
-from reliamsg.lab.cluster import ClusterNode, PartitionMode, RabbitCluster
-from reliamsg.lab.embedded import EmbeddedBroker
-from reliamsg.lab.haproxy import HaProxy
-from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.network import Network
+from reliamsg.lab.brokers.base import Broker, TlsFiles
+from reliamsg.lab.brokers.cluster import ClusterNode, PartitionMode, RabbitCluster
+from reliamsg.lab.brokers.haproxy import HaProxy
+from reliamsg.lab.brokers.mosquitto import Mosquitto
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
+from reliamsg.lab.embedded.broker import EmbeddedBroker
+from reliamsg.lab.faults.network import Network
+from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.lab.process import LabError, free_port, wait_until
-from reliamsg.lab.proxy import TcpProxy
-from reliamsg.lab.rabbitmq import RabbitNode
 
 __all__ = [
     "Broker",

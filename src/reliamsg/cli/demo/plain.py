@@ -13,7 +13,7 @@ import time
 from typing import cast
 
 from reliamsg.cli.demo.plan import PRODUCERS, SUBSCRIBED, TOPIC, Plan
-from reliamsg.lab.plain import PlainPublisher, PlainSubscriber
+from reliamsg.lab.paho import PahoPublisher, PahoSubscriber
 from reliamsg.verify.applog import AppLog, AppRecord, sha256
 
 _MOST_UNCONFIRMED = 5000
@@ -30,7 +30,7 @@ def parse(body: bytes) -> tuple[str, int]:
 
 def publish(plan: Plan, stop: threading.Event) -> None:
     """Publish all accounts' messages in turn, at the speed of all producers."""
-    publisher = PlainPublisher(plan.plain_url, "plain-publisher")
+    publisher = PahoPublisher(plan.plain_url, "plain-publisher")
     with AppLog(plan.plain_published, sync_every=_SYNC_EVERY) as log:
 
         def note(outcome: str, account: str, number: int) -> None:
@@ -73,7 +73,7 @@ def subscribe(plan: Plan, stop: threading.Event) -> None:
             due = max(due, now - 0.05) + seconds
             time.sleep(max(0.0, due - now))
 
-        subscriber = PlainSubscriber(plan.plain_url, "plain-subscriber", TOPIC, handle)
+        subscriber = PahoSubscriber(plan.plain_url, "plain-subscriber", TOPIC, handle)
         subscriber.wait_subscribed(_SUBSCRIBE_SECONDS)
         log.write(AppRecord(SUBSCRIBED))
         stop.wait()

@@ -1,4 +1,4 @@
-"""Bridges between two brokers that deliver everything, in the wrong order and more than once."""
+"""Bridges between two brokers that forward everything, out of order and more than once."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from reliamsg.wire.address import EXCHANGE
 __all__ = ["AmqpBridge", "MqttBridge", "bridges"]
 
 SHUFFLED = 16
-"""So many messages are gathered and shuffled."""
+"""The number of messages that are collected and then shuffled."""
 FLUSH_S = 0.1
 
 
 class Shuffler:
-    """Puts messages out of order, and counts how often one comes behind a later one."""
+    """Shuffles and duplicates messages, and counts inversions."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self.inversions = 0
-        """Pairs of neighbours of which the later message was sent first."""
+        """Adjacent pairs whose later message was sent first."""
 
-    def disorder(self, messages: list[Any]) -> list[Any]:
-        """Each once or several times, in any order."""
+    def shuffle(self, messages: list[Any]) -> list[Any]:
+        """Each message one to three times, in random order."""
         places = [place for place in range(len(messages)) for _ in range(self._rng.choice((1, 1, 2, 3)))]
         self._rng.shuffle(places)
         self.inversions += sum(first > second for first, second in itertools.pairwise(places))
@@ -41,12 +41,12 @@ class Shuffler:
 
 
 class AmqpBridge(threading.Thread):
-    """From the exchange of one virtual host to that of another."""
+    """Forwards from the exchange of one virtual host to that of another."""
 
     def __init__(self, source: str, target: str, topic: str, rng: random.Random) -> None:
         super().__init__(daemon=True)
         self.topic, self.shuffler = topic, Shuffler(rng)
-        self.passed = 0
+        self.forwarded = 0
         self._finish = threading.Event()
         self._source, self._target = (
             pika.BlockingConnection(pika.URLParameters(url)) for url in (source, target)
@@ -59,7 +59,7 @@ class AmqpBridge(threading.Thread):
         self._out.confirm_delivery()
 
     def run(self) -> None:
-        """Pass on."""
+        """Forward messages until :meth:`finish`."""
         waiting: list[tuple[Any, bytes]] = []
         tag = 0
         for method, properties, body in self._in.consume(self._queue, inactivity_timeout=FLUSH_S):
@@ -67,9 +67,9 @@ class AmqpBridge(threading.Thread):
                 waiting.append((properties, body))
                 tag = method.delivery_tag
             if waiting and (method is None or len(waiting) >= SHUFFLED):
-                for old_properties, old_body in self.shuffler.disorder(waiting):
+                for old_properties, old_body in self.shuffler.shuffle(waiting):
                     self._out.basic_publish(EXCHANGE, self.topic, old_body, old_properties)
-                    self.passed += 1
+                    self.forwarded += 1
                 self._in.basic_ack(tag, multiple=True)
                 waiting.clear()
             if self._finish.is_set():
@@ -78,17 +78,17 @@ class AmqpBridge(threading.Thread):
             connection.close()
 
     def finish(self) -> None:
-        """End it."""
+        """Stop, and close the connections."""
         self._finish.set()
         self.join(60)
 
 
 class MqttBridge:
-    """From one MQTT broker to another."""
+    """Forwards from one MQTT broker to another."""
 
     def __init__(self, source: int, target: int, topic: str, rng: random.Random) -> None:
         self.topic, self.shuffler = topic, Shuffler(rng)
-        self.passed = 0
+        self.forwarded = 0
         self._waiting: list[mqtt.MQTTMessage] = []
         self._lock = threading.Lock()
         self._finish = threading.Event()
@@ -100,7 +100,7 @@ class MqttBridge:
         self._in.subscribe(topic, qos=1)
         if not self._subscribed.wait(60):
             raise TimeoutError("the bridge could not subscribe")
-        self._flusher = threading.Thread(target=self._flush_by_and_by, daemon=True)
+        self._flusher = threading.Thread(target=self._flush_periodically, daemon=True)
         self._flusher.start()
 
     @staticmethod
@@ -117,21 +117,21 @@ class MqttBridge:
                 self._flush()
 
     def _flush(self) -> None:
-        for message in self.shuffler.disorder(self._waiting):
+        for message in self.shuffler.shuffle(self._waiting):
             properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
-            if hasattr(message.properties, "ContentType"):  # plain clients say none
+            if hasattr(message.properties, "ContentType"):  # plain clients set none
                 properties.ContentType = message.properties.ContentType
             self._out.publish(self.topic, message.payload, qos=1, properties=properties)
-            self.passed += 1
+            self.forwarded += 1
         self._waiting.clear()
 
-    def _flush_by_and_by(self) -> None:
+    def _flush_periodically(self) -> None:
         while not self._finish.wait(FLUSH_S):
             with self._lock:
                 self._flush()
 
     def finish(self) -> None:
-        """End it."""
+        """Stop, and close the connections."""
         self._finish.set()
         self._flusher.join(60)
         for client in (self._in, self._out):
@@ -143,7 +143,7 @@ class MqttBridge:
 def bridges(
     amqp: tuple[str, str], mqtt_ports: tuple[int, int], topic: str, rng: random.Random
 ) -> Iterator[list[AmqpBridge | MqttBridge]]:
-    """One bridge of each kind, from the first to the second."""
+    """One bridge of each kind, from the first URL or port to the second."""
     with contextlib.ExitStack() as stack:
         one = AmqpBridge(*amqp, topic, rng)
         stack.callback(one.finish)

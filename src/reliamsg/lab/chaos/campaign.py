@@ -1,7 +1,7 @@
-"""Many short runs, each with a few faults at random: what no scenario thought of.
+"""Many short runs, each with a few random faults, to find what no scenario anticipates.
 
-Every run has its own seed, of which its faults and all settings of its clients follow: a campaign of that seed alone
-does the same again. Timing differs.
+Every run has a seed that determines its faults and all settings of its clients: a campaign of that seed alone makes the
+same choices again. Only the timing differs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reliamsg.lab.chaos.mishaps import struck
-from reliamsg.lab.chaos.outside_run import OutsideRun
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
+from reliamsg.lab.chaos.campaign_run import CampaignRun
+from reliamsg.lab.chaos.environment_faults import injected
+from reliamsg.lab.chaos.options import RunOptions
+from reliamsg.lab.chaos.registry import Entry
+from reliamsg.lab.chaos.requirements import missing
 from reliamsg.lab.chaos.result import Result
 from reliamsg.lab.chaos.runner import run_scenario
-from reliamsg.lab.chaos.scenario import Scenario, missing
+from reliamsg.lab.chaos.scenario import Scenario
 from reliamsg.lab.chaos.settings import Drawn, tally
-from reliamsg.lab.rabbitmq import RabbitNode
 
 __all__ = ["Summary", "campaign", "run_line"]
+
+_SCENARIO = Scenario(
+    "campaign", "Random faults", promises="P1 P3 P4 P5", messages=100, needs=frozenset(), own_brokers=True
+)
 
 
 @dataclass
 class Summary:
-    """What all runs of a campaign came to."""
+    """The totals of a campaign."""
 
     seed: int
     """Of the first run."""
@@ -40,45 +47,46 @@ class Summary:
     declared: int = 0
     held: int = 0
     operated: int = 0
-    """How often an operator had to do what a client's last error asked for."""
+    """How often an operator had to follow the advice in a client's error message."""
     duplicates: int = 0
     out_of_order: int = 0
     idle: int = 0
-    """Runs whose faults hit nothing that was under way."""
+    """Runs in which nothing was at stake when faults struck."""
     slowest_drain_seconds: float = 0.0
     seconds: float = 0.0
     not_ok: list[int] = field(default_factory=list)
     """Seeds of runs that were not ok."""
     missing: list[str] = field(default_factory=list)
     drawn: list[Drawn] = field(default_factory=list)
-    """The settings of each run that drew some."""
+    """The settings of each run that drew any."""
 
     @property
     def ok(self) -> bool:
-        """All runs were, and in some the faults had something to hit."""
+        """Whether all runs were ok, and something was at stake in at least one."""
         return not self.not_ok and not self.missing and self.runs > self.idle
 
     def add(self, result: Result) -> None:
-        """One more run."""
+        """Add the result of a run."""
+        observed, judged = result.observed, result.judgement
         self.runs += 1
-        self.faults.update(struck(result))
-        self.messages += result.messages
-        self.lost += result.lost
-        self.declared += result.declared
-        self.held += result.held
-        self.operated += result.operated
-        self.duplicates += result.duplicates
-        self.out_of_order += result.out_of_order
-        self.seconds += result.seconds
-        self.slowest_drain_seconds = max(self.slowest_drain_seconds, result.drain_seconds)
+        self.faults.update(_injected(result))
+        self.messages += judged.messages
+        self.lost += judged.lost
+        self.declared += judged.declared
+        self.held += judged.held
+        self.operated += observed.interventions
+        self.duplicates += judged.duplicates
+        self.out_of_order += judged.out_of_order
+        self.seconds += observed.seconds
+        self.slowest_drain_seconds = max(self.slowest_drain_seconds, observed.drain_seconds)
         self.idle += _idle(result)
-        if result.drawn is not None:
-            self.drawn.append(result.drawn)
+        if observed.drawn is not None:
+            self.drawn.append(observed.drawn)
         if _bad(result):
             self.not_ok.append(result.seed)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the last line of ``--json``: in the form of a scenario's, and what only a campaign has."""
+        """The object of ``--json``: the fields of a scenario, and those that only a campaign has."""
         return {
             "scenario": "campaign", "seed": self.seed, "ok": self.ok,
             "verdict": "ok" if self.ok else "missing" if self.missing else "not ok",
@@ -92,19 +100,19 @@ class Summary:
         }  # fmt: skip
 
     def text(self) -> str:
-        """For people."""
+        """A summary for people."""
         if self.missing:
             return f"not run, this machine lacks: {'; '.join(self.missing)}"
-        struck = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
+        faults = ", ".join(f"{name} {count}" for name, count in sorted(self.faults.items()))
         lines = [
             f"{self.runs} runs of {self.seconds / max(1, self.runs):.1f} s on average, {self.idle} of them with nothing"
             f" at stake; seed {self.seed}",
-            f"faults struck: {sum(self.faults.values())} ({struck})",
+            f"faults: {sum(self.faults.values())} ({faults})",
             f"{self.messages:,} messages: {self.lost:,} lost, {self.declared:,} declared lost,"
-            f" {self.held:,} held back by gaps that brokers explain,"
-            f" {self.duplicates:,} doubled, {self.out_of_order:,} out of order",
+            f" {self.held:,} held back by gaps that the faults explain,"
+            f" {self.duplicates:,} duplicated, {self.out_of_order:,} out of order",
             f"slowest drain after the faults: {self.slowest_drain_seconds:.1f} s",
-            f"full quarantines that an operator gave more room: {self.operated}",
+            f"full quarantines that an operator enlarged: {self.operated}",
         ]
         for name, values in tally(self.drawn).items():
             lines.append(f"  {name}: " + ", ".join(f"{value} {count} ×" for value, count in values.items()))
@@ -113,8 +121,12 @@ class Summary:
         return "\n".join(lines)
 
 
+def _injected(result: Result) -> list[str]:
+    return injected(what for _, what in result.observed.events)
+
+
 def _idle(result: Result) -> bool:
-    return not result.mattered and not result.problems and result.verdict == "complete"
+    return bool(result.inconclusive) and not result.problems and result.verdict == "complete"
 
 
 def _bad(result: Result) -> bool:
@@ -122,12 +134,14 @@ def _bad(result: Result) -> bool:
 
 
 def run_line(result: Result) -> dict[str, Any]:
-    """One run, for its line of ``--json``: lines of several campaigns can be added up."""
+    """One run as a line of ``--json``; the lines of several campaigns can be added up."""
+    observed = result.observed
     return {
         **result.as_dict(), "scenario": "campaign run", "idle": _idle(result), "ok": not _bad(result),
-        "drain_seconds": round(result.drain_seconds, 1), "operated": result.operated, "faults": struck(result),
-        "findings": result.findings, "files": result.files if _bad(result) else "",
-        **({"settings": tally([result.drawn])} if result.drawn is not None else {}),
+        "drain_seconds": round(observed.drain_seconds, 1), "operated": observed.interventions,
+        "faults": _injected(result), "findings": list(result.judgement.findings),
+        "files": result.files if _bad(result) else "",
+        **({"settings": tally([observed.drawn])} if observed.drawn is not None else {}),
     }  # fmt: skip
 
 
@@ -140,11 +154,11 @@ def campaign(
     on_event: Callable[[str], object] = lambda text: None,
     on_result: Callable[[Result], object] = lambda result: None,
 ) -> Summary:
-    """Do a run for each of `seeds`, `jobs` of them side by side; the files of those that are not ok stay in
-    `directory`.
+    """Run each of `seeds`, `jobs` at a time. The files of runs that are not ok stay in `directory`.
 
-    `black_box`: the applications' own logs are the only evidence; else the clients' journals are checked as well.
-    `on_event` is told what is done, from several threads, `on_result` how each run ended, in the order of their seeds.
+    `black_box`: the applications' own logs are the only evidence; otherwise the clients' journals are checked too.
+    `on_event` is called with each event, from several threads, and `on_result` with each result, in the order of the
+    seeds.
     """
     summary = Summary(seeds[0], missing=missing(frozenset({"mosquitto"})))
     if summary.missing:
@@ -162,9 +176,8 @@ def campaign(
                 nodes.put(node)
 
         pool = ThreadPoolExecutor(jobs, thread_name_prefix="reliamsg-campaign")
-        stack.callback(
-            pool.shutdown, cancel_futures=True
-        )  # interrupted, it ends what is under way, and no more
+        # If interrupted, it completes the runs in progress, and no more.
+        stack.callback(pool.shutdown, cancel_futures=True)
         for result in pool.map(one, seeds):
             summary.add(result)
             on_result(result)
@@ -180,12 +193,10 @@ def _one(
 ) -> Result:
     """One run."""
     place = directory / f"campaign-{seed}"
-    rabbit = None if node is None else node.running
-    run = OutsideRun(rabbit, black_box=black_box)
-    scenario = Scenario(
-        "campaign", "Faults at random", run.perform, (), "P1 P3 P4 P5", 100, frozenset(), True
+    run = CampaignRun(None if node is None else node.running, black_box=black_box)
+    result = run_scenario(
+        Entry(_SCENARIO, run.perform), RunOptions(place, seed, tries=1), on_event=on_event, judge=run.judge
     )
-    result = run_scenario(scenario, place, seed, on_event=on_event, judge=run.judge, tries=1)
     if not _bad(result):
         shutil.rmtree(place, ignore_errors=True)
     elif node is not None:
@@ -194,34 +205,34 @@ def _one(
 
 
 class _Node:
-    """A RabbitMQ that all runs of a job share, since it takes long to start."""
+    """A RabbitMQ that all runs of a job share, since it is slow to start."""
 
     def __init__(self, directory: Path) -> None:
         self._node = RabbitNode(directory, "dc1", start_timeout=300.0)
 
     def running(self) -> RabbitNode:
-        """It, started if need be."""
+        """The node, started if necessary."""
         if not self._node.alive:
             self._node.start()
         return self._node
 
     def renew(self, place: Path) -> None:
-        """After a run that was not ok: no other is to find what that one left; its log goes to that run's files."""
+        """Start afresh after a run that was not ok, and move the log to that run's files."""
         self._node.kill()
         log = self._node.directory / "log"
         if log.exists():
             shutil.move(log, place / "dc1-log")
         self._node.wipe()
 
-    def end(self) -> None:
-        """It, and all that it has."""
+    def delete(self) -> None:
+        """Kill the node, and delete its data."""
         self._node.kill()
         self._node.wipe()
 
 
 @contextlib.contextmanager
 def _node(directory: Path) -> Iterator[_Node | None]:
-    """None where there is no RabbitMQ."""
+    """A node, or None if RabbitMQ is not installed."""
     if missing(frozenset({"rabbitmq"})):
         yield None
         return
@@ -229,4 +240,4 @@ def _node(directory: Path) -> Iterator[_Node | None]:
     try:
         yield node
     finally:
-        node.end()
+        node.delete()

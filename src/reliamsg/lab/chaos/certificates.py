@@ -1,5 +1,5 @@
-"""Certificates for TLS listeners of the lab, made by the program ``openssl``: good ones, expired ones, and those of
-somebody else's authority."""
+"""Certificates for TLS listeners, made by the program ``openssl``: valid ones, expired ones, and ones from another
+authority."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from reliamsg.lab.broker import TlsFiles
+from reliamsg.lab.brokers.base import TlsFiles
 from reliamsg.lab.process import LabError, program
 
 __all__ = ["Authority"]
@@ -16,7 +16,7 @@ _ADDRESS = "127.0.0.1"
 
 
 class Authority:
-    """A certificate authority with files in a directory of its own."""
+    """A certificate authority that keeps its files in a directory of its own."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self.directory = directory / name
@@ -40,7 +40,7 @@ class Authority:
         )  # fmt: skip
 
     def issue(self, name: str, *, expired: bool = False, common_name: str = _ADDRESS) -> TlsFiles:
-        """A certificate for this machine's own address, valid for a day, or until an hour ago."""
+        """Issue a certificate for 127.0.0.1 that is valid for a day, or that expired an hour ago."""
         key, request, certificate = (self.directory / f"{name}.{kind}" for kind in ("key", "csr", "pem"))
         self._openssl(
             "req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",

@@ -1,95 +1,77 @@
-"""What a scenario is given: seeded chance, brokers and clients that end with it, and a place to note what was done."""
+"""The context that a scenario runs in: seeded random choices, brokers and clients that end with it, and the record."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import shutil
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from reliamsg.lab.chaos.pika_control import PikaPair
-from reliamsg.lab.chaos.plain import PlainPair, plain_pair
-from reliamsg.lab.chaos.processes import App, Run, SiteSpec
-from reliamsg.lab.chaos.result import Control, Result
-from reliamsg.lab.chaos.scenario import Lacking, Scenario
-from reliamsg.lab.chaos.traffic import IMPATIENT, Paths, Traffic, begin, paths_to
-from reliamsg.lab.cluster import PartitionMode, RabbitCluster
-from reliamsg.lab.disk import small_disk
-from reliamsg.lab.mosquitto import Mosquitto
-from reliamsg.lab.rabbitmq import RabbitNode
+from reliamsg.lab.brokers.cluster import PartitionMode, RabbitCluster
+from reliamsg.lab.brokers.mosquitto import Mosquitto
+from reliamsg.lab.brokers.rabbitmq import RabbitNode
+from reliamsg.lab.chaos.options import RunOptions
+from reliamsg.lab.chaos.paho_baseline import PahoPair, paho_pair
+from reliamsg.lab.chaos.pika_baseline import PikaPair
+from reliamsg.lab.chaos.processes import Run, SiteSpec
+from reliamsg.lab.chaos.record import Record
+from reliamsg.lab.chaos.requirements import MissingRequirement
+from reliamsg.lab.chaos.result import Baseline
+from reliamsg.lab.chaos.sampler import Sampler
+from reliamsg.lab.chaos.scenario import Scenario
+from reliamsg.lab.chaos.traffic import IMPATIENT, Load, Paths, Side, Traffic, make_traffic, paths_to
+from reliamsg.lab.faults.disk import small_disk
 
 __all__ = ["Context"]
 
-_SAMPLE_S = 0.2
 _PUBLISHING_S = 20
 
 
 class Context:
-    """A context manager: leaving it ends all brokers and clients that were started through it."""
+    """A context manager: leaving it stops all brokers and clients that were started through it."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        directory: Path,
-        seed: int,
-        messages: int,
-        sites: Sequence[tuple[str, str]] = (),
-        on_event: Callable[[str], object] = lambda text: None,
-    ) -> None:
-        """`directory`: new or empty. `messages`: how many to publish. `sites`: a user's, in place of brokers of our
-        own. `on_event`: told what is done, when it is."""
+    def __init__(self, scenario: Scenario, options: RunOptions, record: Record) -> None:
         self.scenario = scenario
-        self.directory = directory
-        self.messages = messages
-        self.rng = random.Random(seed)
-        self.result = Result(scenario, seed)
+        self.record = record
+        self.directory = options.directory
+        self.messages = options.messages or scenario.messages
+        """How many messages to publish."""
+        self.rng = random.Random(options.seed)
         self.stack = contextlib.ExitStack()
-        """What must end with the scenario."""
-        self.run = Run(directory / "run")
-        self.paths: Paths | None = None
-        """The proxies of :meth:`proxied`."""
-        self._given = list(sites)
-        self._on_event = on_event
-        self._started = time.monotonic()
-        self._counters: dict[str, Callable[[], int]] = {}
-        self._finish = threading.Event()
+        """Everything that must end with the scenario."""
+        self.run = Run(options.directory / "run")
         self.brokers: dict[str, Mosquitto | RabbitNode] = {}
-        # A user's brokers keep what earlier runs left, under other names.
-        self.topic = f"chaos-{scenario.name}-{seed:08x}"
+        # A user's brokers keep what earlier runs left there, under other names.
+        self.topic = f"chaos-{scenario.name}-{options.seed:08x}"
         self.group = self.topic
+        self._given = options.sites
+        self._sampler = Sampler(record.add_sample)
 
-    # What is noted.
+    # What is recorded.
 
     def event(self, what: str) -> None:
-        """Something was done now."""
-        self.result.events.append((time.monotonic() - self._started, what))
-        self._on_event(what)
+        """Something happened now."""
+        self.record.add_event(what)
 
     def stake(self, count: int, what: str) -> None:
-        """So many messages could have been lost, or done wrong, by what was done: of none, the run proves nothing."""
-        self.result.stakes.append((count, what))
+        """A fault could have lost, duplicated or reordered `count` messages. If none, the run proves nothing."""
+        self.record.add_stake(count, what)
 
     def expect(self, holds: object, what: str) -> None:
-        """`what` must hold; else the run is not ok, and goes on."""
+        """Continue if `what` does not hold, but the run is not ok then."""
         if not holds:
-            self.result.problems.append(f"not so: {what}")
+            self.record.add_problem(f"does not hold: {what}")
 
-    def verdicts(self, *expected: str) -> None:
-        """What the checker is to say, where that is not ``complete``."""
-        self.result.expected = expected
+    def baseline(self, baseline: Baseline) -> None:
+        """How plain clients fared under the same fault."""
+        self.record.add_baseline(baseline)
 
-    def unproven(self, *findings: str) -> None:
-        """The checker must say ``unknown``, for these reasons, in its own words, and no others."""
-        self.result.expected, self.result.unproven = ("unknown",), findings
-
-    def control(self, control: Control) -> None:
-        """What plain clients got of the same."""
-        self.result.controls.append(control)
+    def watch(self, name: str, counter: Callable[[], int]) -> None:
+        """Draw the values of `counter` over time."""
+        self._sampler.watch(name, counter)
 
     # Brokers.
 
@@ -106,14 +88,18 @@ class Context:
         self.brokers[name] = self.stack.enter_context(node)
         return node
 
+    def share_rabbit(self, name: str, node: RabbitNode) -> None:
+        """Use a running RabbitMQ node that outlives the scenario."""
+        self.brokers[name] = node
+
     def cluster(self, mode: PartitionMode, **options: Any) -> RabbitCluster:
         """Start a cluster of RabbitMQ nodes."""
         found = RabbitCluster(self.directory / "brokers" / "cluster", mode=mode, **options)
         return self.stack.enter_context(found)
 
     def sites(self, kind: Literal["mosquitto", "mixed"] = "mosquitto", **options: Any) -> list[SiteSpec]:
-        """Two sites, dc1 and dc2, of brokers of our own (``mixed``: dc1 is RabbitMQ), or the user's; `options` are
-        further arguments of each site."""
+        """Two sites, dc1 and dc2, whose brokers are started if necessary (``mixed``: dc1 is RabbitMQ), or the user's
+        sites; `options` are additional arguments of each site."""
         options = {**IMPATIENT, **options}
         if self._given:
             return [(name, url, options) for name, url in self._given]
@@ -128,20 +114,19 @@ class Context:
 
     def proxied(self, kind: Literal["mosquitto", "mixed"] = "mosquitto") -> Paths:
         """The same sites, with a fault proxy on each path to them."""
-        self.paths = self.stack.enter_context(paths_to(self.sites(kind)))
-        return self.paths
+        return self.stack.enter_context(paths_to(self.sites(kind)))
 
     def some_url(self, protocol: str = "") -> str:
-        """The first site's URL, or of those that speak `protocol`, for plain clients; Lacking where there is none."""
+        """The URL of the first site that speaks `protocol`, or of the first site, for plain clients."""
         urls = [url for _, url in self._given] or [broker.url for broker in self.brokers.values()]
         for url in urls:
             if url.startswith(protocol):
                 return url
-        raise Lacking(f"a site that speaks {protocol}://")
+        raise MissingRequirement(f"a site that speaks {protocol}://")
 
     def disk(self, name: str, size: str) -> Path:
-        """A small file system, such as ``1m``, for outboxes and inboxes; what is on it in the end stays as evidence.
-        Needs root."""
+        """A small file system, such as ``1m``, for outboxes and inboxes; at the end its databases are copied to the
+        clients' files as evidence. Requires root."""
         disk = self.stack.enter_context(small_disk(self.directory / name, size))
 
         def save() -> None:
@@ -154,111 +139,88 @@ class Context:
     # Clients.
 
     def traffic(
-        self,
-        sites: list[SiteSpec] | Paths,
-        *,
-        last: int = 0,
-        rate: int | None = None,
-        size: int = 100,
-        producing: Mapping[str, Any] | None = None,
-        consuming: Mapping[str, Any] | None = None,
-        module: Callable[[App], None] | None = None,
-        start: bool = True,
-        **options: Any,
+        self, sites: list[SiteSpec] | Paths, load: Load | None = None, *, start: bool = True
     ) -> Traffic:
-        """A producer and a consumer between which messages flow (unless `start` is false: then they are started with
-        :meth:`Traffic.begin`). They flow until :meth:`Traffic.finish`, so that faults have something to hit however
-        long they take on a busy machine, or up to number `last`. `rate`: messages a second; unless given, publishing
-        what the run is to publish takes 20 s. `producing`, `consuming`: their further configuration. `options`: further
-        arguments of the producer's sites."""
-        rate = rate or max(100, self.messages // _PUBLISHING_S)
+        """A producer, a consumer, and messages between them. With ``start=False``, call :meth:`Traffic.start`."""
+        load = load or Load()
+        rate = load.rate or max(100, self.messages // _PUBLISHING_S)
         if isinstance(sites, Paths):
-            outwards, inwards = sites.sites(sites.producer, **options), sites.sites(sites.consumer)
+            outbound, inbound = sites.sites(sites.producer, **load.site_options), sites.sites(sites.consumer)
         else:
-            inwards = sites
-            outwards = [(name, url, {**given, **options}) for name, url, given in sites]
-        config = {"rate": rate, "chunk": max(1, rate // 50), "size": size, **(producing or {})}
-        found = begin(
-            self.run, self.topic, (outwards, config),
-            (inwards, consuming or {}), last, module=module, start=False,
-        )  # fmt: skip
-        self.watch("published", self.run.accepted(found.producer))
-        self.watch("handed out", self.run.delivered(found.consumer))
+            inbound = sites
+            outbound = [(name, url, {**given, **load.site_options}) for name, url, given in sites]
+        config = {"rate": rate, "chunk": max(1, rate // 50), "size": load.size, **load.producing}
+        found = self.traffic_between(Side(outbound, config), Side(inbound, load.consuming), load.last)
         if start:
-            found.begin()
+            found.start()
             self.event("a producer publishes, a group consumes")
         return found
 
+    def traffic_between(self, producing: Side, consuming: Side, last: int = 0) -> Traffic:
+        """A producer and a consumer whose sites and configuration differ, not started."""
+        found = make_traffic(self.run, self.topic, producing, consuming, last)
+        self.watch("published", self.run.accepted(found.producer))
+        self.watch("delivered", self.run.delivered(found.consumer))
+        return found
+
     def slow(self, delay: float = 0.005) -> dict[str, Any]:
-        """Configuration of a consumer that spends `delay` seconds on a message, and has a small inbox: what it has not
-        handled stays at the sites, until :meth:`hurry`."""
+        """Configuration of a consumer that spends `delay` seconds on each message and has a small inbox, so that most
+        messages wait at the sites, until :meth:`hurry`."""
         return {
             "delay": delay, "batch": 20, "options": {"max_inbox_bytes": 1 << 15},
             "hurry": str(self.directory / "hurry"),
         }  # fmt: skip
 
     def hurry(self) -> None:
-        """From now on handling takes a slow consumer no time."""
+        """From now on, a slow consumer handles messages without delay."""
         (self.directory / "hurry").touch()
-
-    def plain(self, url: str, reading: str = "", **options: Any) -> PlainPair:
-        """A plain paho publisher and subscriber at one site, not started. `reading`: the subscriber's URL, if it is
-        another one. `options`: of :func:`~reliamsg.lab.chaos.plain.plain_pair`."""
-        pair = plain_pair(self.directory / "control", url, reading or url, self.plain_topic, **options)
-        self.stack.callback(pair.end)
-        self.watch("plain published", pair.counter("confirmed"))
-        self.watch("plain received", pair.counter("received"))
-        return pair
-
-    def plain_beside(self, sites: list[SiteSpec] | Paths, **options: Any) -> list[PlainPair]:
-        """The same at the first of these sites that speaks MQTT; none where none does, as a user's may not, unless the
-        run would prove nothing without it: then Lacking."""
-        if isinstance(sites, Paths):
-            ways = zip(sites.sites(sites.producer), sites.sites(sites.consumer), strict=True)
-            urls = [(out[1], into[1]) for out, into in ways]
-        else:
-            urls = [(url, url) for _, url, _ in sites]
-        if self.scenario.harm is not None and not any(url.startswith("mqtt://") for url, _ in urls):
-            raise Lacking("a site that speaks mqtt://")
-        return [self.plain(*both, **options) for both in urls if both[0].startswith("mqtt://")][:1]
 
     @property
     def plain_topic(self) -> str:
         """The topic of plain paho, and the queue of plain pika."""
         return f"plain-{self.topic}"
 
-    def plain_pika(self, url: str, **options: Any) -> PikaPair:
+    def paho(self, url: str, reading: str = "", **options: Any) -> PahoPair:
+        """A plain paho publisher and subscriber at one site, not started. `reading`: the subscriber's URL, if it is
+        a different one. `options`: of :func:`~reliamsg.lab.chaos.paho_baseline.paho_pair`."""
+        pair = paho_pair(self.directory / "control", url, reading or url, self.plain_topic, **options)
+        self.stack.callback(pair.end)
+        self.watch("plain published", pair.counter("confirmed"))
+        self.watch("plain received", pair.counter("received"))
+        return pair
+
+    def paho_beside(self, sites: list[SiteSpec] | Paths, **options: Any) -> list[PahoPair]:
+        """The same at the first of these sites that speaks MQTT. A user may have no such site: then there are none,
+        unless the run would prove nothing without them."""
+        if isinstance(sites, Paths):
+            sides = zip(sites.sites(sites.producer), sites.sites(sites.consumer), strict=True)
+            urls = [(outbound[1], inbound[1]) for outbound, inbound in sides]
+        else:
+            urls = [(url, url) for _, url, _ in sites]
+        found = [both for both in urls if both[0].startswith("mqtt://")]
+        if self.scenario.harm is not None and not found:
+            raise MissingRequirement("a site that speaks mqtt://")
+        return [self.paho(*both, **options) for both in found[:1]]
+
+    def pika(self, url: str, **options: Any) -> PikaPair:
         """A plain pika publisher and consumer at one site, not started; `options`: of PikaPair."""
         pair = PikaPair(url, self.plain_topic, **options)
         self.stack.callback(pair.end)
         return pair
 
-    def watch(self, name: str, counter: Callable[[], int]) -> None:
-        """Draw what `counter` says over the run."""
-        self._counters[name] = counter
-
-    # Its life.
-
-    def _sample(self) -> None:
-        while not self._finish.wait(_SAMPLE_S):
-            # A copy: scenarios add counters meanwhile.
-            counts = {name: counter() for name, counter in list(self._counters.items())}
-            if counts:
-                self.result.samples.append((time.monotonic() - self._started, counts))
+    # Starting and stopping.
 
     def __enter__(self) -> Self:
         self.run.directory.mkdir(parents=True)
         if self._given:
             self.event(f"sites: {', '.join(name for name, _ in self._given)}")
-        sampler = threading.Thread(target=self._sample, name="reliamsg-chaos-sampler", daemon=True)
-        sampler.start()
-        self.stack.callback(sampler.join)
-        self.stack.callback(self._finish.set)
+        self._sampler.start()
+        self.stack.callback(self._sampler.close)
         self.stack.callback(self.run.end)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.result.seconds = time.monotonic() - self._started
+        self.record.end()
         self.stack.close()

@@ -1,4 +1,4 @@
-"""A probe that kills its own process, as SIGKILL would, the nth time that a named point is passed."""
+"""A probe that kills its own process with SIGKILL the nth time that a named point is passed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Failpoint"]
 
 
 class Failpoint:
-    """Passed as ``probe=`` to a producer or consumer. Before it kills, it leaves a file as proof that it struck."""
+    """Pass it as ``probe=`` to a producer or consumer. It creates the file `mark` before it kills the process."""
 
     def __init__(self, point: str, nth: int, mark: str) -> None:
         self.point, self.left, self.mark = point, nth, mark

@@ -1,8 +1,7 @@
-"""An application with a producer and a consumer that forks in the middle:
-``python -m reliamsg.lab.chaos.forking CONFIG``.
+"""An application with a producer and a consumer that forks: ``python -m reliamsg.lab.chaos.forking CONFIG``.
 
-It forks while messages are under way: published, and not all of them handled. The child tries to use both clients, and
-must be refused; the parent goes on as if nothing had been.
+It forks while published messages have not been handled yet. The child tries to use both clients, and must be refused.
+The parent continues undisturbed.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from reliamsg.verify.applog import AppLog
 
 
 def main(config: dict[str, Any]) -> None:
-    """Publish and consume half, fork, and then the other half."""
+    """Publish half of the messages, handle some, fork, and continue with the rest."""
     sites = [Site(name, url, **options) for name, url, options in config["sites"]]
     topic, last = config["topic"], config["last"]
     journal = JournalExport(config["journal"], interval=1.0)
@@ -28,35 +27,35 @@ def main(config: dict[str, Any]) -> None:
         Consumer(topic, sites, topics=[topic], inbox=config["inbox"], journal=journal) as consumer,
         Producer(topic, sites, outbox=config["outbox"], groups={topic: [topic]}, journal=journal) as producer,
         AppLog(config["published"], producer=topic) as published,
-        AppLog(config["log"], group=topic, topics=[topic]) as handed,
+        AppLog(config["log"], group=topic, topics=[topic]) as delivered,
     ):
-        came = 0
+        handled = 0
         for number in range(1, last + 1):
             body = b"%d" % number
             published.publish("invoked", topic, number, body)
             receipt = producer.publish(topic, body)
             published.publish("ok", topic, number, body, id=receipt.id)
             if number == last // 2:
-                came += handle(consumer, handed, number // 2)
-                print(f"forks with {number - came} messages under way", flush=True)
+                handled += handle(consumer, delivered, number // 2)
+                print(f"forks with {number - handled} messages under way", flush=True)
                 fork(consumer, producer, topic)
-        handle(consumer, handed, last - came)
+        handle(consumer, delivered, last - handled)
         producer.flush(timeout=120)
 
 
-def handle(consumer: Consumer, handed: AppLog, count: int) -> int:
-    """Handle the next `count` messages; returns how many that were."""
+def handle(consumer: Consumer, log: AppLog, count: int) -> int:
+    """Handle the next `count` messages; returns their number."""
     for _ in range(count):
         message = consumer.get(timeout=120)
         if message is None:
-            sys.exit("not everything came")
-        handed.delivered(message)
+            sys.exit("not everything was delivered")
+        log.delivered(message)
         message.ack()
     return count
 
 
 def fork(consumer: Consumer, producer: Producer, topic: str) -> None:
-    """Have a child try to use what its parent has open; print how often it was refused."""
+    """Fork a child that tries to use its parent's clients, and print how often it was refused."""
     child = os.fork()
     if child:
         _, status = os.waitpid(child, 0)
@@ -64,7 +63,7 @@ def fork(consumer: Consumer, producer: Producer, topic: str) -> None:
         return
     refused = 0
     calls = (
-        lambda: producer.publish(topic, b"of the child"), producer.flush, consumer.status,
+        lambda: producer.publish(topic, b"from the child"), producer.flush, consumer.status,
         lambda: consumer.get(timeout=1),
     )  # fmt: skip
     for call in calls:

@@ -1,9 +1,9 @@
-"""Liveness of a run: how long what is owed may take once all faults are over, and what may keep it for good.
+"""Liveness of a run: how long outstanding messages may take once all faults are over, and what excuses a stall.
 
-The bound follows from the settings of the clients that took part, rule by rule. What has not come by then is a stall,
-and a stall is a violation, unless a consumer's ``status()`` names the stream and the gap that holds it, and the run's
-own fault log says that what is in the gap can be gone: every site that had to confirm it forgot what it held, and the
-producer need not keep it. Nothing else that a client may say excuses a stall, since all other faults are over.
+The bound follows from the clients' settings, rule by rule. A message that arrives later is a stall, and a stall is a
+violation, with one exception: a consumer's ``status()`` names the stream and the gap that holds it, and the run's fault
+log confirms that the messages in the gap may be gone. They may be gone if every site that had to confirm them lost its
+state and the producer need not keep them. Nothing else excuses a stall, since all other faults are over.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ Owed = tuple[str, str, int]
 """Producer, topic and number of a message."""
 
 SLOWEST_PER_S = 50.0
-"""Messages a second that the worst settings still let through: each in a batch of its own, confirmed and acknowledged
-on disk before the next."""
+"""Messages per second with the slowest settings: each message in its own batch, confirmed and acknowledged on disk
+before the next one."""
 LONGEST_PAUSE_S = 10.0
-"""Between requests for what is missing (A1)."""
+"""Between repair requests (A1)."""
 LONGEST_SILENCE_S = 60.0
-"""Between a producer's announcements, however long it has been silent (P13)."""
+"""Between announcements of a silent producer (P13)."""
 _PASSING = ("skip", "raise", "call:skip")
-"""Policies that go on behind a gap when its time is over."""
+"""Policies that skip a gap after its timeout."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What was left to do when the faults were over."""
+    """The work that was outstanding when the faults were over."""
 
     messages: int
-    """Deliveries that were owed, over all groups."""
+    """Deliveries, over all groups."""
     size: int = 100
     """Bytes of each."""
     faults_s: float = 0.0
-    """For how long there had been faults."""
+    """The duration of the faults."""
 
 
 def _complete(kind: type, given: Settings) -> dict[str, Any]:
-    """All settings of a client or site: those `given`, and the defaults of the others."""
+    """All settings of a client or site: those in `given`, and the defaults of all others."""
     found = {
         name: parameter.default
         for name, parameter in inspect.signature(kind).parameters.items()
@@ -60,26 +60,26 @@ def _complete(kind: type, given: Settings) -> dict[str, Any]:
 def bound(
     sites: Iterable[Settings], producers: Iterable[Settings], consumers: Iterable[Settings], work: Work
 ) -> float:
-    """Within how many seconds of the end of all faults everything must have come. `sites`: as each client is told of
-    each."""
+    """How many seconds after the end of all faults everything must have arrived. `sites`: the settings of every site of
+    every client."""
     all_sites = [_complete(Site, site) for site in sites]
     all_producers = [_complete(Producer, producer) for producer in producers]
     all_consumers = [_complete(Consumer, consumer) for consumer in consumers]
-    # A dead connection is noticed after two heartbeats, a confirm that never comes after its time; then it is renewed.
+    # A dead connection is detected after two heartbeats, a missing confirm after its timeout; then it is replaced.
     connected = max(
         max(2 * site["heartbeat"], site["confirm_timeout"]) + site["connect_timeout"] + site["backoff_max"]
         for site in all_sites
     )
-    # A lease of a consumer that is gone ends, and the next one proves that it is the one that reads.
+    # The lease of a consumer that is gone expires, and its successor claims it.
     leased = max(consumer["takeover_timeout"] for consumer in all_consumers)
-    # What was lost at the end of a stream is noticed by the next announcement, the later the longer the silence was.
+    # A loss at the end of a stream is detected by the next announcement; the longer the silence, the later it comes.
     announced = max(
         producer["hello_timeout"] + min(LONGEST_SILENCE_S, max(producer["status_interval"], work.faults_s))
         for producer in all_producers
     )
-    # A request waits for nak_delay, a gap that opens during that for another one; one that was lost is repeated.
+    # A repair request waits for nak_delay, and again for a gap that opens meanwhile; a lost request is repeated.
     asked = max(2 * consumer["nak_delay"] for consumer in all_consumers) + LONGEST_PAUSE_S
-    # A stream that is met in its middle waits for what comes before (G4); one whose gap is passed waits once more.
+    # A stream that is joined in its middle waits for earlier messages (G4), and again after each gap that is skipped.
     gaps = max(
         consumer["gap_timeout"] * (2 if consumer["on_gap"] in _PASSING else 1) for consumer in all_consumers
     )
@@ -91,24 +91,27 @@ def bound(
     return float(connected + leased + announced + asked + gaps + moved)
 
 
-def may_be_gone(producer: Settings, sites: int, forgot: set[str]) -> bool:
-    """Whether messages of a producer with these settings can be gone though it published them: `forgot` are those of
-    its `sites` sites that forgot what they held."""
+def may_be_gone(producer: Settings, sites: int, lost_state: set[str]) -> bool:
+    """Whether messages that a producer with these settings published may be gone: of its `sites` sites, those in
+    `lost_state` lost their state."""
     if producer["release"] == "consumed":
         return False
     confirm = producer["confirm"]
     needed = sites if confirm == "all" else confirm["quorum"] if isinstance(confirm, dict) else 1
-    return len(forgot) >= needed
+    return len(lost_state) >= needed
 
 
 def held_back(
-    lacking: Iterable[Owed], published: Mapping[str, list[Line]], handled: list[Line], gone: set[str]
+    outstanding: Iterable[Owed],
+    published: Mapping[str, list[Line]],
+    handled: list[Line],
+    can_be_lost: set[str],
 ) -> set[Owed]:
-    """Those of the messages that a group lacks that a gap holds back that its consumer names, and that the fault log
-    confirms.
+    """The messages of a group that are held back by a gap that its consumer names and that the fault log confirms.
 
-    `published`: log lines by producer; `handled`: the group's. `gone`: producers whose messages can be gone. A stream
-    is held by the gap that holds the first message that it lacks.
+    `outstanding`: the messages that the group has not received. `published`: log lines by producer; `handled`: the
+    group's. `can_be_lost`: producers whose messages may be gone. A stream is held by the gap that contains its first
+    outstanding message.
     """
     latest = {at["life"]: at["gaps"] for at in handled if at["op"] == "held"}
     gaps = [gap for gaps in latest.values() for gap in gaps]
@@ -119,12 +122,12 @@ def held_back(
         if at["op"] == "returned"
     }
     streams: dict[tuple[str, str], list[Owed]] = {}
-    for owed in lacking:
+    for owed in outstanding:
         streams.setdefault(owed[:2], []).append(owed)
     found: set[Owed] = set()
     for (name, topic), messages in streams.items():
         _, epoch, _, _, seq = min((ids[message] for message in messages), key=lambda id: (id[1], id[4]))
-        if name in gone and any(
+        if name in can_be_lost and any(
             (gap["producer"], gap["topic"], gap["epoch"]) == (name, topic, epoch)
             and gap["first"] <= seq <= (seq if gap["last"] is None else gap["last"])
             for gap in gaps

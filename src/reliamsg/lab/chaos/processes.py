@@ -1,5 +1,5 @@
-"""Our clients as applications in processes of their own: starting and killing them, watching their logs, and judging
-what they leave behind."""
+"""Client applications in separate processes: starting and killing them, following their logs, and judging the files
+that they leave behind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from reliamsg.store.journal import JournalRow, read_journal
 from reliamsg.store.segment import decode
 from reliamsg.verify import Report, check_directory
 
-__all__ = ["App", "Lines", "Run", "SiteSpec", "run_in"]
+__all__ = ["App", "LineCounter", "Run", "SiteSpec", "run_in"]
 
-_OF_CONNECTIONS = {"opened", "connected", "disconnected", "took_over", "closed"}
+_CONNECTION_KINDS = {"opened", "connected", "disconnected", "took_over", "closed"}
 _LAST_ROWS = 20
 
 SiteSpec = tuple[str, str, dict[str, Any]]
@@ -33,19 +33,19 @@ SiteSpec = tuple[str, str, dict[str, Any]]
 
 @dataclass
 class App:
-    """One application process, which may be killed and started again with the same files."""
+    """An application process that can be killed, and started again with the same files."""
 
     module: str
     config: dict[str, Any]
     child: Child | None = None
     starts: int = 0
     environment: dict[str, str] = field(default_factory=dict)
-    """What is added to ours."""
+    """Variables added to the environment of this process."""
     _ready: Path = Path("/nonexistent")
 
     @property
     def log(self) -> Path:
-        """The application's own log."""
+        """The application's log."""
         return Path(self.config["log"])
 
     @property
@@ -57,10 +57,23 @@ class App:
         """Its outbox or inbox."""
         return Path(self.config.get("outbox") or self.config["inbox"])
 
+    def configure(self, **changes: Any) -> None:
+        """Change its configuration, from the next start on."""
+        self.config.update(changes)
+
+    def run_under(self, module: str) -> None:
+        """Start `module` from now on, which runs the application that ``config["application"]`` names."""
+        self.configure(application=self.module)
+        self.module = module
+
+    def add_environment(self, variables: Mapping[str, str]) -> None:
+        """Add variables to its environment, from the next start on."""
+        self.environment = {**self.environment, **variables}
+
     def start(self, **changes: Any) -> App:
-        """Start it, with `changes` of its configuration for this once."""
+        """Start it, with `changes` to its configuration for this start only."""
         config = {"ready": str(self.log.with_suffix(".ready")), **self.config, **changes}
-        self.kill()  # nothing happens to one that has ended, but that it is reaped
+        self.kill()  # reaps a process that has exited
         self._ready = Path(config["ready"])
         self._ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", self.module, json.dumps(config)]
@@ -72,7 +85,7 @@ class App:
 
     @property
     def started(self) -> Child:
-        """Its process; LabError before its first start."""
+        """Its process; LabError before the first start."""
         if self.child is None:
             raise LabError(f"{self.name} was not started")
         return self.child
@@ -82,11 +95,11 @@ class App:
         return self.child is not None and self.child.alive
 
     def enough(self) -> None:
-        """Tell it, a publisher, to publish nothing more."""
+        """Tell a publisher to stop publishing."""
         Path(self.config["enough"]).touch()
 
     def ready(self) -> bool:
-        """Whether it has opened its outbox or inbox, and takes signals."""
+        """Whether it has opened its outbox or inbox, and handles signals."""
         return self._ready.exists()
 
     def signal(self, number: signal.Signals) -> None:
@@ -94,34 +107,35 @@ class App:
         self.started.signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, and reap."""
+        """Send SIGKILL, and reap it."""
         if self.child is not None:
             self.child.kill()
 
     def stop(self, seconds: float = 30.0) -> None:
-        """SIGTERM, once it knows what to do then; it must end by itself, without an error."""
+        """Send SIGTERM once it can handle it, and wait until it exits without an error."""
         wait_for(lambda: self.ready() or not self.running, lambda: f"{self.name} starts: {self.errors()}")
         self.signal(signal.SIGTERM)
-        self.ended(seconds)
+        self.wait_ended(seconds)
 
-    def ended(self, seconds: float) -> None:
-        """It must end by itself, without an error."""
+    def wait_ended(self, seconds: float) -> None:
+        """Wait until it exits without an error."""
         child = self.started
-        wait_for(lambda: not child.alive, lambda: f"{self.name} ends: {self.errors()}", seconds)
+        wait_for(lambda: not child.alive, lambda: f"{self.name} exits: {self.errors()}", seconds)
         code = child.exit_code
         child.kill()  # reaps it
         if code:
-            raise Unmet(f"{self.name} ended with {code}: {self.errors()}")
+            raise Unmet(f"{self.name} exited with {code}: {self.errors()}")
 
     def errors(self) -> str:
-        """The last lines that it wrote."""
+        """The end of its output."""
         return self.child.output_tail(3000) if self.child is not None else ""
 
     def killed(self) -> bool:
+        """Whether SIGKILL terminated it."""
         return self.child is not None and self.child.exit_code == -signal.SIGKILL
 
     def rss_mb(self) -> float:
-        """Its memory, in megabytes; 0 where it is gone."""
+        """Its resident memory, in megabytes; 0 if it is gone."""
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             for line in Path(f"/proc/{self.started.pid}/status").read_text().splitlines():
                 if line.startswith("VmRSS:"):
@@ -130,8 +144,8 @@ class App:
 
 
 @dataclass
-class Lines:
-    """Counts the lines of a growing log that contain something, without reading any twice."""
+class LineCounter:
+    """Counts the lines of a growing log that contain `needle`. Reads each line only once."""
 
     path: Path
     needle: bytes
@@ -151,7 +165,7 @@ class Lines:
 
 @dataclass
 class Run:
-    """One run: its applications and their files under one directory."""
+    """One run: its applications, and their files in one directory."""
 
     directory: Path
     apps: list[App] = field(default_factory=list)
@@ -159,7 +173,7 @@ class Run:
 
     @property
     def journals(self) -> Path:
-        """Where all clients export their journals to."""
+        """The directory to which all clients export their journals."""
         return self.directory / "journals"
 
     def producer(
@@ -172,33 +186,34 @@ class Run:
             "journal": str(self.journals), "enough": str(self.directory / f"{name}.enough"),
             **more,
         }  # fmt: skip
-        return self._app("reliamsg.lab.chaos.publisher", config)
+        return self.add("reliamsg.lab.chaos.publisher", config)
 
     def consumer(self, group: str, sites: list[SiteSpec], topics: list[str], **more: Any) -> App:
-        """An application that is handed messages; see :mod:`reliamsg.lab.chaos.subscriber`."""
+        """An application that consumes messages; see :mod:`reliamsg.lab.chaos.subscriber`."""
         config = {
             "group": group, "sites": sites, "topics": topics,
             "inbox": str(self.directory / f"{group}.inbox.db"), "log": str(self.directory / f"{group}.sub.ndjson"),
             "journal": str(self.journals),
             **more,
         }  # fmt: skip
-        return self._app("reliamsg.lab.chaos.subscriber", config)
+        return self.add("reliamsg.lab.chaos.subscriber", config)
 
-    def _app(self, module: str, config: dict[str, Any]) -> App:
+    def add(self, module: str, config: dict[str, Any]) -> App:
+        """An application that runs `module`; it is killed at the end of the run."""
         app = App(module, config)
         self.apps.append(app)
         return app
 
-    def delivered(self, app: App) -> Lines:
-        """Counts what a consumer was handed, by its own log."""
-        return Lines(app.log, b'"op":"delivered"')
+    def delivered(self, app: App) -> LineCounter:
+        """Counts the messages that a consumer received, by its log."""
+        return LineCounter(app.log, b'"op":"delivered"')
 
-    def accepted(self, app: App) -> Lines:
-        """Counts what a producer's publish() returned for, by its own log."""
-        return Lines(app.log, b'"outcome":"ok"')
+    def accepted(self, app: App) -> LineCounter:
+        """Counts the messages for which a producer's publish() returned, by its log."""
+        return LineCounter(app.log, b'"outcome":"ok"')
 
     def queued(self, site: str, group: str) -> int:
-        """Messages that `site` has confirmed and not yet given to `group`, by the journals."""
+        """Messages that `site` has confirmed and not yet delivered to `group`, by the journals."""
         confirmed = received = 0
         for app in self.apps:
             if "outbox" in app.config:
@@ -213,9 +228,9 @@ class Run:
         )
 
     def rows(self, app: App) -> list[JournalRow]:
-        """An application's journal so far: what its file holds, and what has left it."""
+        """An application's journal so far: the rows in its file, and those that it has exported."""
         found: dict[tuple[int, str], JournalRow] = {}
-        # A file that is just being made is no database yet. It is read first, so that no row is missed on its way.
+        # A file that is being created may not be a database yet. Read it first: rows move from the file to segments.
         with contextlib.suppress(StoreCorrupt), contextlib.closing(open_readonly(app.database)) as connection:
             found = {(row.lsn, row.boot): row for row in read_journal(connection)}
         role = "producer" if "outbox" in app.config else "group"
@@ -226,26 +241,26 @@ class Run:
         return [found[place] for place in sorted(found)]
 
     def check(self) -> Report:
-        """Judge files, segments and logs together."""
+        """Have the checker judge files, segments and logs together."""
         self.checked = True
         return check_directory(self.directory)
 
     def outcome(self, app: App) -> dict[str, list[int]]:
-        """Numbers that a group's application was given, per producer, in order, by its own log.
+        """The numbers of the messages that a group's application received, by producer, in order, by its log.
 
-        What comes again flagged ``redelivered`` is left out; what comes first with that flag counts.
+        Repeated messages that are flagged ``redelivered`` are left out.
         """
         numbers: dict[str, list[int]] = defaultdict(list)
         seen: set[tuple[str, int]] = set()
         published = self._numbers()
         for line in app.log.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):  # a torn line of a killed process
+            with contextlib.suppress(ValueError):  # a line that a killed process left incomplete
                 record = json.loads(line)
                 if record["op"] != "delivered":
                     continue
                 account = record["producer"]
                 number = published.get((account, record["sha256"]))
-                if number is None:  # of somebody who keeps no log
+                if number is None:  # from a producer without a log
                     continue
                 if not (record.get("redelivered") and (account, number) in seen):
                     numbers[account].append(number)
@@ -263,20 +278,20 @@ class Run:
         return found
 
     def last_words(self, app: App) -> str:
-        """What an application wrote last, and what it journalled of its connections."""
-        rows = [row for row in self.rows(app) if row.kind in _OF_CONNECTIONS]
-        state = "running" if app.running else "ended"
+        """The end of an application's output, and the journal rows about its connections."""
+        rows = [row for row in self.rows(app) if row.kind in _CONNECTION_KINDS]
+        state = "running" if app.running else "exited"
         return "\n".join([f"{app.name} ({state}):", app.errors(), *(str(row) for row in rows[-_LAST_ROWS:])])
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill all applications that are still running."""
         for app in self.apps:
             app.kill()
 
 
 @contextlib.contextmanager
 def run_in(directory: Path) -> Iterator[Run]:
-    """A run whose applications end with it. What fails says what each of them wrote and journalled last."""
+    """A run whose applications end with it. Each exception gets their last output and journal rows as notes."""
     directory.mkdir(parents=True, exist_ok=True)
     run = Run(directory)
     try:

@@ -1,8 +1,8 @@
-"""The publishing application of the runs, in a process of its own: ``python -m reliamsg.lab.chaos.publisher CONFIG``.
+"""The publishing application of the scenarios: ``python -m reliamsg.lab.chaos.publisher CONFIG``.
 
-Makes the file `ready` when it is, publishes messages numbered `first` to `last`, or until the file `enough` exists, and
-then makes the file `ended`. It writes what it asked for, and what it was told, to a log of its own, fsynced before and
-after each call. On SIGTERM it stops; started again it goes on after the highest number in its log.
+It creates the file `ready` once its outbox is open, publishes messages numbered `first` to `last`, or until the file
+`enough` exists, and then creates the file `ended`. It logs each call and its outcome, with an fsync before and after
+the call. It stops on SIGTERM; started again, it continues after the highest number in its log.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from reliamsg.config import JournalExport, Site
 from reliamsg.errors import OutboxFull, OutboxIndeterminate, OutboxWriteError
 from reliamsg.keys import KeyRing
 from reliamsg.lab.chaos.failpoint import Failpoint
-from reliamsg.lab.chaos.limits import limit_memory
+from reliamsg.lab.chaos.memory_limit import limit_memory
 from reliamsg.sending.producer import Producer
 from reliamsg.verify.applog import AppLog, read_applog
 
 _SLICE_S = 0.05
-"""A signal does not end a sleep, so sleeps are short."""
+"""A signal does not interrupt a sleep, so sleeps are short."""
 
 
 class _Stop:
-    """Whether SIGTERM came. A threading.Event would not do: set in a handler, it may wait for the very lock that the
-    handler interrupted."""
+    """Whether SIGTERM was received. A threading.Event is no alternative: setting it in a signal handler can deadlock on
+    a lock that the interrupted code holds."""
 
     def __init__(self) -> None:
-        self.came = False
+        self.requested = False
         signal.signal(signal.SIGTERM, self._notice)
 
     def _notice(self, *_: object) -> None:
-        self.came = True
+        self.requested = True
 
     def wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while not self.came and (left := end - time.monotonic()) > 0:
+        while not self.requested and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, _SLICE_S))
 
 
 def main(config: dict[str, Any]) -> None:
-    """Publish as `config` says."""
+    """Publish as configured."""
     run(config, _Stop())
 
 
 def highest(path: str) -> int:
-    """The highest number that was ever tried."""
+    """The highest number in the log."""
     if not Path(path).exists():
         return 0
     return max((record.n or 0 for record in read_applog(path).records), default=0)
 
 
 def body(account: str, number: int, size: int) -> bytes:
-    """What message `number` says; `size` bytes at least."""
+    """The body of message `number`, at least `size` bytes long."""
     return f"{account}:{number}:".encode().ljust(size, b".")
 
 
 def run(config: dict[str, Any], stop: _Stop) -> None:
-    """Publish until all is published or a signal comes."""
+    """Publish until everything is published, or SIGTERM."""
     sites = [Site(name, url, **options) for name, url, options in config["sites"]]
     account, topic, size = config["producer"], config["topic"], config.get("size", 100)
     first = max(config.get("first", 1), highest(config["log"]) + 1)
@@ -82,7 +82,7 @@ def run(config: dict[str, Any], stop: _Stop) -> None:
     enough = Path(config.get("enough", "/nonexistent"))
     with log:
         number = first
-        while number <= config["last"] and not stop.came and not enough.exists():
+        while number <= config["last"] and not stop.requested and not enough.exists():
             numbers = range(number, min(number + chunk, config["last"] + 1))
             publish(producer, log, topic, [(n, body(account, n, size)) for n in numbers], account)
             number = numbers.stop
@@ -90,15 +90,15 @@ def run(config: dict[str, Any], stop: _Stop) -> None:
                 stop.wait(started + (number - first) / rate - time.monotonic())
         if "ended" in config:
             Path(config["ended"]).touch()
-        if not stop.came and config.get("confirm", True):
+        if not stop.requested and config.get("confirm", True):
             producer.flush(timeout=config.get("flush", 120.0))
-        while config.get("linger") and not stop.came:
+        while config.get("linger") and not stop.requested:
             stop.wait(1.0)
         producer.close(timeout=config.get("close", 10.0))
 
 
 def key_ring(config: dict[str, Any]) -> KeyRing | None:
-    """A ring of the one key in `config`, a secret in hexadecimal, if there is any."""
+    """A key ring with the key in `config`, a secret in hexadecimal; None if there is none."""
     if not config.get("key"):
         return None
     return KeyRing({"chaos": bytes.fromhex(config["key"])}, sign_with="chaos")
@@ -107,7 +107,7 @@ def key_ring(config: dict[str, Any]) -> KeyRing | None:
 def publish(
     producer: Producer, log: AppLog, topic: str, messages: list[tuple[int, bytes]], account: str
 ) -> None:
-    """Publish these, and wait until they are durable."""
+    """Publish these messages, and wait until they are durable."""
     for number, data in messages:
         log.publish("invoked", topic, number, data)
     log.flush()

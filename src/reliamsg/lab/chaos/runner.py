@@ -1,107 +1,101 @@
-"""Running a scenario, and judging what it leaves behind."""
+"""Running a scenario, and judging the files that it leaves behind."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.result import Result
-from reliamsg.lab.chaos.scenario import Lacking, Scenario, missing
+from reliamsg.lab.chaos.options import RunOptions
+from reliamsg.lab.chaos.record import Record
+from reliamsg.lab.chaos.registry import Entry
+from reliamsg.lab.chaos.requirements import MissingRequirement, missing
+from reliamsg.lab.chaos.result import Judgement, Observations, Result
+from reliamsg.lab.chaos.scenario import Scenario
 from reliamsg.lab.chaos.timeline import timeline
 from reliamsg.verify import Report, check_directory
 
-__all__ = ["TRIES", "run_scenario"]
+__all__ = ["Judge", "run_scenario"]
 
-TRIES = 3
-"""How often a scenario is run at most, until its fault has hit something."""
+Judge = Callable[[Record, Path], Judgement]
+"""Judges a run by its record and by the clients' files in a directory."""
 
-_MOST_FINDINGS = 10
+_MAX_FINDINGS = 10
 _REPORTS = ("timeline.svg", "report.txt", "result.json")
+_ZERO = ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending")
+"""Counts of the checker that must be zero in a complete run."""
+
+
+def check(record: Record, directory: Path) -> Judgement:
+    """Have the checker judge the clients' journals and files."""
+    return _judgement(record.observations(), check_directory(directory))
 
 
 def run_scenario(
-    scenario: Scenario,
-    directory: Path,
-    seed: int,
+    entry: Entry,
+    options: RunOptions,
     *,
-    messages: int | None = None,
-    sites: Sequence[tuple[str, str]] = (),
-    keep: bool = False,
     on_event: Callable[[str], object] = lambda text: None,
-    judge: Callable[[Result, Path], None] | None = None,
-    tries: int = TRIES,
+    judge: Judge = check,
 ) -> Result:
-    """Run `scenario` in `directory`, which must be new or empty, and judge it.
+    """Run a scenario and judge it.
 
-    A run in which all went well but which proves nothing, since its fault hit nothing or did no harm to plain clients
-    where that is its point, is repeated with the next seed, at most `tries` runs altogether; the last one counts.
+    A run in which everything went well but which proves nothing is repeated with the next seed, up to `options.tries`
+    runs in total; the last one counts. A run proves nothing if its fault hit nothing, or did not harm plain clients
+    although that is its point.
 
-    `seed`: of all chance in it. `messages`: the scenario's own number unless given. `sites`: names and URLs of a
-    user's sites in place of brokers of our own. `keep`: keep the clients' files also when all is well; the report and
-    the picture stay anyway. `judge`: given the result and the directory with the clients' files, in place of the
-    checker. Never raises for what goes wrong in the run: the result says it.
+    `on_event`: called with each event as it happens. `judge`: used instead of the checker. Errors in the run are
+    problems in the result; they are never raised.
     """
-    lacks = _missing(scenario, sites)
-    if lacks:
-        return Result(scenario, seed, verdict="missing", missing=lacks)
+    scenario = entry.scenario
+    if found := _missing(scenario, options):
+        return Result(scenario, options.seed, missing=tuple(found))
     number = 1
     while True:
-        result = _run_once(
-            scenario, directory, (seed + number - 1) % 2**32, messages, sites, keep, on_event, judge, number
-        )
-        if number >= tries or result.missing or not _only_hollow(result):
-            return result
-        on_event(f"{result.hollow}: repeated")
-        shutil.rmtree(directory)
+        seed = (options.seed + number - 1) % 2**32
+        result = _run_once(entry, dataclasses.replace(options, seed=seed), on_event, judge)
+        result = dataclasses.replace(result, tries=number)
+        if not result.missing:
+            _write(result, options.directory)
+        if number >= options.tries or result.missing or not _only_inconclusive(result):
+            break
+        on_event(f"{result.inconclusive}: repeated")
+        shutil.rmtree(options.directory)
         number += 1
-
-
-def _only_hollow(result: Result) -> bool:
-    """Whether nothing went wrong, and nothing was proven."""
-    return bool(result.hollow) and not result.problems and result.verdict in result.expected
-
-
-def _run_once(
-    scenario: Scenario,
-    directory: Path,
-    seed: int,
-    messages: int | None,
-    sites: Sequence[tuple[str, str]],
-    keep: bool,
-    on_event: Callable[[str], object],
-    judge: Callable[[Result, Path], None] | None,
-    number: int,
-) -> Result:
-    directory.mkdir(parents=True, exist_ok=True)
-    context = Context(scenario, directory, seed, messages or scenario.messages, sites, on_event)
-    result = context.result
-    result.tries = number
-    try:
-        with context:
-            scenario.run(context)
-    except Lacking as error:
-        shutil.rmtree(directory)
-        return Result(scenario, seed, verdict="missing", missing=[str(error)])
-    except Exception as error:  # noqa: BLE001  (whatever happens in one run must not end those that follow)
-        result.problems.append(f"{type(error).__name__}: {error}")
-        (directory / "traceback.txt").write_text(traceback.format_exc())
-    result.files = str(directory)
-    if judge is None:
-        _judge(result, check_directory(context.run.directory))
-    else:
-        judge(result, context.run.directory)
-    _write(result, directory)
-    if result.ok and not keep:
-        _tidy(directory)
+    if result.ok and not options.keep:
+        _tidy(options.directory)
     return result
 
 
+def _only_inconclusive(result: Result) -> bool:
+    """Whether nothing went wrong, and nothing was proven."""
+    return bool(result.inconclusive) and not result.problems and result.verdict in result.observed.expected
+
+
+def _run_once(entry: Entry, options: RunOptions, on_event: Callable[[str], object], judge: Judge) -> Result:
+    scenario, directory = entry.scenario, options.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    record = Record(on_event)
+    context = Context(scenario, options, record)
+    try:
+        with context:
+            entry.run(context)
+    except MissingRequirement as error:
+        shutil.rmtree(directory)
+        return Result(scenario, options.seed, missing=(str(error),))
+    except Exception as error:  # noqa: BLE001  (an error in one run must not terminate those that follow)
+        record.add_problem(f"{type(error).__name__}: {error}")
+        (directory / "traceback.txt").write_text(traceback.format_exc())
+    judgement = judge(record, context.run.directory)
+    return Result(scenario, options.seed, record.observations(), judgement, files=str(directory))
+
+
 def _tidy(directory: Path) -> None:
-    """Leave the report, and nothing that it was made from."""
+    """Keep the reports, and delete the evidence."""
     for path in directory.iterdir():
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -109,34 +103,41 @@ def _tidy(directory: Path) -> None:
             path.unlink()
 
 
-def _missing(scenario: Scenario, sites: Sequence[tuple[str, str]]) -> list[str]:
-    if sites and scenario.own_brokers:
-        return ["brokers of its own: what it does to them is not done to a user's sites"]
-    return missing(scenario.needs - {"mosquitto", "rabbitmq"} if sites else scenario.needs)
+def _missing(scenario: Scenario, options: RunOptions) -> list[str]:
+    if not options.sites:
+        return missing(scenario.needs)
+    if scenario.own_brokers:
+        return ["brokers of its own: the scenario would damage a user's brokers"]
+    return missing(scenario.needs - {"mosquitto", "rabbitmq"})
 
 
-def _judge(result: Result, report: Report) -> None:
+def _judgement(observed: Observations, report: Report) -> Judgement:
+    """The judgement that follows from the checker's report."""
     counts = report.messages
-    result.verdict = report.verdict
-    result.messages = counts.enqueued
-    result.lost = counts.lost
-    result.declared = counts.declared_gaps
-    result.duplicates = counts.duplicates
-    result.out_of_order = counts.out_of_order
-    if set(result.expected) <= {"complete", "unknown"}:
-        for kind in ("lost", "declared_gaps", "duplicates", "out_of_order", "phantom", "pending"):
+    problems: list[str] = []
+    if set(observed.expected) <= {"complete", "unknown"}:
+        for kind in _ZERO:
             if count := getattr(counts, kind):
-                result.problems.append(f"{count} messages {kind.replace('_', ' ')}")
+                problems.append(f"{count} messages {kind.replace('_', ' ')}")
     if report.verdict == "unknown":
-        result.problems += [
+        problems += [
             f"unknown: {found}"
             for found in report.findings
-            if found.severity == "unknown" and str(found) not in result.unproven
+            if found.severity == "unknown" and str(found) not in observed.expected_unknown
         ]
-    if report.verdict not in result.expected:
-        result.findings = [
-            f"{found.severity}: {found}" for found in report.findings if found.severity != "remark"
-        ][:_MOST_FINDINGS]
+    findings: list[str] = []
+    if report.verdict not in observed.expected:
+        findings = [f"{found.severity}: {found}" for found in report.findings if found.severity != "remark"]
+    return Judgement(
+        verdict=report.verdict,
+        messages=counts.enqueued,
+        lost=counts.lost,
+        declared=counts.declared_gaps,
+        duplicates=counts.duplicates,
+        out_of_order=counts.out_of_order,
+        problems=tuple(problems),
+        findings=tuple(findings[:_MAX_FINDINGS]),
+    )
 
 
 def _write(result: Result, directory: Path) -> None:

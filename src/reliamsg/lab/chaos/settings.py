@@ -1,10 +1,10 @@
-"""Public settings at random: what the clients of a campaign's run are opened with.
+"""Random public settings for the clients of a campaign's run.
 
 Every argument of :class:`~reliamsg.Producer`, :class:`~reliamsg.Consumer`, :class:`~reliamsg.Site` and
-:class:`~reliamsg.JournalExport` is either drawn here or named in :data:`NOT_DRAWN` with the reason; a test compares the
-two with the signatures, so that a new setting cannot be forgotten. Values come from the documented ranges, the extremes
-included, except where a run of some ten seconds could not tell a client that is stuck from one that waits as it was
-told to.
+:class:`~reliamsg.JournalExport` is either drawn here or listed in :data:`NOT_DRAWN` with the reason. A test compares
+both with the signatures, so that no new setting is forgotten. Values come from the documented ranges, including the
+extremes, unless a run of some ten seconds could not distinguish a client that is stuck from one that waits as
+configured.
 """
 
 from __future__ import annotations
@@ -97,43 +97,43 @@ ROLES: dict[str, dict[str, tuple[Any, ...]]] = {
 
 NOT_DRAWN: dict[str, dict[str, str]] = {
     "site": {
-        "name": "an address", "url": "an address", "tls": "the fault proxies stand before plain connections",
-        "credentials": "brokers of the run admit everybody", "auth": "brokers of the run admit everybody",
-        "declare": "what others must declare first has tests of its own",
+        "name": "an address", "url": "an address", "tls": "fault proxies support plain connections only",
+        "credentials": "brokers of the run admit everyone", "auth": "brokers of the run admit everyone",
+        "declare": "topology that others declare has its own tests",
     },
     "producer": {
-        "producer_id": "a name", "sites": "drawn one by one", "outbox": "a path", "groups": "all that read",
-        "keys": "drawn for the whole run", "journal": "drawn for the whole run, options one by one",
+        "producer_id": "a name", "sites": "drawn separately", "outbox": "a path", "groups": "all groups of the run",
+        "keys": "drawn for the whole run", "journal": "drawn for the whole run, each option separately",
         "on_error": "always given", "transports": "real brokers", "probe": "for tests",
     },
     "consumer": {
-        "group": "a name", "sites": "drawn one by one", "topics": "all of the run", "inbox": "a path",
-        "keys": "drawn for the whole run", "journal": "drawn for the whole run, options one by one",
+        "group": "a name", "sites": "drawn separately", "topics": "all topics of the run", "inbox": "a path",
+        "keys": "drawn for the whole run", "journal": "drawn for the whole run, each option separately",
         "on_error": "always given", "on_late": "always given", "transports": "real brokers", "probe": "for tests",
     },
     "journal": {"target": "a path"},
 }  # fmt: skip
-"""Arguments that are not drawn, by whose they are, and why."""
+"""Arguments that are not drawn, by role, with the reason."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """The settings of one run, in the form in which applications are told: JSON."""
+    """The settings of one run, as JSON values for the applications' configuration."""
 
     sites: tuple[dict[str, Any], ...]
-    """For each site, arguments of the producers' and of the consumers' Site."""
+    """For each site, the arguments of Site for producers, followed by those for consumers."""
     producers: tuple[dict[str, Any], ...]
     consumers: tuple[dict[str, Any], ...]
     publishing: tuple[dict[str, Any], ...]
     handling: tuple[dict[str, Any], ...]
     topics: tuple[str, ...]
     key: str
-    """A shared secret in hexadecimal; empty where nothing is signed."""
+    """A shared secret in hexadecimal; empty if nothing is signed."""
     journal: Mapping[str, Any] | None
-    """Arguments of the clients' JournalExport; None where journals stay in the files."""
+    """Arguments of the clients' JournalExport; None if journals stay in the files."""
 
     def chosen(self) -> Iterable[tuple[str, Any]]:
-        """Every value that was drawn, with the name of its setting."""
+        """The name and value of every setting that was drawn."""
         for role, many in (
             ("site", self.sites),
             ("producer", self.producers),
@@ -151,7 +151,7 @@ class Drawn:
         yield "run.journal", self.journal is not None
 
     def text(self) -> str:
-        """In a line, for a report."""
+        """All settings in one line, for a report."""
         return ", ".join(f"{name}={value}" for name, value in self.chosen())
 
 
@@ -165,7 +165,7 @@ def tally(runs: Iterable[Drawn]) -> dict[str, dict[str, int]]:
 
 
 def draw(rng: random.Random, protocols: tuple[str, ...]) -> Drawn:
-    """Settings for a run over sites that speak `protocols` (``amqp`` or ``mqtt``). All chance is `rng`'s."""
+    """Draw settings for a run over sites that speak `protocols` (``amqp`` or ``mqtt``)."""
     producers = [_values(rng, PRODUCER) for _ in range(rng.choice((1, 1, 2, 3)))]
     consumers = [_values(rng, CONSUMER) for _ in range(rng.choice((1, 1, 2)))]
     sites = [site for protocol in protocols for site in _both_sides(rng, protocol)]
@@ -187,7 +187,7 @@ def draw(rng: random.Random, protocols: tuple[str, ...]) -> Drawn:
 
 
 def fit_small_disks(drawn: Drawn) -> None:
-    """Have the first producer and the first consumer keep less than a disk of 2 MB holds: else it stays full."""
+    """Limit the first outbox and the first inbox to less than a disk of 2 MB holds; otherwise it would stay full."""
     drawn.producers[0]["max_bytes"] = 64 * KB
     publishing = drawn.publishing[0]
     publishing["chunk"] = max(1, min(publishing["chunk"], 32 * KB // max(1, publishing["size"])))
@@ -199,15 +199,15 @@ def _values(rng: random.Random, of: Mapping[str, tuple[Any, ...]]) -> dict[str, 
 
 
 def _both_sides(rng: random.Random, protocol: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A site as producers and as consumers are told of it."""
+    """The arguments of a site for producers, and for consumers."""
     outwards, inwards = _site(rng, protocol), _site(rng, protocol)
     if "queue_type" in outwards:
-        inwards["queue_type"] = outwards["queue_type"]  # a queue is declared by whoever comes first
+        inwards["queue_type"] = outwards["queue_type"]  # whoever connects first declares the queue
     return outwards, inwards
 
 
 def _site(rng: random.Random, protocol: str) -> dict[str, Any]:
-    """What does not concern the site's protocol is left at its default."""
+    """Settings of the other protocol keep their defaults."""
     found = _values(rng, SITE)
     del found["queue_type" if protocol == "mqtt" else "mqtt_version"]
     found["backoff_max"] = max(found["backoff_max"], found["backoff_min"])
@@ -215,7 +215,7 @@ def _site(rng: random.Random, protocol: str) -> dict[str, Any]:
 
 
 def _consistent_producer(producer: dict[str, Any], sites: list[dict[str, Any]], count: int) -> None:
-    """What arguments must not contradict each other in; `count` is how many sites there are."""
+    """Resolve contradictions between arguments; `count` is the number of sites."""
     if producer["confirm"] == {"quorum": 2} and count < 2:
         producer["confirm"] = {"quorum": 1}
     if any(site.get("mqtt_version") not in (None, "5") for site in sites):
@@ -225,16 +225,16 @@ def _consistent_producer(producer: dict[str, Any], sites: list[dict[str, Any]], 
 
 
 def _consistent_consumer(consumer: dict[str, Any], lasting: bool, signed: bool) -> None:
-    """`lasting`: producers keep everything until it is consumed, so that no gap need ever be passed. `signed`: what has
-    no identity has no signature either."""
+    """Resolve contradictions between arguments. `lasting`: producers keep everything until it is consumed, so no gap
+    ever has to be skipped. `signed`: messages without an identity have no signature either."""
     if signed:
         consumer["unsequenced"] = "refuse"
     if not lasting:
-        # Brokers and producers may have let go of what is missing: a policy that passes gaps must tell the application,
-        # and one that waits must say for what.
-        consumer["standby"] = False  # it needs producers that keep what the other had taken in
+        # Missing messages may be gone everywhere: a policy that skips gaps must tell the application, and one that
+        # waits must state what it waits for.
+        consumer["standby"] = False  # it needs producers that keep what the active consumer had received
         if consumer["on_gap"] == "skip":
             consumer["on_gap"] = "call:skip"
     elif consumer["on_gap"] in ("skip", "call:skip", "raise"):
-        # Longer than all faults: nothing may be passed that a producer still holds, however long it was away.
+        # Longer than all faults: messages that a producer still keeps must not be skipped, however long it was away.
         consumer["gap_timeout"] = 30.0

@@ -1,9 +1,9 @@
-"""The consuming application of the runs, in a process of its own: ``python -m reliamsg.lab.chaos.subscriber CONFIG``.
+"""The consuming application of the scenarios: ``python -m reliamsg.lab.chaos.subscriber CONFIG``.
 
-Every message goes to a log of its own, fsynced before the handler returns, and so before it is acknowledged.
-`delay` is what a message costs, in seconds, until the file `hurry` exists. The handler raises over messages whose
-number `poison` divides, `failures` times each, or always without that. Makes the file `ready` when it is; ends on
-SIGTERM then.
+It logs every message, with an fsync before the handler returns and so before the message is acknowledged. `delay` is
+the time, in seconds, to handle a message until the file `hurry` exists. The handler raises on messages whose number is
+a multiple of `poison`: `failures` times each, or always by default. It creates the file `ready` once its inbox is open,
+and from then on exits on SIGTERM.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from reliamsg.config import JournalExport, Site
 from reliamsg.lab.chaos.failpoint import Failpoint
-from reliamsg.lab.chaos.limits import limit_memory
+from reliamsg.lab.chaos.memory_limit import limit_memory
 from reliamsg.lab.chaos.publisher import key_ring
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer
@@ -27,11 +27,11 @@ from reliamsg.verify.applog import AppLog
 
 
 class Refused(Exception):
-    """What the handler raises over poison."""
+    """Raised by the handler on poison messages."""
 
 
 def main(config: dict[str, Any]) -> None:
-    """Handle messages as `config` says."""
+    """Handle messages as configured."""
     sites = [Site(name, url, **options) for name, url, options in config["sites"]]
     topics, group = config["topics"], config["group"]
     log = AppLog(config["log"], group=group, topics=topics, sync_every=0)
@@ -57,7 +57,7 @@ def main(config: dict[str, Any]) -> None:
 
 
 def handler(config: dict[str, Any], log: AppLog) -> Callable[[list[Message]], None]:
-    """What is done with messages."""
+    """The function that handles messages."""
     delay, hurry = config.get("delay", 0.0), Path(config.get("hurry", "/nonexistent"))
     poison, failures = config.get("poison", 0), config.get("failures", sys.maxsize)
     raised: Counter[bytes] = Counter()

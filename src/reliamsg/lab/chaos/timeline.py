@@ -1,7 +1,8 @@
-"""A picture of a run: messages over time, and when what was done. One SVG file that needs nothing else."""
+"""A picture of a run as a self-contained SVG file: message counts over time, and the events."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 
 from reliamsg.lab.chaos.result import Result, Sample
@@ -17,7 +18,7 @@ _DASHES = ("", "6 3")
 
 def timeline(result: Result) -> str:
     """The picture as SVG."""
-    samples, events = result.samples, result.events
+    samples, events = result.observed.samples, result.observed.events
     end = max([when for when, _ in samples] + [when for when, _ in events] + [1.0])
     top = max([count for _, counts in samples for count in counts.values()] + [1])
 
@@ -60,6 +61,6 @@ def timeline(result: Result) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _names(samples: list[Sample]) -> list[str]:
-    """What was counted, in the order of its first appearance."""
+def _names(samples: Sequence[Sample]) -> list[str]:
+    """The names of the counters, in order of first appearance."""
     return list(dict.fromkeys(name for _, counts in samples for name in counts))

@@ -1,9 +1,9 @@
-"""Waiting for what must happen, for as long as is promised and no longer.
+"""Waiting for promised events, only slightly longer than promised.
 
-Whoever waits says within how many seconds the product (or a broker) promises it. These are seconds of a machine that
-has time for it: while more tasks want to run, or wait for the disk, than there are processors, a second counts for the
-share of it that each of them gets; and a pause in which the machine ran nobody, the waiting process included, does not
-count. So a bound can be close to the promise, and still hold on a machine that is shared.
+The caller states how many seconds the product (or a broker) may take. These are seconds of an idle machine: while more
+tasks are runnable or waiting for the disk than there are processors, a second counts only for each task's share of it.
+A pause in which the machine ran no process at all does not count. So a bound can be close to the promise and still hold
+on a shared machine.
 """
 
 from __future__ import annotations
@@ -19,32 +19,31 @@ from reliamsg.lab.process import LabError
 __all__ = ["STALL_S", "MachineClock", "Unmet", "contention", "wait_for"]
 
 STALL_S = 10.0
-"""What is added to every bound: one stall of a disk, or the start of a process, which no load figure shows."""
-_MOST_SHARED = 8.0
-"""A second never counts for less than an eighth: a product that keeps all processors busy must not be waited for
-for ever."""
+"""Added to every bound, for one stall of a disk or the start of a process, which no load figure shows."""
+_MAX_CONTENTION = 8.0
+"""A second never counts as less than an eighth, so that waiting for a product that keeps all processors busy ends."""
 _PAUSE_S = 0.25
-"""A sleep that took so much longer than it should was no sleep: the machine ran nobody."""
+"""If a sleep takes this much longer than requested, the machine ran no process meanwhile."""
 _STAT = Path("/proc/stat")
 
 
 class Unmet(LabError):
-    """What a run waited for, or expects, did not come true."""
+    """A condition that a run waited for, or expects, does not hold."""
 
 
 def contention(stat: Path = _STAT) -> float:
-    """How many tasks share a processor, from 1 (nobody waits) to 8: those that run, want to, or wait for a disk, over
-    the number of processors. 1 where the kernel does not say."""
+    """How many tasks share a processor, from 1 (none waits) to 8: the tasks that are running, runnable or waiting for a
+    disk, divided by the number of processors. 1 if the kernel does not report it."""
     try:
         lines = stat.read_text().splitlines()
     except OSError:
         return 1.0
     counts = [int(line.split()[1]) for line in lines if line.startswith(("procs_running ", "procs_blocked "))]
-    return min(_MOST_SHARED, max(1.0, sum(counts) / (os.cpu_count() or 1)))
+    return min(_MAX_CONTENTION, max(1.0, sum(counts) / (os.cpu_count() or 1)))
 
 
 class MachineClock:
-    """Seconds of a machine that has time for us."""
+    """Counts seconds of an idle machine."""
 
     def __init__(
         self,
@@ -55,17 +54,17 @@ class MachineClock:
         self._clock, self._sleep, self._shared = clock, sleep, shared
         self._looked = clock()
         self.spent = 0.0
-        """So many have passed, by the latest :meth:`look`."""
+        """The seconds that had passed at the last :meth:`look`."""
 
     def look(self) -> float:
-        """Count what has passed since the last look; returns how much that is altogether."""
+        """Count the time since the last look, and return the total."""
         now = self._clock()
         self.spent += (now - self._looked) / self._shared()
         self._looked = now
         return self.spent
 
     def pause(self, seconds: float) -> None:
-        """Sleep for `seconds`, and count no more than that."""
+        """Sleep for `seconds`, and count at most that."""
         self.look()
         self._sleep(seconds)
         late = self._clock() - self._looked - seconds
@@ -80,9 +79,9 @@ def wait_for(
     poll: float = 0.02,
     clock: MachineClock | None = None,
 ) -> Any:
-    """Wait until `condition` is true, and return its value; look every `poll` seconds. :class:`Unmet`, saying
-    `what`, if that takes longer than `seconds`, which is what is promised, and one stall (:data:`STALL_S`), both in
-    seconds of a machine that has time for it (see :class:`MachineClock`)."""
+    """Wait until `condition` is true, and return its value; check every `poll` seconds. Raise :class:`Unmet` with
+    `what` if it takes longer than the promised `seconds` plus one stall (:data:`STALL_S`), in seconds of an idle
+    machine (see :class:`MachineClock`)."""
     clock = clock or MachineClock()
     limit = seconds + STALL_S
     began = time.monotonic()

@@ -1,7 +1,6 @@
-"""Earlier runs with a RabbitMQ cluster of three nodes that is cut in two, or comes back in a bad order: 29 of the
-catalogue.
+"""A RabbitMQ cluster of three nodes is partitioned, or restarts in a bad order: number 29 of the catalogue.
 
-Nobody but the cluster keeps messages: one site. What it loses after confirming it, the producers send again.
+The cluster is the only site. The producers repair messages that it loses after it has confirmed them.
 """
 
 from __future__ import annotations
@@ -13,29 +12,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reliamsg.lab.brokers.cluster import PartitionMode, RabbitCluster
 from reliamsg.lab.chaos.context import Context
-from reliamsg.lab.chaos.pika_control import PikaPair
+from reliamsg.lab.chaos.pika_baseline import PikaPair
 from reliamsg.lab.chaos.processes import App, SiteSpec
-from reliamsg.lab.chaos.scenario import Need, scenario
-from reliamsg.lab.chaos.traffic import UNTIL_ENOUGH, sum_of
+from reliamsg.lab.chaos.registry import register
+from reliamsg.lab.chaos.scenario import Need, Scenario
+from reliamsg.lab.chaos.traffic import UNTIL_TOLD, message_count
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
-from reliamsg.lab.cluster import PartitionMode, RabbitCluster
 from reliamsg.lab.process import LabError
 from reliamsg.wire.address import group_queue
 
-_NEEDS: tuple[Need, ...] = ("rabbitmq", "network")
+_NEEDS: frozenset[Need] = frozenset({"rabbitmq", "network"})
 _OPTIONS: dict[str, Any] = {"queue_type": "classic", "backoff_max": 1.0}
 _ORDERS = {"north": (1, 2, 3), "south": (3, 2, 1)}
 _RATE = 400
-_CUT_S = 25.0
+_PARTITION_S = 25.0
 _GAP_TIMEOUT_S = 900.0
-"""Longer than a broken cluster keeps a producer away. With the usual 30 s a group whose only site this is reports as a
-gap what the producer, once it can connect, would send again."""
+"""Longer than a broken cluster is unreachable. With the default of 30 s, a group without any other site would declare
+messages as lost that the producer repairs once it can connect again."""
 
 
 @dataclass
 class Sides:
-    """A producer and a group on either side of a cut of 1 and 2 against 3, and plain pika at nodes 1 and 3."""
+    """A producer and a group on either side of a partition of 1 and 2 from 3, and plain pika at nodes 1 and 3."""
 
     context: Context
     cluster: RabbitCluster
@@ -56,7 +56,7 @@ class Sides:
             )
             self.producers.append(
                 run.producer(
-                    side, sites[side], context.topic, groups, UNTIL_ENOUGH, rate=_RATE, chunk=_RATE // 20,
+                    side, sites[side], context.topic, groups, UNTIL_TOLD, rate=_RATE, chunk=_RATE // 20,
                     linger=True, confirm=False, close=60.0, enough=str(self.enough),
                     ended=str(context.directory / f"{side}.ended"), options={"release": "consumed"},
                 )
@@ -66,10 +66,10 @@ class Sides:
         for app in self.producers:
             context.watch(f"published, {app.config['producer']}", run.accepted(app))
         for app, side in zip(self.consumers, _ORDERS, strict=True):
-            context.watch(f"handed out, {side}", run.delivered(app))
+            context.watch(f"delivered, {side}", run.delivered(app))
 
     def start(self) -> None:
-        """The consumers first; returns when every queue has its mirrors and traffic flows."""
+        """Start the consumers, then the producers; returns when messages flow and every queue has its mirrors."""
         for app in (*self.consumers, *self.producers):
             app.start()
         self.flows(2 * len(self.producers))
@@ -93,26 +93,26 @@ class Sides:
         return False
 
     def flows(self, more: int) -> None:
-        """Wait until each group was given so many more."""
+        """Wait until each group has received `more` messages."""
         before = [count() for count in self.delivered]
 
         def flowing() -> bool:
             return all(count() >= old + more for count, old in zip(self.delivered, before, strict=True))
 
         wait_for(
-            flowing, lambda: f"traffic flows {' '.join(app.errors() for app in self.context.run.apps)}", 60
+            flowing, lambda: f"messages flow: {' '.join(app.errors() for app in self.context.run.apps)}", 60
         )
 
     def publish_on(self, least: int) -> None:
-        """Have the producers stop once each has published so many, and not sending again."""
+        """Stop publishing once each producer has published at least `least` messages; repairs continue."""
         for app, count in zip(self.producers, self.accepted, strict=True):
             wait_for(_reached(count, least), app.errors, 60 + least / _RATE)
         self.enough.touch()
 
     def finish(self) -> None:
-        """The cluster is whole again: everything must come, to both groups."""
+        """Wait until both groups have received everything, now that the cluster is whole again."""
         for pair in self.plain:
-            self.context.control(pair.finish())
+            self.context.baseline(pair.finish())
         for app in self.producers:
             wait_for(Path(app.config["ended"]).exists, lambda a=app: f"publishing ends; {a.errors()}", 60)  # type: ignore[misc]
         published = [count() for count in self.accepted]
@@ -124,11 +124,11 @@ class Sides:
             outcome = self.context.run.outcome(app)
             for producer, last in zip(self.producers, published, strict=True):
                 if outcome[producer.config["producer"]] != list(range(1, last + 1)):
-                    raise Unmet(f"{app.config['group']}: lost, doubled or out of order")
-            again = sum_of(
+                    raise Unmet(f"{app.config['group']}: messages lost, duplicated or out of order")
+            repaired = message_count(
                 row for row in self.context.run.rows(app) if row.kind == "received" and row.reason == "repair"
             )
-            self.context.event(f"{again} messages came to a group because it asked for them")
+            self.context.event(f"{repaired} messages reached a group through repairs")
 
 
 def _reached(count: Callable[[], int], least: int) -> Callable[[], bool]:
@@ -136,78 +136,92 @@ def _reached(count: Callable[[], int], least: int) -> Callable[[], bool]:
 
 
 def partition(context: Context, mode: PartitionMode) -> None:
-    """Cut 2 | 1 in the middle of traffic on both sides, and heal."""
+    """Partition the cluster 2 | 1 during traffic on both sides, and heal it."""
     cluster = context.cluster(mode, mirrored=True)
     sides = Sides(context, cluster)
     sides.start()
     sides.flows(context.messages // 10)
     since, before = time.monotonic(), [count() for count in sides.accepted]
     cluster.isolate(3)
-    context.event("node 3 is cut off from 1 and 2; clients reach all")
+    context.event("node 3 is isolated from 1 and 2; clients reach all nodes")
     if mode == "pause_minority":
         cluster.wait_paused(3)
     else:
-        cluster.wait_cut(3)
-    context.event("the nodes have noticed")
-    time.sleep(max(0.0, since + _CUT_S - time.monotonic()))  # this is the fault, nothing is waited for
+        cluster.wait_partitioned(3)
+    context.event("the nodes have detected it")
+    time.sleep(max(0.0, since + _PARTITION_S - time.monotonic()))  # the fault itself
     published = sum(count() - old for count, old in zip(sides.accepted, before, strict=True))
-    context.stake(published, "messages published during the cut")
+    context.stake(published, "messages published during the partition")
     cluster.heal()
-    context.event("the cut is over")
+    context.event("the partition is healed")
     if mode == "ignore":
         restart(context, cluster, 3)
     try:
         cluster.wait_whole(60)
     except LabError:
-        # Autoheal on a busy machine was once seen to wait for ever; an operator would restart the node that lost.
+        # On a busy machine autoheal can wait forever; an operator would restart the node of the losing side.
         restart(context, cluster, 3)
         cluster.wait_whole()
-    revived(context, cluster)
+    revive(context, cluster)
     sides.flows(1)
     sides.publish_on(context.messages)
     sides.finish()
 
 
-def revived(context: Context, cluster: RabbitCluster) -> None:
-    """The nodes run together again; see that its queues can be used, too."""
+def revive(context: Context, cluster: RabbitCluster) -> None:
+    """Make sure that the queues are usable, now that the nodes run together again."""
     if restarted := cluster.revive_queues():
-        context.event(f"queues were left without a leader: restarted nodes {restarted}")
+        context.event(f"queues had no leader: restarted nodes {restarted}")
     context.event("the cluster is whole again")
 
 
 def restart(context: Context, cluster: RabbitCluster, number: int) -> None:
-    """As an operator does to a node that does not come back by itself."""
+    """Restart a node that does not recover by itself, as an operator would."""
     cluster.node(number).stop()
     cluster.node(number).start()
     context.event(f"node {number} is restarted")
 
 
-@scenario("cluster-autoheal", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
-          earlier=True,
-          harm="lost",
-          title="A mirrored cluster is cut 2 | 1 for 25 s; autoheal throws one side's messages away")  # fmt: skip
+@register(
+    Scenario(
+        "cluster-autoheal",
+        "A mirrored cluster is split 2 | 1 for 25 s; autoheal discards one side's messages",
+        numbers=(29,), promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True, earlier=True, harm="lost",
+    )
+)  # fmt: skip
 def cluster_autoheal(context: Context) -> None:
     partition(context, "autoheal")
 
 
-@scenario("cluster-pause-minority", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
-          earlier=True,
-          title="A mirrored cluster is cut 2 | 1 for 25 s; the minority pauses")  # fmt: skip
+@register(
+    Scenario(
+        "cluster-pause-minority",
+        "A mirrored cluster is split 2 | 1 for 25 s; the minority pauses",
+        numbers=(29,), promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True, earlier=True,
+    )
+)  # fmt: skip
 def cluster_pause_minority(context: Context) -> None:
     partition(context, "pause_minority")
 
 
-@scenario("cluster-ignore", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
-          earlier=True,
-          harm="lost",
-          title="A mirrored cluster is cut 2 | 1 for 25 s; both sides go on; node 3 is restarted")  # fmt: skip
+@register(
+    Scenario(
+        "cluster-ignore",
+        "A mirrored cluster is split 2 | 1 for 25 s; both sides continue; node 3 is restarted",
+        numbers=(29,), promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True, earlier=True, harm="lost",
+    )
+)  # fmt: skip
 def cluster_ignore(context: Context) -> None:
     partition(context, "ignore")
 
 
-@scenario("stale-node-first", 29, promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True,
-          earlier=True,
-          title="Node 3 is cut off, then 1 and 2, so that all pause; they come back the stalest first")  # fmt: skip
+@register(
+    Scenario(
+        "stale-node-first",
+        "Node 3 is isolated, then 1 and 2, so all pause; the stalest node recovers first",
+        numbers=(29,), promises="P5 P6", messages=10_000, needs=_NEEDS, own_brokers=True, earlier=True,
+    )
+)  # fmt: skip
 def stale_node_first(context: Context) -> None:
     cluster = context.cluster("pause_minority", mirrored=True)
     sides = Sides(context, cluster)
@@ -216,23 +230,25 @@ def stale_node_first(context: Context) -> None:
     before = [count() for count in sides.accepted]
     cluster.isolate(3)
     cluster.wait_paused(3)
-    context.event("node 3 is cut off, and pauses")
+    context.event("node 3 is isolated, and pauses")
     sides.flows(context.messages // 10)
     cluster.isolate(1)
     cluster.isolate(2)
     for number in (1, 2):
         cluster.wait_paused(number)
-    context.event("nodes 1 and 2 are cut off, and pause")
+    context.event("nodes 1 and 2 are isolated, and pause")
     published = sum(count() - old for count, old in zip(sides.accepted, before, strict=True))
-    context.stake(published, "messages that node 3 does not know, and comes back without")
+    context.stake(published, "messages that node 3 lacks when it recovers")
     for number in (3, 2, 1):
         cluster.heal(number)
-        context.event(f"node {number} can be reached again")
+        context.event(f"node {number} is reachable again")
         if number == 2:
             wait_for(
-                lambda: cluster.node(2).serving() and cluster.node(3).serving(), "nodes 2 and 3 go on", 120
+                lambda: cluster.node(2).serving() and cluster.node(3).serving(),
+                "nodes 2 and 3 serve clients",
+                120,
             )
     cluster.wait_whole()
-    revived(context, cluster)
+    revive(context, cluster)
     sides.publish_on(context.messages)
     sides.finish()

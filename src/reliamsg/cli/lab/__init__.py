@@ -1,0 +1,1 @@
+"""``reliamsg lab``: simulated worlds, and faults at real brokers and processes."""

@@ -1,0 +1,20 @@
+"""``reliamsg lab``: the group of commands that put the product through faults."""
+
+from __future__ import annotations
+
+import click
+
+from reliamsg.cli.lab.chaos import chaos
+from reliamsg.cli.lab.simulate import simulate
+from reliamsg.cli.status import EXIT_CODES_HELP
+
+__all__ = ["lab"]
+
+
+@click.group(epilog=EXIT_CODES_HELP)
+def lab() -> None:
+    """Inject faults into simulated worlds, or into real brokers."""
+
+
+lab.add_command(chaos)
+lab.add_command(simulate)

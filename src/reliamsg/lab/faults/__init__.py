@@ -1,0 +1,1 @@
+"""Faults of the environment: connections (:mod:`~reliamsg.lab.faults.proxy`), disks and networks."""
