@@ -169,9 +169,9 @@ class Group:
         if state is not None and self.reading and not self.slow:
             self.acknowledge()
         self.commit()
-        if state is not None and state.gap is not None:
-            self.gaps.append(state.gap)
-            state.gap = None
+        gap = None if state is None else state.gaps.take_undecided()
+        if gap is not None:
+            self.gaps.append(gap)
 
     def acknowledge(self) -> None:
         """The application is done with all that it was given."""
@@ -242,19 +242,20 @@ class Disk:
         self.known = True
         state = change.state
         if change.history:
+            uncertainty = state.takeover.uncertainty
             self.joined = state.joined
             self.history = History(
                 [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
                 state.history.floor,
                 [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
-                state.closed.spans(),
-                state.closed.forgotten,
+                state.gaps.closed.spans(),
+                state.gaps.closed.forgotten,
                 state.unheard,
-                None if state.doubt is None else (state.doubt.after, state.doubt.end),
-                takeover=state.takeover,
+                None if uncertainty is None else (uncertainty.after, uncertainty.end),
+                takeover=state.takeover.number,
                 joined_after=state.joined_after,
                 unended=sorted(state.history.unended),
-                answered=None if state.doubt is None else state.doubt.link,
+                answered=None if uncertainty is None else uncertainty.link,
             )
         for item in change.epochs:
             known: Reorder = item.known

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from reliamsg.core.consumer import ConsumerCore, Rules
-from reliamsg.core.delivery import Offer
+from reliamsg.core.redelivery import Offer
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -153,7 +153,7 @@ def test_a_stopped_process_expires_no_gap() -> None:
     run.core.tick(1.0)
     for hour in range(1, 4):
         run.core.tick(hour * 3_600.0)
-    assert run.core.streams[STREAM].gap is None
+    assert run.core.streams[STREAM].gaps.undecided is None
 
 
 def test_no_gap_expires_while_no_site_is_connected() -> None:
@@ -165,10 +165,10 @@ def test_no_gap_expires_while_no_site_is_connected() -> None:
     for site in ("dc1", "dc2"):
         run.core.waiting.disconnected(site)
     run.wait(60.0)
-    assert run.core.streams[STREAM].gap is None
+    assert run.core.streams[STREAM].gaps.undecided is None
     run.core.waiting.connected("dc2")
     run.wait(2.0)
-    assert run.core.streams[STREAM].gap == Gap(STREAM, 1, 11, 20, "expired")
+    assert run.core.streams[STREAM].gaps.undecided == Gap(STREAM, 1, 11, 20, "expired")
 
 
 def test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with() -> None:
@@ -181,12 +181,12 @@ def test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with() -> None:
     assert found is not None
     run.core.take(state, found, 10, 0.0)
     run.wait(60.0)
-    assert state.gap is None
+    assert state.gaps.undecided is None
     run.core.acknowledge(STREAM, 1, 1, 10, run.now)
     run.wait(4.0)
-    assert state.gap is None
+    assert state.gaps.undecided is None
     run.wait(2.0)
-    assert state.gap == Gap(STREAM, 1, 11, 20, "expired")
+    assert state.gaps.undecided == Gap(STREAM, 1, 11, 20, "expired")
 
 
 def test_nothing_is_offered_before_a_commit_says_that_it_may_have_been() -> None:
@@ -246,9 +246,9 @@ def test_a_partial_fill_starts_the_clock_anew() -> None:
     run.wait(4.0)
     run.receive("dc1", 1, None, 15, 15)
     run.wait(4.0)
-    assert run.core.streams[STREAM].gap is None
+    assert run.core.streams[STREAM].gaps.undecided is None
     run.wait(2.0)
-    assert run.core.streams[STREAM].gap == Gap(STREAM, 1, 11, 14, "expired")
+    assert run.core.streams[STREAM].gaps.undecided == Gap(STREAM, 1, 11, 14, "expired")
 
 
 def test_accepting_a_gap_does_not_declare_what_arrived_within_it() -> None:
@@ -257,7 +257,7 @@ def test_accepting_a_gap_does_not_declare_what_arrived_within_it() -> None:
     run.receive("dc1", 1, None, 21, 30)
     run.drain()
     run.wait(6.0)
-    gap = run.core.streams[STREAM].gap
+    gap = run.core.streams[STREAM].gaps.undecided
     assert gap is not None
     run.receive("dc1", 1, None, 15, 16)
     assert run.core.accept(gap, run.now)
@@ -274,7 +274,7 @@ def test_a_mark_never_lies_beyond_the_highest_number() -> None:
     run.receive("dc1", 1, None, 1, 2)
     run.receive("dc1", 1, None, MAX_SEQ, MAX_SEQ)
     run.wait(6.0)
-    gap = run.core.streams[STREAM].gap
+    gap = run.core.streams[STREAM].gaps.undecided
     assert gap is not None
     assert run.core.accept(gap, run.now)
     run.drain()
@@ -353,7 +353,7 @@ def test_attempts_are_committed_before_they_are_made() -> None:
     made.untake(state, found, 2, 2, 0.0)
     assert made.offer(state, 0.05, 1) is None
     assert made.offer(state, 0.2, 1) is None
-    assert made.snapshot().changes[0].arming == {(1, 1): 2}
+    assert made.snapshot().changes[0].attempts == {(1, 1): 2}
     assert made.offer(state, 0.2, 1) is None
     commit(made)
     again = made.offer(state, 0.2, 1)

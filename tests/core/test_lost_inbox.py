@@ -127,7 +127,7 @@ def test_an_inbox_is_not_taken_for_another_by_what_it_told_itself() -> None:
     group.crash()
     group.hear(teller.status())
     group.receive(teller, 10, 21, 30)
-    assert group.state.handed_out is None
+    assert group.state.takeover.remembered is None
 
 
 def test_an_old_copy_of_an_inbox_flags_what_came_after_it() -> None:
@@ -247,7 +247,7 @@ def test_what_is_handed_out_and_was_settled_by_the_other_holds_up_no_gaps_clock(
     teller.reached = (10, 21), (10, 31)
     teller.release(10, 25)
     group.hear(teller.status())
-    assert (group.state.unacknowledged, group.state.clock.target) == (0, (10, 21, 25))
+    assert (group.state.unacknowledged, group.state.gaps.clock.target) == (0, (10, 21, 25))
     group.wait(30.0, teller)
     assert {(gap.first, gap.last) for gap in group.gaps} == {(21, 25)}
 

@@ -116,7 +116,7 @@ def test_what_is_no_longer_held_is_not_asked_for_and_may_still_come() -> None:
     group.hear(teller.status())
     group.wait(3.0, teller)
     assert set(group.wanted) == {(10, 16, 20)}
-    assert group.state.clock.target == (10, 11, 15)
+    assert group.state.gaps.clock.target == (10, 11, 15)
     group.receive(teller, 10, 1, 30, "dc2")
     assert group.got == [(10, n) for n in range(1, 31)]
     assert group.told("declared") == []
@@ -128,7 +128,7 @@ def test_nothing_is_asked_while_no_site_is_connected() -> None:
         group.core.waiting.disconnected(site)
     group.wait(30.0)
     assert group.asked == []
-    assert group.state.clock.elapsed == 0.0
+    assert group.state.gaps.clock.elapsed == 0.0
     group.core.waiting.connected("dc2")
     group.wait(1.0, teller)
     assert group.got == [(10, n) for n in range(1, 31)]
@@ -221,7 +221,7 @@ def test_the_clock_waits_while_a_producer_holds_the_range() -> None:
         group.hear(teller.status())
         group.wait(2.0)
     assert group.told("declared") == []
-    assert group.state.clock.elapsed == 0.0
+    assert group.state.gaps.clock.elapsed == 0.0
     # It falls silent: two intervals later the clock runs.
     group.wait(3.5)
     assert group.told("declared") == []
@@ -270,11 +270,11 @@ def test_a_partial_repair_starts_clock_and_waiting_anew() -> None:
     for _ in range(6):
         group.hear(teller.status())
         group.wait(2.0)
-    assert group.state.clock.waited >= 10.0
-    assert group.state.clock.elapsed > 0.0
+    assert group.state.gaps.clock.waited >= 10.0
+    assert group.state.gaps.clock.elapsed > 0.0
     group.repair(teller, [(10, 11, 15)])
-    assert group.state.clock.target == (10, 16, 20)
-    assert group.state.clock.waited == group.state.clock.elapsed == 0.0
+    assert group.state.gaps.clock.target == (10, 16, 20)
+    assert group.state.gaps.clock.waited == group.state.gaps.clock.elapsed == 0.0
 
 
 def test_a_stopped_process_neither_expires_nor_waits() -> None:
@@ -283,7 +283,7 @@ def test_a_stopped_process_neither_expires_nor_waits() -> None:
     group.wait(1.0)
     for _ in range(3):
         group.step(3_600.0)
-    assert group.state.clock.waited + group.state.clock.elapsed <= 5.0
+    assert group.state.gaps.clock.waited + group.state.gaps.clock.elapsed <= 5.0
     assert group.told("declared") == []
 
 
@@ -340,7 +340,7 @@ def test_a_gap_of_which_a_part_was_removed_is_taken_apart() -> None:
     teller.remove(10, 41, 45)
     group.hear(teller.status())
     group.wait(0.3)
-    assert group.state.clock.target == (10, 11, 20)
+    assert group.state.gaps.clock.target == (10, 11, 20)
     group.wait(3.0, teller)
     assert group.told("declared") == [(10, 21, 30, "removed"), (10, 41, 45, "removed")]
     assert len(group.got) == 45

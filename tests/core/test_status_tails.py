@@ -33,7 +33,7 @@ def test_what_is_on_its_way_is_not_missing() -> None:
         teller.publish(3)
         group.hear(teller.status())
         group.wait(0.2)
-        assert group.state.clock.target is None
+        assert group.state.gaps.clock.target is None
         group.receive(teller, 10, 8, teller.epochs[-1][3])
         group.wait(0.1)
     assert group.asked == []
@@ -53,10 +53,10 @@ def test_a_lost_tail_is_remembered_over_a_crash() -> None:
     group.receive(teller, 10, 1, 7)
     group.hear(teller.status())
     group.wait(8.0)
-    assert group.state.clock.elapsed > 1.0
+    assert group.state.gaps.clock.elapsed > 1.0
     group.crash()
-    assert group.state.clock.target == (10, 8, 10)
-    assert group.state.clock.elapsed > 0.5
+    assert group.state.gaps.clock.target == (10, 8, 10)
+    assert group.state.gaps.clock.elapsed > 0.5
     group.wait(6.0)
     assert group.told("declared") == [(10, 8, 10, "expired")]
 
@@ -292,14 +292,14 @@ def test_a_chain_makes_unknown_history_exact() -> None:
     teller.publish(5)
     group.receive(teller, 10, 1, 10)
     group.receive(teller, 30, 1, 5)
-    assert group.state.clock.target == (10, 11, None)
+    assert group.state.gaps.clock.target == (10, 11, None)
     # It is not known what is missing: a status is asked for.
     group.wait(1.5)
     assert group.asked
     assert group.wanted == []
     group.hear(teller.status())
     group.wait(1.0)
-    assert group.state.clock.target == (20, 1, 5)
+    assert group.state.gaps.clock.target == (20, 1, 5)
     group.wait(2.0, teller)
     assert group.got == all_of(teller)
     assert group.told("declared") == []
@@ -327,9 +327,9 @@ def test_what_is_known_of_an_epoch_is_exact_though_what_follows_is_not() -> None
     group.hear(teller.status())
     group.wait(0.4)
     group.arrive("dc1", 30, 210, Prev(20, 140, 5), 1, 5)
-    assert group.state.clock.target == (10, 8, 10)
+    assert group.state.gaps.clock.target == (10, 8, 10)
     group.repair(teller, [(10, 8, 10)])
-    assert group.state.clock.target == (10, 11, None)
+    assert group.state.gaps.clock.target == (10, 11, None)
 
 
 def test_what_was_only_said_of_epochs_to_come_is_not_stored() -> None:

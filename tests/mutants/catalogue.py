@@ -596,11 +596,11 @@ MUTANTS = (
     ),
     Mutant(
         "failed-message-overtaken",
-        "core/delivery.py",
-        "        if not known.retry.empty:\n"
-        "            if now < state.retry_at:\n"
-        "                return None, False\n",
-        "        if not known.retry.empty and now >= state.retry_at:\n",
+        "core/redelivery.py",
+        "            if not known.retry.empty:\n"
+        "                if now < self.retry_at:\n"
+        "                    return None, False\n",
+        "            if not known.retry.empty and now >= self.retry_at:\n",
         "P3: later messages are delivered while a message whose handler raised waits for redelivery",
         ByTest(
             "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[same epoch]",
@@ -634,8 +634,8 @@ MUTANTS = (
     Mutant(
         "late-message-delivered",
         "core/arrivals.py",
-        "        late = state.closed.arrived(known.epoch, first, last)\n    new",
-        "        late = state.closed.arrived(known.epoch, first, last)\n"
+        "        late = state.gaps.closed.arrived(known.epoch, first, last)\n    new",
+        "        late = state.gaps.closed.arrived(known.epoch, first, last)\n"
         "        for span in late:\n"
         "            known.place_at(span[0])\n"
         "    new",
@@ -655,9 +655,9 @@ MUTANTS = (
     ),
     Mutant(
         "failed-message-overtaken-by-an-epoch",
-        "core/delivery.py",
-        "            if now < state.retry_at:\n                return None, False\n",
-        "            if now < state.retry_at:\n                continue\n",
+        "core/redelivery.py",
+        "                if now < self.retry_at:\n                    return None, False\n",
+        "                if now < self.retry_at:\n                    continue\n",
         "P3: messages of the next epoch are delivered while a message whose handler raised waits for "
         "redelivery",
         ByTest(
@@ -835,9 +835,9 @@ MUTANTS = (
     ),
     Mutant(
         "takeover-not-flagged",
-        "core/stream.py",
-        "            known.redelivered_below = max(known.redelivered_below, self.high_water)",
-        "            known.redelivered_below = max(known.redelivered_below, 0)",
+        "core/takeover.py",
+        "            known.flag_redelivered(self.high_water)",
+        "            known.flag_redelivered(0)",
         "P4: a standby that takes over redelivers, without a flag, what the other consumer had delivered",
         ByTest(
             "core/test_status_standby.py::test_a_standby_flags_what_the_other_may_have_handed_out",
@@ -858,8 +858,8 @@ MUTANTS = (
     Mutant(
         "doubt-forgotten",
         "receiving/restore.py",
-        "    state.doubt = None if history.doubt is None else Doubt(*history.doubt, history.answered)",
-        "    state.doubt = None",
+        "    state.takeover = TakeoverBounds(uncertainty, history.takeover)",
+        "    state.takeover = TakeoverBounds(None, history.takeover)",
         "P4: a standby that took over and was killed delivers, without a flag, what its predecessor had "
         "delivered",
         ByTest(
@@ -917,7 +917,7 @@ MUTANTS = (
     Mutant(
         "unproven-not-flagged",
         "core/joining.py",
-        '        if before is None:\n            state.doubt = Doubt(0)\n        return "unproven"',
+        '        state.takeover.note_unproven()\n        return "unproven"',
         '        return "unproven"',
         "P4: messages that no producer vouches for are delivered without the flag",
         ByTest(
@@ -964,8 +964,8 @@ MUTANTS = (
     ),
     Mutant(
         "handed-out-before-reserved",
-        "core/delivery.py",
-        "    last = min(last, known.high_water - 1)\n    if last < first:\n        return None, True\n",
+        "core/redelivery.py",
+        "        last = min(last, known.high_water - 1)\n        if last < first:\n            return None, True\n",
         "",
         "P4: messages are delivered before a commit records that they may have been, so after a kill they "
         "come again without a flag",
@@ -1107,7 +1107,7 @@ MUTANTS = (
         "P5: a gap expires while its consumer is connected to no site",
         ByTest(
             "core/test_consumer.py::test_no_gap_expires_while_no_site_is_connected",
-            "assert run.core.streams[STREAM].gap is None",
+            "assert run.core.streams[STREAM].gaps.undecided is None",
         ),
     ),
     Mutant(
@@ -1253,7 +1253,7 @@ MUTANTS = (
         "P5: a gap's clock starts while messages before the gap are still being handled",
         ByTest(
             "core/test_consumer.py::test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with",
-            "assert state.gap is None",
+            "assert state.gaps.undecided is None",
         ),
     ),
     Mutant(
@@ -1436,8 +1436,8 @@ MUTANTS = (
     Mutant(
         "hold-ends-never",
         "core/passage.py",
-        "    hold = state.hold\n    hold.by = None\n",
-        "    hold = state.hold\n",
+        "    gaps = state.gaps\n    gaps.resume()\n",
+        "    gaps = state.gaps\n",
         "P5: a held stream does not resume when the messages arrive",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
@@ -1447,7 +1447,7 @@ MUTANTS = (
     Mutant(
         "held-gap-skipped",
         "core/passage.py",
-        "        elif state.hold.by is None:\n            _hold(core, state, gap)\n",
+        "        elif state.gaps.held_by is None:\n            _hold(core, state, gap)\n",
         "        else:\n            declare(core, state, gap, now)\n",
         'P5: with on_gap="hold" a gap is skipped when its time is over',
         ByTest(
@@ -1460,8 +1460,8 @@ MUTANTS = (
         "core/passage.py",
         '        if reason == "removed":\n'
         "            declare(core, state, gap, now)\n"
-        "        elif state.hold.by is None:\n",
-        "        if state.hold.by is None:\n",
+        "        elif state.gaps.held_by is None:\n",
+        "        if state.gaps.held_by is None:\n",
         "P5: messages that their producer removed hold a stream as if they could still arrive",
         ByTest(
             "receiving/test_holds.py::test_what_its_producer_removed_holds_nobody_and_is_declared_at_once",
@@ -1622,8 +1622,8 @@ MUTANTS = (
     Mutant(
         "settled-in-another-history",
         "core/joining.py",
-        "    position = state.handed_out.settled_in(announced.chain)\n",
-        "    position = state.handed_out.position\n",
+        "    position = remembered.settled_in(announced.chain)\n",
+        "    position = remembered.position\n",
         "P5: a new inbox skips what a restored outbox published between epochs that the group had settled",
         ByTest(
             "core/test_superseding.py::test_what_a_group_had_settled_in_another_history_is_not_settled_in_this_one",
@@ -1671,7 +1671,7 @@ MUTANTS = (
     ),
     Mutant(
         "lost-history-not-flagged",
-        "core/stream.py",
+        "core/takeover.py",
         "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
         "            return True\n",
         "        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):\n"
@@ -1871,10 +1871,10 @@ MUTANTS = (
     Mutant(
         "uncommitted-state-told",
         "core/snapshots.py",
-        "    return Report(*state.committed, missing, tuple(state.declared), state.accepted_safe)",
+        "    return Report(*state.committed, missing, state.gaps.passed, state.gaps.accepted_committed)",
         "    return Report(\n        max(state.position, state.committed[0]),\n"
-        "        *state.committed[1:],\n        missing,\n        tuple(state.declared),\n"
-        "        state.accepted_safe,\n    )",
+        "        *state.committed[1:],\n        missing,\n        state.gaps.passed,\n"
+        "        state.gaps.accepted_committed,\n    )",
         "P6: a group reports its acknowledgements before they are committed",
         ByTest(
             "core/test_status_asks.py::test_a_report_holds_only_what_is_committed",
@@ -2033,7 +2033,7 @@ MUTANTS = (
     Mutant(
         "gap-blamed-on-the-handler",
         "receiving/fullness.py",
-        '    return "gap" if idle and state.clock.target is not None else "handler"',
+        '    return "gap" if idle and state.gaps.clock.target is not None else "handler"',
         '    return "handler"',
         "P7: an inbox that is full of messages behind a gap is blamed on the handler",
         ByTest(

@@ -109,8 +109,8 @@ def _place(
 ) -> Arrival:
     late: list[Span] = []
     top = last if known.last is None else min(last, known.last)
-    if not state.closed.empty:
-        late = state.closed.arrived(known.epoch, first, last)
+    if not state.gaps.closed.empty:
+        late = state.gaps.closed.arrived(known.epoch, first, last)
     new = known.place(first, top) if first <= top else []
     for span in new:
         core.note(Note("received", state.stream, known.epoch, known.incarnation, *span, site, reason))
@@ -142,7 +142,7 @@ def _duplicates(
     reason: str,
 ) -> None:
     at = first
-    if state.closed.may_have_forgotten(known.epoch, first):
+    if state.gaps.closed.may_have_forgotten(known.epoch, first):
         reason = "late_or_duplicate"
     for span in [*sorted(fresh), (last + 1, last + 1)]:
         if at < span[0]:
@@ -166,11 +166,11 @@ def _past(
     done = state.history.find(epoch)
     if done is not None and done.incarnation != incarnation:
         return _conflict(core, state, site, epoch, incarnation, first, last)
-    late = state.closed.arrived(epoch, first, last)
+    late = state.gaps.closed.arrived(epoch, first, last)
     if late:
         _late(core, state, site, epoch, incarnation, None if done is None else done.last, late)
     elif done is not None or epoch <= state.history.floor:
-        forgotten = done is None or state.closed.may_have_forgotten(epoch, first)
+        forgotten = done is None or state.gaps.closed.may_have_forgotten(epoch, first)
         reason = "late_or_duplicate" if forgotten else reason
         core.note(Note("duplicate", state.stream, epoch, incarnation, first, last, site, reason))
         if state.history_is_safe:

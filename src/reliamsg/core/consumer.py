@@ -25,18 +25,19 @@ from reliamsg.core.announced import Announced, Span3
 from reliamsg.core.arrivals import Arrival, arrive
 from reliamsg.core.asking import Ask, Jitter, ask
 from reliamsg.core.challenges import Challenges
-from reliamsg.core.delivery import DeliveryRules, Offer, fail, mark_taken, offer
 from reliamsg.core.hearing import hear
 from reliamsg.core.horizon import Horizon
 from reliamsg.core.joining import adopt, joins_soon
 from reliamsg.core.letting_go import let_go
 from reliamsg.core.passage import declare, follow
 from reliamsg.core.ranges import Span
+from reliamsg.core.redelivery import DeliveryRules, Offer
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.report import Report
 from reliamsg.core.retiring import is_idle
 from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
-from reliamsg.core.stream import Adopted, Doubt, Note, Snapshot, StreamState
+from reliamsg.core.stream import Note, Snapshot, StreamState
+from reliamsg.core.takeover import LastReport
 from reliamsg.core.ticking import Kept, tick_stream
 from reliamsg.core.waiting import QUARANTINE, REPAIRS, WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
@@ -96,7 +97,7 @@ class ConsumerCore:
         """Streams about which the caller asks their producers."""
         self.far: dict[Stream, int] = {}
         """Streams of which far epochs were seen, and the lowest of these; see :meth:`believed`."""
-        self._put_off: dict[Stream, list[Adopted]] = {}
+        self._put_off: dict[Stream, list[LastReport]] = {}
         """Where other inboxes stopped in epochs that are far, or in streams without room: gone on with once these are
         believed, and there is room."""
         self.streams: dict[Stream, StreamState] = {}
@@ -180,7 +181,9 @@ class ConsumerCore:
         if state is None:
             grave = self.graves.get(stream)
             if grave is not None and grave.is_done_with(epoch, incarnation, first, last):
-                reason = "late_or_duplicate" if grave.closed.may_have_forgotten(epoch, first) else "forgotten"
+                reason = (
+                    "late_or_duplicate" if grave.gaps.closed.may_have_forgotten(epoch, first) else "forgotten"
+                )
                 self.note(Note("duplicate", stream, epoch, incarnation, first, last, site, reason))
                 return Arrival(release=True)
             state = self.open(stream)
@@ -191,7 +194,7 @@ class ConsumerCore:
         state.used_at = now
         reason = "repair" if repair else ""
         known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now, reason)
-        if state.doubt is not None and state.doubt.end is None and arrival.new:
+        if arrival.new and state.takeover.unresolved is not None:
             state.flag_entered()
             if self.rules.signed:
                 self.challenges.want(stream, now)
@@ -402,7 +405,7 @@ class ConsumerCore:
         soon as there is room, and the epoch is believed, if ever: with the first call of :meth:`receive` or
         :meth:`announce` after that, in which ``moves`` rises."""
         self.horizon.learn(entered[0])
-        told = Adopted(position, entered, high_water, accepted)
+        told = LastReport(position, entered, high_water, accepted)
         state = self.streams.get(stream)
         far = self.is_far(stream, max(entered[0], position[0]))
         if state is None and not far:
@@ -444,8 +447,8 @@ class ConsumerCore:
     def _doubt_again(self, state: StreamState) -> None:
         """Another inbox may have gone on with the stream, whatever was found out about any before that one."""
         if state.stream.producer:
-            state.doubt, state.history_changed = Doubt(self.succeeded.get(state.stream, 0)), True
-            state.takeover = self.takeover
+            state.takeover.begin(self.succeeded.get(state.stream, 0), self.takeover)
+            state.history_changed = True
             state.flag_entered()
             self._mark(state)
 
@@ -461,7 +464,11 @@ class ConsumerCore:
 
     def offer(self, state: StreamState, now: float, unit: int) -> Offer | None:
         """What could be handed out of a stream next; `unit` is how many the application takes at once."""
-        found, wants_commit = offer(self.rules, state, now, unit)
+        if state.current is None:
+            return None
+        found, wants_commit = state.redelivery.offer(
+            self.rules, state.entered, state.unacknowledged, now, unit
+        )
         if wants_commit:
             self._mark(state, urgent=True)
         return found
@@ -470,9 +477,9 @@ class ConsumerCore:
         self, state: StreamState, offered: Offer, last: int, now: float, *, giving: bool = False
     ) -> None:
         """The offer is accepted, up to `last`. `giving`: the application gets it bit by bit, until :meth:`given`."""
-        mark_taken(state, offered, last)
-        state.giving = giving
         known = state.live[offered.epoch]
+        state.redelivery.take(known, offered, last)
+        state.giving = giving
         if known.cursor + state.reserve // 2 > known.high_water:
             self._mark(state)
         if known.deliverable() is None:  # find out what the stream waits for
@@ -490,13 +497,8 @@ class ConsumerCore:
         if known is None:
             return
         first = max(first, known.position)  # another inbox may have settled some of it meanwhile
-        if offered.armed:
-            for seq in range(first, last + 1):
-                state.armed[(known.epoch, seq)] = state.attempts.get((known.epoch, seq), 1)
-                if offered.retry:
-                    known.retry.add(seq, seq)
+        state.redelivery.untake(known, offered, first, last)
         if not offered.retry:
-            known.untake(first)
             follow(self, state, now)
         self.touch(state)
 
@@ -524,12 +526,9 @@ class ConsumerCore:
         self, state: StreamState, known: Reorder, kind: str, span: Span, reason: str, now: float
     ) -> None:
         self.note_range(kind, state, known.epoch, known.incarnation, *span, reason)
-        if state.attempts:
-            for key in [k for k in state.attempts if k[0] == known.epoch and span[0] <= k[1] <= span[1]]:
-                del state.attempts[key]
-                state.armed.pop(key, None)
+        state.redelivery.settled(known.epoch, span)
         self._mark(state)
-        if known.last is not None or state.clock.target is not None:
+        if known.last is not None or state.gaps.clock.target is not None:
             follow(self, state, now)
         self.touch(state)
 
@@ -542,7 +541,7 @@ class ConsumerCore:
         known = None if state is None else state.live.get(epoch)
         if state is None or known is None:
             return []
-        spent = fail(self.rules, state, known, (first, last), now, counts)
+        spent = state.redelivery.fail(self.rules, known, (first, last), now, counts)
         self.time(state)
         return spent
 
@@ -575,7 +574,7 @@ class ConsumerCore:
     @property
     def any_gap(self) -> bool:
         """Whether messages that are missing hold up any stream."""
-        return any(state.clock.target is not None for state in self._timed.values())
+        return any(state.gaps.clock.target is not None for state in self._timed.values())
 
     # -- commits ----------------------------------------------------------------------------------------
 
@@ -635,7 +634,7 @@ class ConsumerCore:
         self._restore(state, now)
 
     def _doubt_absent(self, state: StreamState) -> None:
-        if self.succeeds and (state.doubt is None or state.takeover < self.takeover):
+        if self.succeeds and (state.takeover.uncertainty is None or state.takeover.number < self.takeover):
             self._doubt_again(state)  # it was not in memory when this inbox took another's place
 
     def _restore(self, state: StreamState, now: float) -> None:
@@ -721,7 +720,7 @@ class ConsumerCore:
         state = self.streams[stream] = StreamState(stream)
         if self.succeeds and stream.producer:
             # Until the stream is known to the inbox, this is so after each start.
-            state.doubt, state.takeover = Doubt(0), self.takeover
+            state.takeover.begin(0, self.takeover)
         return state
 
     def touch(self, state: StreamState) -> None:

@@ -1,4 +1,4 @@
-"""Clocks of gaps, and the memory of the gaps that were closed.
+"""Gaps of a stream: the clock of the one at the head, what was decided, and the memory of those that were closed.
 
 The clock of a gap counts only while the gap holds its stream up; who calls says when that is. One step counts at
 most a second, so that a stopped process does not expire gaps, and whatever changes the gap starts it anew.
@@ -8,13 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from reliamsg.core.announced import Span3
 from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.message import Gap
+from reliamsg.wire.limits import MAX_SEQ
 
-__all__ = ["MAX_CLOSED", "MAX_STEP_S", "ClosedGaps", "GapClock", "GapKey"]
+__all__ = ["MAX_CLOSED", "MAX_STEP_S", "ClosedGaps", "GapClock", "GapKey", "GapTracker", "is_part"]
 
 MAX_STEP_S = 1.0
 MAX_CLOSED = 1_000
 """Closed ranges of a stream that are remembered exactly."""
+MAX_DECLARED = 100
+"""The latest passed ranges of a stream that its producer is told of."""
 
 GapKey = tuple[int, int, int | None]
 """Epoch, first and last number; last is None where the extent is unknown."""
@@ -66,6 +71,11 @@ class GapClock:
                 self.elapsed += step
         self._at = now if running else None
         return self.elapsed
+
+    def committed(self, target: GapKey, elapsed: float, waited: float) -> None:
+        """A commit holds what had elapsed and been waited for this gap."""
+        if target == self.target:
+            self.saved = elapsed + waited
 
     @property
     def counted(self) -> float:
@@ -134,3 +144,148 @@ class ClosedGaps:
     @property
     def empty(self) -> bool:
         return not self._ranges
+
+
+class GapTracker:
+    """The gap at one stream's head, what was decided about it, and the gaps that the stream has passed."""
+
+    __slots__ = (
+        "_accepted_as", "_expired_after", "_passed", "_passing", "accepted", "accepted_committed", "clock", "closed",
+        "held_by", "held_since", "undecided",
+    )  # fmt: skip
+
+    def __init__(self, closed: ClosedGaps | None = None) -> None:
+        """`closed`: as the inbox holds it."""
+        self.clock = GapClock()
+        self.closed = ClosedGaps() if closed is None else closed
+        self.undecided: Gap | None = None
+        """Expired, and to be decided by the application."""
+        self.held_by: Gap | None = None
+        """The gap that holds the stream until it is filled or accepted; None where nothing does."""
+        self.held_since: GapKey | None = None
+        """The gap that was reported when this episode of holding began; what is left of it after a part came is the
+        same episode. None outside of episodes."""
+        self.accepted = RangeSet()
+        """Numbers of the current epoch that may be passed as soon as they are a gap at the head."""
+        self.accepted_committed: tuple[Span3, ...] = ()
+        """What is accepted, as the last commit holds it."""
+        self._accepted_as: tuple[str, float | None] = ("expired", None)
+        """Why, and what their gap's clock said, in seconds, where that is known."""
+        self._expired_after: float | None = None
+        """What the clock said when the latest gap expired."""
+        self._passed: list[Span3] = []
+        """The latest ranges that were passed without having arrived, and that is committed."""
+        self._passing: list[Span3] = []
+        """The same since the last commit."""
+
+    # -- the gap at the head ------------------------------------------------------------------------------
+
+    def aim(self, target: GapKey | None) -> tuple[GapKey | None, bool]:
+        """Watch another gap, or none; returns the one before, and whether that had held the stream up for any time."""
+        opened = self.clock.opened
+        before = self.clock.aim(target)
+        self.clock.opened = False
+        self.undecided = None
+        return before, opened
+
+    def expire(self) -> None:
+        """The gap at the head has had its time."""
+        self._expired_after = self.clock.elapsed
+
+    def ask(self, gap: Gap) -> None:
+        """Leave a gap to the application, and give it its time anew meanwhile."""
+        self.clock.rewind()
+        self.undecided = gap
+
+    def take_undecided(self) -> Gap | None:
+        """The gap that the application is to decide about, once."""
+        gap, self.undecided = self.undecided, None
+        return gap
+
+    def drop(self) -> None:
+        """The stream goes on elsewhere: nothing is to be decided, and nothing of what was accepted counts."""
+        self.undecided = None
+        self.accepted.discard_below(MAX_SEQ + 1)
+
+    # -- holding ------------------------------------------------------------------------------------------
+
+    def hold(self, gap: Gap) -> bool:
+        """Keep the stream where it is until the gap is filled or accepted. Returns whether an episode begins."""
+        self.held_by = gap
+        key = gap.epoch, gap.first, gap.last
+        if self.held_since is not None and is_part(key, self.held_since):
+            return False
+        self.held_since = key
+        return True
+
+    def resume(self) -> None:
+        """Nothing holds the stream for now; the episode goes on until :meth:`end_episode`."""
+        self.held_by = None
+
+    def end_episode(self) -> None:
+        """What held the stream is filled, accepted or gone."""
+        self.held_since = None
+
+    # -- acceptance and passing ---------------------------------------------------------------------------
+
+    def accept(self, first: int, last: int, reason: str, elapsed: float | None) -> None:
+        """These numbers of the current epoch may be passed. `elapsed`: what the gap's clock said, in seconds."""
+        self.accepted.add(first, last)
+        self._accepted_as = reason, elapsed
+
+    def how_accepted(self, gap: Gap) -> tuple[str, float | None]:
+        """Why a gap is accepted now, and what its clock said."""
+        if gap.reason == "open":
+            return "accepted", self.clock.elapsed
+        return gap.reason, self._expired_after
+
+    def enter_epoch(self) -> None:
+        """What was accepted in the epoch before does not count in the next."""
+        self.accepted.discard_below(MAX_SEQ + 1)
+
+    def close(self, epoch: int, first: int, last: int) -> tuple[str, float | None]:
+        """Accepted numbers are passed; returns why, and what their gap's clock said."""
+        self.closed.add(epoch, first, last)
+        self.accepted.remove(first, last)
+        self._passing.append((epoch, first, last))
+        return self._accepted_as
+
+    def close_before(self, epoch: int, last: int) -> None:
+        """All of an epoch of which nothing came is passed, with the gap of unknown extent before it."""
+        self.closed.add(epoch, 1, last)
+        self._passing.append((epoch, 1, last))
+
+    # -- commits ------------------------------------------------------------------------------------------
+
+    @property
+    def any_passing(self) -> bool:
+        """Whether anything was passed since the last commit."""
+        return bool(self._passing)
+
+    @property
+    def passed(self) -> tuple[Span3, ...]:
+        """The latest ranges that were passed without having arrived, as the last commit holds them."""
+        return tuple(self._passed)
+
+    def take_passing(self) -> list[Span3]:
+        """What was passed since the last commit."""
+        passing, self._passing = self._passing, []
+        return passing
+
+    def put_back(self, passing: list[Span3]) -> None:
+        """These could not be committed: they belong to the next commit."""
+        self._passing[:0] = passing
+
+    def committed(self, passing: Iterable[Span3], accepted: tuple[Span3, ...]) -> bool:
+        """A commit holds what was passed, and what is accepted. Returns whether the latter is news."""
+        self._passed += passing
+        del self._passed[:-MAX_DECLARED]
+        before, self.accepted_committed = self.accepted_committed, accepted
+        return before != accepted
+
+
+def is_part(target: GapKey, whole: GapKey) -> bool:
+    """Whether a gap is what is left of another."""
+    if target[0] != whole[0] or target[1] < whole[1]:
+        return False
+    return whole[2] is None or (target[2] is not None and target[2] <= whole[2])

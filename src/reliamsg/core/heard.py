@@ -16,7 +16,8 @@ from reliamsg.core.reorder import Reorder
 from reliamsg.message import Prev
 
 if TYPE_CHECKING:
-    from reliamsg.core.stream import HandedOut, StreamState
+    from reliamsg.core.stream import StreamState
+    from reliamsg.core.takeover import Remembered
 
 __all__ = [
     "GRACE_S",
@@ -213,10 +214,10 @@ def trimmed(state: StreamState, announced: Announced) -> tuple[Announced, bool]:
     floor = 0
     if state.current is not None:
         floor = state.current.epoch
-    elif state.adopted is not None:
-        floor = state.adopted.position[0]
+    elif state.takeover.report is not None:
+        floor = state.takeover.report.position[0]
     else:
-        start = start_of(announced, state.handed_out)
+        start = start_of(announced, state.takeover.remembered)
         floor = chain[-1][0] if start is None else start[0][0]
     at = next((i for i, entry in enumerate(chain) if entry[0] >= floor), len(chain) - 1)
     at = max(0, at - 1)
@@ -275,14 +276,14 @@ def keeps_any(announced: Announced) -> bool:
     return any(first <= last and (epoch, last) >= since for epoch, _, first, last in announced.chain)
 
 
-def start_of(announced: Announced, handed_out: HandedOut | None) -> tuple[Position, int, Prev | None] | None:
+def start_of(announced: Announced, remembered: Remembered | None) -> tuple[Position, int, Prev | None] | None:
     """Where a group that knows nothing of the stream starts: with the oldest that is offered, and at the latest where
     the producer counts it from, or where another inbox of the group had come to. Returns the position, its epoch's
     incarnation, and the epoch before; None where nothing is held and the producer does not count the group, or has
     published nothing since it does."""
     since, before = announced.since, None
-    if since is not None and handed_out is not None:
-        since = max(since, handed_out.settled_in(announced.chain))  # what is gone from before that is no loss
+    if since is not None and remembered is not None:
+        since = max(since, remembered.settled_in(announced.chain))  # what is gone from before that is no loss
     for epoch, incarnation, first, last in announced.chain:
         offered = first if first <= last else None
         counted = None
@@ -295,10 +296,10 @@ def start_of(announced: Announced, handed_out: HandedOut | None) -> tuple[Positi
     return None
 
 
-def start_after(announced: Announced, handed_out: HandedOut) -> tuple[Position, int, Prev | None] | None:
+def start_after(announced: Announced, remembered: Remembered) -> tuple[Position, int, Prev | None] | None:
     """Where a group goes on that another inbox of it left, as :func:`start_of` says it; None where that is beyond all
     that the producer knows."""
-    position, before = handed_out.settled_in(announced.chain), None
+    position, before = remembered.settled_in(announced.chain), None
     for epoch, incarnation, _, last in announced.chain:
         if epoch >= position[0]:
             return max(position, (epoch, 1)), incarnation, before
@@ -306,10 +307,10 @@ def start_after(announced: Announced, handed_out: HandedOut) -> tuple[Position, 
     return None
 
 
-def new_from(announced: Announced, handed_out: HandedOut | None, latest: bool) -> Position:
+def new_from(announced: Announced, remembered: Remembered | None, latest: bool) -> Position:
     """From where on a stream is new to a group without a position, as its producer answers it: from where the group is
     counted; else from the oldest that is held, or, with `latest`, behind all that exists."""
     if latest:
         return end_of(announced) if announced.since is None else announced.since
-    start = start_of(announced, handed_out)
+    start = start_of(announced, remembered)
     return end_of(announced) if start is None else start[0]

@@ -66,13 +66,14 @@ def hear(core: ConsumerCore, announced: Announced, site: str, now: float) -> str
     if not heard.take(announced, now, cut, core.rules.signed):
         return ""
     supersede_told(core, state, whole)
-    if state.doubt is not None and state.doubt.end is None and not announced.late:
+    uncertainty = state.takeover.unresolved
+    if uncertainty is not None and not announced.late:
         for known in state.live.values():
-            state.doubt.flag(
-                known
-            )  # whatever has arrived existed, also of a history that the producer has lost
-        state.doubt.end = max(end, (announced.epoch, 1))  # of earlier epochs nothing is published any more
-        state.doubt.link, state.history_changed = latest_of(whole), True
+            # Whatever has arrived existed, also of a history that the producer has lost.
+            uncertainty.flag(known)
+        # Nothing more is published in earlier epochs.
+        uncertainty.resolve(max(end, (announced.epoch, 1)), latest_of(whole))
+        state.history_changed = True
         state.flag_entered()
         core.mark(state)
     flagged = flag_handed_out(core, state, announced, end)
@@ -100,8 +101,8 @@ def _is_answered(core: ConsumerCore, state: StreamState, announced: Announced) -
 def _wants_answer(state: StreamState) -> bool:
     """Whether it is not known what of a stream is new to the group."""
     if state.current is None:
-        return state.proof is None and state.adopted is None
-    return state.doubt is not None and state.doubt.end is None
+        return state.proof is None and state.takeover.report is None
+    return state.takeover.unresolved is not None
 
 
 def settle_heard(core: ConsumerCore, state: StreamState, now: float) -> float | None:

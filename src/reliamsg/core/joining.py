@@ -11,9 +11,9 @@ from reliamsg.core.forks import find_fork
 from reliamsg.core.gaps import GapKey
 from reliamsg.core.heard import extend, keeps_any, new_from, start_after, start_of
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import Adopted, Doubt, HandedOut, Note, StreamState
+from reliamsg.core.stream import Note, StreamState
+from reliamsg.core.takeover import LastReport, Remembered
 from reliamsg.message import Gap, Prev
-from reliamsg.wire.limits import MAX_SEQ
 
 if TYPE_CHECKING:
     from reliamsg.core.consumer import ConsumerCore
@@ -34,11 +34,11 @@ def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
         return None
     assert lowest.held.first is not None  # it arrived
     first = lowest.held.first
-    adopted = state.adopted
-    if adopted is not None and lowest.epoch == adopted.position[0]:
+    report = state.takeover.report
+    if report is not None and lowest.epoch == report.position[0]:
         _take_over(core, state, lowest)
         return None
-    if adopted is not None and lowest.prev is not None and lowest.prev.epoch == adopted.position[0]:
+    if report is not None and lowest.prev is not None and lowest.prev.epoch == report.position[0]:
         epoch, incarnation, last = lowest.prev
         known = state.live[epoch] = Reorder(epoch, incarnation, None)
         known.told, known.announced = True, last
@@ -47,7 +47,7 @@ def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
     at_the_start = first == 1 and lowest.prev is None
     proven = state.proof is not None or not core.rules.signed
     at_once = at_the_start or (core.rules.begin == "latest" and _left_by_another(state) is None)
-    if adopted is None and proven and at_once:
+    if report is None and proven and at_once:
         join(core, state, lowest, first, late=not at_the_start)
         return None
     # The number 0 stands for "anything before": a lower arrival is another target, and starts the clock anew.
@@ -56,7 +56,7 @@ def before_joining(core: ConsumerCore, state: StreamState) -> GapKey | None:
 
 def believed(core: ConsumerCore, state: StreamState, announced: Announced) -> Announced | None:
     """By what the group may join once this takes effect: with keys only what its producer says to this group, now."""
-    if core.rules.signed and announced.late and state.adopted is None:
+    if core.rules.signed and announced.late and state.takeover.report is None:
         return state.proof
     return announced
 
@@ -83,21 +83,21 @@ def _start(
     """Where the group is to begin by this; see :func:`start_of`. One that begins with the latest is told only where
     another inbox of it was."""
     if core.rules.begin == "earliest":
-        return start_of(announced, state.handed_out)
+        return start_of(announced, state.takeover.remembered)
     left = _left_by_another(state)
     return None if left is None else start_after(announced, left)
 
 
-def _left_by_another(state: StreamState) -> HandedOut | None:
+def _left_by_another(state: StreamState) -> Remembered | None:
     """Where another inbox of the group was, if the producer said so."""
-    handed_out = state.handed_out
-    return None if handed_out is None or handed_out.position[0] < 1 else handed_out
+    remembered = state.takeover.remembered
+    return None if remembered is None or remembered.position[0] < 1 else remembered
 
 
 def join_as_told(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
     """Join the stream where its producer says that it begins, or with what arrived from before that."""
-    if state.adopted is not None:
-        _adopt_as_told(core, state, state.adopted, announced)
+    if state.takeover.report is not None:
+        _adopt_as_told(core, state, state.takeover.report, announced)
         return
     found = _start(core, state, announced)
     if found is None:
@@ -146,13 +146,13 @@ def join(core: ConsumerCore, state: StreamState, lowest: Reorder, first: int, la
             Note("before_join", state.stream, prev.epoch, prev.incarnation, 1, prev.last, reason="begin")
         )
         if earliest:
-            state.closed.add(prev.epoch, 1, prev.last)
+            state.gaps.closed.add(prev.epoch, 1, prev.last)
     if first > 1:
         core.note(
             Note("before_join", state.stream, lowest.epoch, lowest.incarnation, 1, first - 1, reason="begin")
         )
         if earliest:
-            state.closed.add(lowest.epoch, 1, first - 1)
+            state.gaps.closed.add(lowest.epoch, 1, first - 1)
     _begin(core, state, lowest, first, "", late)
 
 
@@ -169,13 +169,13 @@ def join_after_all(core: ConsumerCore, state: StreamState) -> None:
         join_as_told(core, state, announced)
         if state.current is not None:
             return
-    adopted = state.adopted
-    if adopted is not None:
+    report = state.takeover.report
+    if report is not None:
         # The other inbox was still in an earlier epoch, of which it is not even known which one it was.
-        epoch, first = adopted.position
+        epoch, first = report.position
         detail = {"until_epoch": lowest.epoch, "extent": "unknown"}
         core.note(Note("declared", state.stream, epoch, 0, first, 0, "", "extent unknown", detail))
-    join(core, state, lowest, lowest.held.first, late=adopted is None)
+    join(core, state, lowest, lowest.held.first, late=report is None)
 
 
 def declare_missed(core: ConsumerCore, state: StreamState, announced: Announced) -> None:
@@ -195,8 +195,8 @@ def declare_missed(core: ConsumerCore, state: StreamState, announced: Announced)
     # Else it may not have told of what arrived yet, or has lost it, or has gone back behind that.
     if since is None:
         return
-    if state.handed_out is not None:
-        since = max(since, state.handed_out.settled_in(announced.chain))
+    if state.takeover.remembered is not None:
+        since = max(since, state.takeover.remembered.settled_in(announced.chain))
     for epoch, incarnation, _, last in announced.chain:
         first = since[1] if epoch == since[0] else 1
         end = joined[1] - 1 if epoch == joined[0] else last
@@ -224,28 +224,28 @@ def _with(announced: Announced, arrived: Reorder) -> Announced:
     return replace(announced, chain=tuple(chain[epoch] for epoch in sorted(chain)))
 
 
-def adopt(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
+def adopt(core: ConsumerCore, state: StreamState, report: LastReport) -> bool:
     """Start where another inbox of the group stopped; see :meth:`ConsumerCore.adopt`."""
     own = state.position
-    if not _go_on_at(core, state, adopted):
+    if not _go_on_at(core, state, report):
         return False
-    _note_behind(core, state, adopted.position, own)
+    _note_behind(core, state, report.position, own)
     return True
 
 
-def _go_on_at(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
+def _go_on_at(core: ConsumerCore, state: StreamState, report: LastReport) -> bool:
     """Start there, unless this inbox is as far itself."""
-    position, entered = adopted.position, adopted.entered
+    position, entered = report.position, report.entered
     if position[0] < 1:
         return False
     if state.current is not None and position <= state.position:
-        _flag_entered(core, state, adopted)
+        _flag_entered(core, state, report)
         return False
     known = state.live.get(position[0])
     if known is not None and position[0] == entered[0] and known.incarnation != entered[1]:
         return False
     _leave_behind(core, state, position)
-    state.adopted = adopted
+    state.takeover.succeed(report)
     if known is None and position[0] == entered[0]:
         known = state.live[position[0]] = Reorder(*entered, None)
         known.told = True
@@ -254,9 +254,9 @@ def _go_on_at(core: ConsumerCore, state: StreamState, adopted: Adopted) -> bool:
     return True
 
 
-def _flag_entered(core: ConsumerCore, state: StreamState, adopted: Adopted) -> None:
+def _flag_entered(core: ConsumerCore, state: StreamState, report: LastReport) -> None:
     """The other inbox had settled no more than this one, but may have handed out more."""
-    state.adopted = adopted
+    state.takeover.succeed(report)
     state.take_accepted()
     state.flag_entered()
     core.mark(state, urgent=True)
@@ -271,7 +271,7 @@ def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced
     position, mark = announced.reached
     if state.current is not None and position <= state.committed[0]:
         return False
-    before = state.handed_out
+    before = state.takeover.remembered
     if before is not None and before.position == position:
         mark = max(mark, (before.epoch, before.below))
     elif mark <= position:
@@ -279,11 +279,11 @@ def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced
     epoch, below = mark
     incarnation = next((link[1] for link in announced.chain if link[0] == epoch), None)
     knows = tuple(link[:2] for link in announced.chain if link[0] <= position[0])
-    handed_out = HandedOut(position, epoch, incarnation, below, knows)
-    if handed_out != before:
+    remembered = Remembered(position, epoch, incarnation, below, knows)
+    if remembered != before:
         if before is None or before.position < position or before.knows != knows:
             _note_behind(core, state, position, state.committed[0], announced.chain, end)
-        state.handed_out = handed_out
+        state.takeover.remember(remembered)
         state.flag_entered()
         if state.current is not None:
             core.mark(state, urgent=True)
@@ -293,9 +293,10 @@ def flag_handed_out(core: ConsumerCore, state: StreamState, announced: Announced
 def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -> bool:
     """Of what another inbox has settled, and this one has not, go on with the first that the producer still holds:
     what it has let go since, whoever the status is for, is no gap. Returns whether there was any of that."""
-    if state.current is None or state.draining or state.handed_out is None:
+    remembered = state.takeover.remembered
+    if state.current is None or state.draining or remembered is None:
         return False  # with epochs that are left and not settled, a later status finds it done
-    position = state.handed_out.settled_in(announced.chain)
+    position = remembered.settled_in(announced.chain)
     handed_out_to = state.current.epoch, state.current.cursor
     held = (
         max((epoch, first), handed_out_to)
@@ -310,10 +311,9 @@ def skip_settled(core: ConsumerCore, state: StreamState, announced: Announced) -
     incarnation = next((link[1] for link in announced.chain if link[0] == position[0]), None)
     if position <= handed_out_to or incarnation is None:
         return False  # what this inbox has handed out itself it settles itself
-    knows = state.handed_out.knows
-    if not _go_on_at(core, state, Adopted(position, (position[0], incarnation), 0)):
+    if not _go_on_at(core, state, LastReport(position, (position[0], incarnation), 0)):
         return False
-    before = (epoch for epoch, _ in knows if epoch < position[0])
+    before = (epoch for epoch, _ in remembered.knows if epoch < position[0])
     state.joined_after = max(before, default=state.joined_after)
     return True
 
@@ -358,19 +358,16 @@ def _leave_behind(core: ConsumerCore, state: StreamState, position: Position) ->
     state.draining.clear()
     if state.current is not None and state.current.epoch < epoch:
         state.current = None
-    state.gap = None
-    state.accepted.discard_below(MAX_SEQ + 1)
-    for counts in (state.attempts, state.arming, state.armed):
-        for key in [key for key in counts if key < position]:
-            del counts[key]
+    state.gaps.drop()
+    state.redelivery.drop_before(position)
     core.mark(state)
 
 
-def _adopt_as_told(core: ConsumerCore, state: StreamState, adopted: Adopted, announced: Announced) -> None:
+def _adopt_as_told(core: ConsumerCore, state: StreamState, report: LastReport, announced: Announced) -> None:
     """The other inbox had left messages of an earlier epoch undone: the chain says which incarnation that was."""
     prev: Prev | None = None
     for epoch, incarnation, _, last in announced.chain:
-        if epoch >= adopted.position[0]:
+        if epoch >= report.position[0]:
             known = state.live.get(epoch)
             if known is None:
                 known = state.live[epoch] = Reorder(epoch, incarnation, prev)
@@ -381,9 +378,9 @@ def _adopt_as_told(core: ConsumerCore, state: StreamState, adopted: Adopted, ann
 
 
 def _take_over(core: ConsumerCore, state: StreamState, known: Reorder) -> None:
-    adopted = state.adopted
-    assert adopted is not None  # it is what is taken over
-    first = adopted.position[1] if known.epoch == adopted.position[0] else 1
+    report = state.takeover.report
+    assert report is not None  # it is what is taken over
+    first = report.position[1] if known.epoch == report.position[0] else 1
     first = max(first, known.position)  # what this inbox settled itself does not come again
     known.place_at(first)
     if known is not state.current and not known.told:
@@ -443,14 +440,8 @@ def _epoch_before(known: Reorder) -> int | None:
 def _doubt_unproven(state: StreamState, latest: bool) -> str:
     """Anybody may have sent again what arrived: what its producer does not vouch for may have been handed out before.
     Returns what the journal says."""
-    before = state.doubt
     if state.proof is None:
-        if before is None:
-            state.doubt = Doubt(0)
+        state.takeover.note_unproven()
         return "unproven"
-    new = new_from(state.proof, state.handed_out, latest)
-    if before is None:
-        state.doubt = Doubt(0, new)
-    elif before.end is not None:
-        before.end = max(before.end, new)
+    state.takeover.note_proven(new_from(state.proof, state.takeover.remembered, latest))
     return ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from reliamsg.core.asking import watch
 from reliamsg.core.chain import Finished, Link, LinkKind, link
 from reliamsg.core.forks import conflict
-from reliamsg.core.gaps import GapKey
+from reliamsg.core.gaps import GapKey, is_part
 from reliamsg.core.heard import extend
 from reliamsg.core.joining import before_joining, join_after_all
 from reliamsg.core.reorder import Reorder
@@ -34,7 +34,8 @@ def follow(core: ConsumerCore, state: StreamState, now: float) -> None:
             target = before_joining(core, state)
             if state.current is not None:
                 continue
-            if target is not None and core.rules.signed and state.proof is None and state.adopted is None:
+            unproven = state.proof is None and state.takeover.report is None
+            if target is not None and core.rules.signed and unproven:
                 core.challenges.want(state.stream, now)
             break
         known = state.current
@@ -87,17 +88,14 @@ def _whole_gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
 
 
 def _aim(core: ConsumerCore, state: StreamState, target: GapKey | None, now: float) -> None:
-    clock = state.clock
-    if state.hold.reported is not None and (target is None or target != clock.target):
+    gaps, clock = state.gaps, state.gaps.clock
+    if gaps.held_since is not None and (target is None or target != clock.target):
         _resume(core, state, target)
     if target == clock.target:
         if target is not None:
             core.time(state)
         return
-    opened = clock.opened
-    before = clock.aim(target)
-    clock.opened = False
-    state.gap = None
+    before, opened = gaps.aim(target)
     if before is not None:
         core.mark(state)
         if opened and state.current is not None:
@@ -122,28 +120,22 @@ def _aim(core: ConsumerCore, state: StreamState, target: GapKey | None, now: flo
 def _resume(core: ConsumerCore, state: StreamState, target: GapKey | None) -> None:
     """The stream waits for something else than before, or for nothing: what held it does not any more. What is left
     of it after a part came is still the same episode."""
-    hold = state.hold
-    hold.by = None
-    if hold.reported is None:
+    gaps = state.gaps
+    gaps.resume()
+    if gaps.held_since is None:
         return
-    epoch, first, last = hold.reported
+    epoch, first, last = gaps.held_since
     known = state.current
     if target is not None:
-        rest = _is_part(target, hold.reported)
+        rest = is_part(target, gaps.held_since)
     elif known is None or known.epoch != epoch or last is None:
         rest = False
     else:
         first = max(first, known.cursor)
         rest = first <= last and _missing(known, first, last)
     if not rest:
-        hold.reported = None
+        gaps.end_episode()
         core.holding.pop(state.stream, None)
-
-
-def _is_part(target: GapKey, whole: GapKey) -> bool:
-    if target[0] != whole[0] or target[1] < whole[1]:
-        return False
-    return whole[2] is None or (target[2] is not None and target[2] <= whole[2])
 
 
 # -- epochs -------------------------------------------------------------------------------------------------
@@ -154,11 +146,11 @@ def _enter(core: ConsumerCore, state: StreamState, later: Reorder, joint: Link) 
     known = state.current
     assert known is not None  # only a joined stream has an epoch to leave
     known.last = known.cursor - 1
-    state.closed.add(known.epoch, known.last + 1, MAX_SEQ)
+    state.gaps.closed.add(known.epoch, known.last + 1, MAX_SEQ)
     state.draining.append(known)
     core.moves += 1
     state.current = later
-    state.accepted.discard_below(MAX_SEQ + 1)
+    state.gaps.enter_epoch()
     state.reserved_at = later.cursor
     state.history_changed = True
     state.flag(later)
@@ -196,7 +188,7 @@ def _finish_drained(core: ConsumerCore, state: StreamState) -> None:
 
 def expire(core: ConsumerCore, state: StreamState, now: float) -> None:
     """The gap at the head has had its time."""
-    clock = state.clock
+    clock = state.gaps.clock
     assert clock.target is not None  # its clock has run
     if state.current is None:
         join_after_all(core, state)
@@ -211,28 +203,24 @@ def expire(core: ConsumerCore, state: StreamState, now: float) -> None:
     else:
         reason = "undecodable" if known.undecodable.overlap(first, last) else "expired"
     gap = Gap(state.stream, epoch, first, last, reason)
-    state.expired_after = clock.elapsed
+    state.gaps.expire()
     if core.rules.skip_gaps:
         declare(core, state, gap, now)
         return
     if core.rules.hold_gaps:
         if reason == "removed":
             declare(core, state, gap, now)
-        elif state.hold.by is None:
+        elif state.gaps.held_by is None:
             _hold(core, state, gap)
         return
-    clock.rewind()
-    state.gap = gap
+    state.gaps.ask(gap)
     core.mark(state)
     core.touch(state)
 
 
 def _hold(core: ConsumerCore, state: StreamState, gap: Gap) -> None:
     """The stream stays where it is until the gap is filled or accepted."""
-    state.hold.by = gap
-    key = gap.epoch, gap.first, gap.last
-    if state.hold.reported is None or not _is_part(key, state.hold.reported):
-        state.hold.reported = key
+    if state.gaps.hold(gap):
         core.holding[state.stream] = state
         core.held_up.append(gap)
         known = state.current
@@ -255,7 +243,7 @@ def declare(core: ConsumerCore, state: StreamState, gap: Gap, now: float) -> boo
     later = state.next_epoch()
     joint = link(known, later)
     target = _gap_at_head(known, joint) if known.deliverable() is None else None
-    how = ("accepted", state.clock.elapsed) if gap.reason == "open" else (gap.reason, state.expired_after)
+    how = state.gaps.how_accepted(gap)
     if gap.last is None:
         if target is None or target[2] is not None or later is None:
             return False
@@ -268,10 +256,9 @@ def declare(core: ConsumerCore, state: StreamState, gap: Gap, now: float) -> boo
     first = max(gap.first, known.cursor)
     if first > top or not _missing(known, first, top):
         return False
-    state.accepted.add(first, top)
-    state.accepted_as = how
+    state.gaps.accept(first, top, *how)
     state.history_changed = (
-        True  # it counts also if what comes before it is not dealt with when the process ends
+        True  # it counts also if the process ends before what comes before it is dealt with
     )
     core.mark(state, urgent=True)
     if target is not None and target[2] is not None and _may_pass(state, target):
@@ -285,7 +272,7 @@ def _missing(known: Reorder, first: int, last: int) -> bool:
 
 
 def _may_pass(state: StreamState, target: GapKey) -> bool:
-    return target[2] is not None and _is_idle(state) and state.accepted.covers(target[1], target[2])
+    return target[2] is not None and _is_idle(state) and state.gaps.accepted.covers(target[1], target[2])
 
 
 def _is_idle(state: StreamState) -> bool:
@@ -297,13 +284,10 @@ def _is_idle(state: StreamState) -> bool:
 def _pass(core: ConsumerCore, state: StreamState, known: Reorder, first: int, last: int) -> None:
     known.settle(first, last)
     known.head()
-    state.closed.add(known.epoch, first, last)
-    state.accepted.remove(first, last)
+    reason, elapsed = state.gaps.close(known.epoch, first, last)
     state.history_changed = True
-    reason, elapsed = state.accepted_as
     if known.removed.covers(first, last):
         reason = "removed"
-    state.declaring.append((known.epoch, first, last))
     detail = None if elapsed is None else {"elapsed": round(elapsed, 3)}
     core.note(
         Note(
@@ -338,6 +322,5 @@ def _pass_unknown(
     )
     if prev is not None:
         core.note(Note("declared", state.stream, prev.epoch, prev.incarnation, 1, prev.last, "", reason))
-        state.closed.add(prev.epoch, 1, prev.last)
-        state.declaring.append((prev.epoch, 1, prev.last))
+        state.gaps.close_before(prev.epoch, prev.last)
     _enter(core, state, later, Link(LinkKind.UNKNOWN))

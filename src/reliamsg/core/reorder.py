@@ -72,10 +72,15 @@ class Reorder:
         self.asked = RangeSet()
         """Missing numbers that were asked for, and journalled as such."""
 
+    def flag_redelivered(self, below: int) -> None:
+        """Numbers below may have been delivered before."""
+        self.redelivered_below = max(self.redelivered_below, below)
+
     def place_at(self, first: int) -> None:
         """The epoch begins, or goes on, with `first`: nothing will be done about what comes before. What was handed
         out from there on may be handed out again."""
-        self.redelivered_below = max(self.redelivered_below, self.cursor if self.cursor > first else 0)
+        if self.cursor > first:
+            self.flag_redelivered(self.cursor)
         self.held.discard_below(first)
         self.retry.discard_below(first)
         self.settled.discard_below(first)

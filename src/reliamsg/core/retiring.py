@@ -20,20 +20,23 @@ def is_idle(state: StreamState) -> bool:
     if known is None:  # only its producer's word is known, which will be said again
         return (
             not state.live
-            and state.adopted is None
+            and state.takeover.report is None
             and not state.history_changed
             and not state.saving_history
         )
-    if len(state.live) != 1 or state.clock.target is not None or state.asking is not None or state.halted:
+    if len(state.live) != 1 or state.gaps.clock.target is not None or state.asking is not None:
         return False
-    if state.history_changed or state.saving_history or state.declaring or state.arming:
+    if state.redelivery.halted or state.redelivery.any_pending:
+        return False
+    if state.history_changed or state.saving_history or state.gaps.any_passing:
         return False
     if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
         return False
     if known.highest >= known.position or known.cursor != known.position:
         return False
-    if state.adopted is not None and known.epoch < state.adopted.entered[0]:
+    report, remembered = state.takeover.report, state.takeover.remembered
+    if report is not None and known.epoch < report.entered[0]:
         return False
-    if state.handed_out is not None and known.epoch < state.handed_out.epoch:
+    if remembered is not None and known.epoch < remembered.epoch:
         return False
     return state.heard is None or not state.heard.waiting

@@ -39,21 +39,20 @@ def change_of(state: StreamState, closing: bool) -> StreamChange:
         state.reserve = max(RESERVE, min(8 * used, 100_000))
         state.reserved_at = state.current.cursor
     gap = None
-    if state.clock.target is not None and state.current is not None:
-        gap = (state.clock.target, state.clock.elapsed, state.clock.waited)
+    clock = state.gaps.clock
+    if clock.target is not None and state.current is not None:
+        gap = (clock.target, clock.elapsed, clock.waited)
     change = StreamChange(
         state,
         epochs,
         list(state.finishing),
         gap,
-        dict(state.arming),
+        state.redelivery.take_pending(),
         state.history_changed,
-        list(state.declaring),
+        state.gaps.take_passing(),
         accepted_of(state),
     )
     state.finishing.clear()
-    state.arming.clear()
-    state.declaring.clear()
     state.saving_history, state.history_changed = state.history_changed, False
     return change
 
@@ -65,14 +64,13 @@ def is_committed(change: StreamChange) -> bool:
     for epoch in change.epochs:
         epoch.known.committed(epoch.position, epoch.settled)
         epoch.known.high_water = epoch.high_water
-    _arm(change)
-    if change.gap is not None and change.gap[0] == state.clock.target:
-        state.clock.saved = change.gap[1] + change.gap[2]
+    state.redelivery.grant(change.attempts, state.live)
+    if change.gap is not None:
+        state.gaps.clock.committed(*change.gap)
     before = state.committed
     _note_position(change)
-    state.remember_declared(change.declared)
-    accepted, state.accepted_safe = state.accepted_safe, change.accepted
-    return bool(change.declared) or state.committed != before or state.accepted_safe != accepted
+    accepts = state.gaps.committed(change.declared, change.accepted)
+    return bool(change.declared) or state.committed != before or accepts
 
 
 def _note_position(change: StreamChange) -> None:
@@ -95,34 +93,22 @@ def was_not_committed(change: StreamChange) -> None:
     """Nothing of the change was stored: all of it belongs to the next one."""
     state = change.state
     state.finishing[:0] = change.finished
-    state.declaring[:0] = change.declared
-    state.arming.update({k: n for k, n in change.arming.items() if k not in state.arming})
+    state.gaps.put_back(change.declared)
+    state.redelivery.put_back(change.attempts)
     state.history_changed |= change.history
     state.saving_history = False
-
-
-def _arm(change: StreamChange) -> None:
-    """Attempts are on disk: they may be made, unless they were or need not be meanwhile."""
-    state = change.state
-    for key, count in change.arming.items():
-        known = state.live.get(key[0])
-        if known is None or known.held.run_from(key[1]) is None:
-            continue
-        to_come = key[1] >= known.cursor or known.retry.run_from(key[1]) is not None
-        if to_come and state.tries(known, key[1]) + 1 == count:
-            state.armed[key] = count
 
 
 def report_of(state: StreamState) -> Report:
     """What is committed of a stream, and what it lacks now."""
     missing = tuple((known.epoch, first, last) for known, first, last in lacking(state))
-    return Report(*state.committed, missing, tuple(state.declared), state.accepted_safe)
+    return Report(*state.committed, missing, state.gaps.passed, state.gaps.accepted_committed)
 
 
 def accepted_of(state: StreamState) -> tuple[Span3, ...]:
     """What is accepted as lost and not passed yet: epoch, first and last number."""
     epoch = 0 if state.current is None else state.current.epoch
-    return tuple((epoch, *span) for span in state.accepted)
+    return tuple((epoch, *span) for span in state.gaps.accepted)
 
 
 def restore_report(state: StreamState) -> None:
@@ -131,10 +117,12 @@ def restore_report(state: StreamState) -> None:
     if known is None:
         return
     state.committed = (state.position, (known.epoch, known.incarnation), known.high_water)
-    state.accepted_safe = accepted_of(state)
+    passed: list[Span3] = []
     if state.joined is not None:
-        passed = (span for span in state.closed.spans() if span[:2] >= state.joined and span[2] < MAX_SEQ)
-        state.remember_declared(passed)
-    target = state.clock.target
+        passed = [
+            span for span in state.gaps.closed.spans() if span[:2] >= state.joined and span[2] < MAX_SEQ
+        ]
+    state.gaps.committed(passed, accepted_of(state))
+    target = state.gaps.clock.target
     if target is not None and target[0] == known.epoch and target[2] is not None:
         known.announced = max(known.announced, target[2])  # that much is known to exist

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from reliamsg.core.announced import Announced, ChainEntry, Position, Span3
+from reliamsg.core.announced import Announced, Position, Span3
 from reliamsg.core.asking import Asking
 from reliamsg.core.chain import History
-from reliamsg.core.gaps import ClosedGaps, GapClock, GapKey
+from reliamsg.core.gaps import GapKey, GapTracker
 from reliamsg.core.heard import Heard
-from reliamsg.core.ranges import RangeSet, Span
+from reliamsg.core.ranges import Span
+from reliamsg.core.redelivery import Redelivery
 from reliamsg.core.reorder import Reorder
-from reliamsg.message import Gap, Stream
-from reliamsg.wire.limits import MAX_SEQ
+from reliamsg.core.takeover import TakeoverBounds
+from reliamsg.message import Stream
 
 __all__ = [
     "MAX_EPOCHS_AHEAD",
-    "Adopted",
     "EpochChange",
-    "HandedOut",
-    "Hold",
     "Note",
     "Snapshot",
     "StreamChange",
@@ -33,8 +31,6 @@ MAX_EPOCHS_AHEAD = 32
 """The lowest epochs of a stream that are taken in before they are entered. Brokers keep what is further ahead."""
 _MAX_EPOCHS_AT_ALL = 4 * MAX_EPOCHS_AHEAD
 """More than those lowest there may be for a time: lower ones can arrive after higher ones."""
-MAX_DECLARED = 100
-"""The latest passed ranges of a stream that its producer is told of."""
 
 
 @dataclass(slots=True)
@@ -89,113 +85,14 @@ class Pace:
         self.since, self.moved, self.stalled_at = now, 0, None
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
-    """Where another inbox of the group stopped, as it said last."""
-
-    position: Position
-    entered: tuple[int, int]
-    high_water: int
-    accepted: tuple[Span3, ...] = ()
-    """Gaps that had been accepted there, and not passed."""
-
-    def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that the other inbox may have handed out count as handed out before."""
-        if self.position[0] <= known.epoch < self.entered[0]:
-            known.redelivered_below = MAX_SEQ  # it had gone through all of it
-        if (known.epoch, known.incarnation) == self.entered:
-            known.redelivered_below = max(known.redelivered_below, self.high_water)
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOut:
-    """What an inbox that is no more had settled, and may have handed out, as the producer knows from it."""
-
-    position: Position
-    """Everything before it was settled."""
-    epoch: int
-    """Everything of earlier epochs may have been handed out, and of this one what is below a number."""
-    incarnation: int | None
-    """None: not known."""
-    below: int
-    knows: tuple[tuple[int, int], ...] = ()
-    """Epochs up to the position, and their incarnations, as the producer knows them: of what another history has in
-    between nothing was settled."""
-
-    def settled_in(self, chain: Iterable[ChainEntry]) -> Position:
-        """Before which position of a chain everything was settled."""
-        for epoch, incarnation, _, _ in chain:
-            if epoch > self.position[0]:
-                break
-            if self.knows and epoch >= self.knows[0][0] and (epoch, incarnation) not in self.knows:
-                return epoch, 1
-        return self.position
-
-    def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that were handed out there count as handed out before."""
-        if known.epoch < self.epoch:
-            known.redelivered_below = MAX_SEQ
-        elif known.epoch == self.epoch and self.incarnation in (None, known.incarnation):
-            known.redelivered_below = max(known.redelivered_below, self.below)
-
-
-@dataclass(slots=True)
-class Doubt:
-    """What another inbox, whose place this one took, may have handed out in its last moments: it could not tell any
-    more. Whatever existed then counts as handed out."""
-
-    after: int
-    """Of epochs up to this one it had told what it may have handed out."""
-    end: Position | None = None
-    """Behind all that existed, as the producer says; None until it says so: then whatever arrives existed. What it said
-    before that and was late does not count."""
-    link: tuple[int, int] | None = None
-    """The latest epoch of the history of which the producer said so, and its incarnation; None where not known."""
-
-    def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that may have been handed out count as handed out before."""
-        if known.epoch <= self.after:
-            return
-        if self.end is None:
-            below = known.arrived + 1
-        elif known.epoch < self.end[0] or self._is_lost(known):
-            below = MAX_SEQ
-        else:
-            below = self.end[1] if known.epoch == self.end[0] else 0
-        known.redelivered_below = max(known.redelivered_below, below)
-
-    def _is_lost(self, known: Reorder) -> bool:
-        """Whether an epoch is of a history that the producer knew nothing of: it went with an outbox that was lost, so
-        all of it existed."""
-        if self.link is None or known.epoch < self.link[0]:
-            return False
-        own = known.epoch, known.incarnation
-        if not (known.told or own == self.link or (known.prev is not None and known.prev[:2] == self.link)):
-            return True
-        self.link = own
-        return False
-
-
-@dataclass(slots=True)
-class Hold:
-    """A gap that holds its stream until it is filled or accepted."""
-
-    by: Gap | None = None
-    """The gap; None where nothing holds the stream."""
-    reported: GapKey | None = None
-    """What was reported; what is left of it after a part came is the same episode. None outside of episodes."""
-
-
 class StreamState:
     """One stream at one group."""
 
     __slots__ = (
-        "accepted", "accepted_as", "accepted_safe", "adopted", "armed", "arming", "asking", "attempts", "clock",
-        "closed", "committed", "current", "declared", "declaring", "doubt", "draining", "entered_to", "expired_after",
-        "finishing", "gap", "giving", "halted", "handed_out", "heard", "history", "history_changed", "hold", "joined",
-        "joined_after",
-        "live", "look_at", "pace", "proof", "reported", "reserve", "reserved_at", "retry_at", "saving_history",
-        "stream", "takeover", "unheard", "used_at", "vouched", "waiting",
+        "asking", "committed", "current", "draining", "entered_to", "finishing", "gaps", "giving", "heard",
+        "history", "history_changed", "joined", "joined_after", "live", "look_at", "pace", "proof",
+        "redelivery", "reported", "reserve", "reserved_at", "saving_history", "stream", "takeover", "unheard",
+        "used_at", "vouched", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -208,63 +105,32 @@ class StreamState:
         """Entered before the current one, handed out, and not settled yet; in order."""
         self.finishing: list[Reorder] = []
         """Settled completely since the last commit."""
-        self.history, self.closed = History(), ClosedGaps()
+        self.history = History()
         # (epoch, number) at which the group joined; and the epoch before, 0 for none, None where that is not known.
         self.joined: tuple[int, int] | None = None
         self.joined_after: int | None = None
-        self.clock, self.pace, self.hold = GapClock(), Pace(), Hold()
-        self.gap: Gap | None = None
-        """Expired, and to be decided by the application."""
-        self.accepted = RangeSet()
-        """Numbers of the current epoch that may be passed as soon as they are a gap at the head."""
-        self.accepted_as: tuple[str, float | None] = ("expired", None)
-        """Why, and what their gap's clock said, in seconds, where that is known."""
-        self.expired_after: float | None = None
-        """What the clock said when the latest gap expired."""
-        self.attempts: dict[tuple[int, int], int] = {}
-        """(epoch, number) → deliveries so far, of what was or may have been handed out before."""
-        self.arming: dict[tuple[int, int], int] = {}
-        """Attempts that the next commit must hold before they are made."""
-        self.armed: dict[tuple[int, int], int] = {}
-        """Attempts that a commit holds and that were not made yet."""
-        self.retry_at = self.look_at = self.used_at = (
-            0.0  # nothing of the stream is timed before the former two
-        )
+        self.gaps, self.pace = GapTracker(), Pace()
+        self.redelivery = Redelivery()
+        self.look_at = self.used_at = 0.0  # nothing of the stream is timed before the former
         # Unheard: it was joined without a word from its producer, which may count the group from before that.
         # Vouched: the highest epoch that the producer or an operator vouched for though it was far ahead.
         # Saving history: a commit that is being written holds a change of it.
         # Giving: what was taken is on its way to the application, which may not have been given all of it yet.
-        self.halted = self.unheard = self.history_changed = self.saving_history = self.giving = False
-        # Takeover: the latest of the inbox's takeovers that the stream knows of. Entered to: the highest epoch that had
-        # been entered before this process began; what lies below and was not is behind the stream.
-        self.reserve, self.reserved_at, self.vouched, self.takeover, self.entered_to = 2_000, 0, 0, 0, 0
+        self.unheard = self.history_changed = self.saving_history = self.giving = False
+        # Entered to: the highest epoch that had been entered before this process began; what lies below and was not is
+        # behind the stream.
+        self.reserve, self.reserved_at, self.vouched, self.entered_to = 2_000, 0, 0, 0
         self.reported: set[tuple[int, int]] = set()
         self.waiting: list[Waiting] = []
         self.heard: Heard | None = None
         """What its producers have said; None while they said nothing."""
         self.asking: Asking | None = None
         """Requests for what is missing; None while nothing is."""
-        self.accepted_safe: tuple[Span3, ...] = ()  # what is accepted, as the last commit holds it
         self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
         """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
-        self.declared: list[Span3] = []
-        """The latest ranges that were passed without having arrived, and that is committed."""
-        self.declaring: list[Span3] = []
-        """The same since the last commit."""
-        self.adopted: Adopted | None = None
-        """Where this inbox takes over from another one."""
-        self.handed_out: HandedOut | None = None
-        """What another inbox had handed out, of which nothing but that is known."""
+        self.takeover = TakeoverBounds()
         # What its producer said in answer to this group, since it began to read; kept while the stream is not joined.
         self.proof: Announced | None = None
-        self.doubt: Doubt | None = None
-        """This inbox took the place of another, which may have handed out more than it told; or the stream was joined
-        though its producer did not vouch for all that arrived."""
-
-    def remember_declared(self, spans: Iterable[Span3]) -> None:
-        """More was passed, and that is committed."""
-        self.declared += spans
-        del self.declared[:-MAX_DECLARED]
 
     def is_ahead(self, epoch: int) -> bool:
         """Whether the epoch lies beyond the one that is being handed out."""
@@ -285,13 +151,12 @@ class StreamState:
 
     def is_behind_other(self, epoch: int) -> bool:
         """Whether another inbox, from which this one takes over, has dealt with the epoch."""
-        return self.current is None and self.adopted is not None and epoch < self.adopted.position[0]
+        report = self.takeover.report
+        return self.current is None and report is not None and epoch < report.position[0]
 
     def flag(self, known: Reorder) -> None:
         """The epoch is entered: what another inbox may have handed out of it counts as handed out before."""
-        for other in (self.adopted, self.handed_out, self.doubt):
-            if other is not None:
-                other.flag(known)
+        self.takeover.flag(known)
         self.flag_moved(known)
 
     def flag_moved(self, known: Reorder) -> None:
@@ -303,15 +168,7 @@ class StreamState:
         left += [(old.epoch, old.incarnation, old.last or 0) for old in self.draining]
         for epoch, incarnation, last in left:
             if incarnation == known.incarnation and above < epoch < known.epoch:
-                known.redelivered_below = max(known.redelivered_below, last + 1)
-
-    def tries(self, known: Reorder, seq: int) -> int:
-        """How often a message was handed out, before it is again. That it may have been, before an unclean stop, does
-        not count: it would go to the dead letters without having been handled."""
-        counted = self.attempts.get((known.epoch, seq))
-        if counted is not None:
-            return counted
-        return 0 if known.journalled < seq < known.redelivered_below else 1
+                known.flag_redelivered(last + 1)
 
     def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
         """Whether all of these arrived and are settled, as far as it is remembered."""
@@ -321,7 +178,7 @@ class StreamState:
         else:
             finished = self.history.find(epoch)
             done = finished is not None and finished.incarnation == incarnation and last <= finished.last
-        return done and not self.closed.overlap(epoch, first, last)
+        return done and not self.gaps.closed.overlap(epoch, first, last)
 
     @property
     def history_is_safe(self) -> bool:
@@ -336,7 +193,7 @@ class StreamState:
     @property
     def is_held(self) -> bool:
         """Whether a gap holds the stream, or did and a part of it is still missing."""
-        return self.hold.reported is not None
+        return self.gaps.held_since is not None
 
     @property
     def has_let_go(self) -> bool:
@@ -345,9 +202,9 @@ class StreamState:
 
     def is_behind_hold(self, epoch: int, first: int) -> bool:
         """Whether a number lies behind the gap that holds the stream."""
-        if self.hold.reported is None:
+        if self.gaps.held_since is None:
             return False
-        at, _, last = self.hold.reported
+        at, _, last = self.gaps.held_since
         if last is not None:
             return (epoch, first) > (at, last)
         later = self.next_epoch()  # the gap's extent is not known: it ends where this begins
@@ -364,13 +221,13 @@ class StreamState:
     def take_accepted(self) -> None:
         """What was accepted where this inbox takes over from counts here as well, as far as it is of the current epoch
         and not dealt with."""
-        if self.adopted is None or self.current is None:
+        report = self.takeover.report
+        if report is None or self.current is None:
             return
-        for epoch, low, last in self.adopted.accepted:
+        for epoch, low, last in report.accepted:
             first = max(low, self.current.position)
             if epoch == self.current.epoch and first <= last:
-                self.accepted.add(first, last)
-                self.accepted_as = ("accepted", None)
+                self.gaps.accept(first, last, "accepted", None)
                 self.history_changed = True
 
     def has_entered(self, epoch: int) -> bool:
@@ -459,7 +316,8 @@ class StreamChange:
     """Of `epochs`, those that the commit must drop."""
     gap: tuple[GapKey, float, float] | None
     """The one at the head; what elapsed of its time, and what was waited."""
-    arming: dict[tuple[int, int], int]
+    attempts: dict[Position, int]
+    """Those that the commit counts before they are made."""
     history: bool
     """Whether history, closed gaps or joining changed."""
     declared: list[Span3] = field(default_factory=list)

@@ -91,5 +91,5 @@ def _behind(state: StreamState, epoch: int, incarnation: int) -> int | None:
             return None
         # What another inbox has left has no end that is known here.
         first = known.last + 1
-        return first if state.closed.overlap(epoch, first, MAX_SEQ) else None
+        return first if state.gaps.closed.overlap(epoch, first, MAX_SEQ) else None
     return None if epoch <= state.history.floor or state.came_before(epoch) else 1

@@ -39,10 +39,10 @@ def tick_stream(
 
 
 def _retry(core: ConsumerCore, state: StreamState, now: float) -> float | None:
-    if not state.failing or state.halted:
+    if not state.failing or state.redelivery.halted:
         return None
-    if now < state.retry_at:
-        return state.retry_at
+    if now < state.redelivery.retry_at:
+        return state.redelivery.retry_at
     core.touch(state)
     return None
 
@@ -52,7 +52,7 @@ def _tick_silence(core: ConsumerCore, state: StreamState, now: float, counts: bo
     heard = state.heard
     if heard is None or heard.kept is None:
         return None
-    if state.current is None and not state.live and state.adopted is None:
+    if state.current is None and not state.live and state.takeover.report is None:
         left = core.rules.gap_timeout - heard.silence.tick(now, counts)
         if left > 0:
             return now + min(left, POLL_S)
@@ -65,13 +65,13 @@ def _tick_silence(core: ConsumerCore, state: StreamState, now: float, counts: bo
 def _tick_clock(
     core: ConsumerCore, state: StreamState, now: float, counts: bool, kept: Kept | None
 ) -> float | None:
-    clock = state.clock
+    gaps, clock = state.gaps, state.gaps.clock
     idle = not state.draining and state.unacknowledged == 0
     while idle and _is_removed(state) and not clock.decided and not _is_kept(state, kept):
         clock.decided = True
         expire(core, state, now)
         idle = not state.draining and state.unacknowledged == 0
-    if clock.target is None or state.hold.by is not None:
+    if clock.target is None or gaps.held_by is not None:
         return None  # a stream that is held is looked at again when anything changes
     running = idle and counts
     waiting = running and clock.waited < core.rules.repair_timeout and _is_promised(state, now)
@@ -86,7 +86,7 @@ def _tick_clock(
             clock.rewind()
             return now + POLL_S
         expire(core, state, now)
-        if clock.target is None or state.hold.by is not None:
+        if clock.target is None or gaps.held_by is not None:
             return None
     elif clock.counted - clock.saved >= 1.0:
         core.mark(state)
@@ -96,7 +96,7 @@ def _tick_clock(
 
 def _is_kept(state: StreamState, kept: Kept | None) -> bool:
     """Whether anything of the gap at the head need not be waited for: who calls has it, and will have it taken in."""
-    target = state.clock.target
+    target = state.gaps.clock.target
     if kept is None or target is None:
         return False
     epoch, _, last = target
@@ -108,7 +108,7 @@ def _is_kept(state: StreamState, kept: Kept | None) -> bool:
 
 def _is_removed(state: StreamState) -> bool:
     """Whether the messages of the gap at the head are gone for good: the producer took them back."""
-    target, known = state.clock.target, state.current
+    target, known = state.gaps.clock.target, state.current
     if target is None or known is None or target[2] is None or known.epoch != target[0]:
         return False
     return known.removed.covers(target[1], target[2])
@@ -116,7 +116,7 @@ def _is_removed(state: StreamState) -> bool:
 
 def _is_promised(state: StreamState, now: float) -> bool:
     """Whether a producer that was heard lately says that it holds what the gap at the head lacks."""
-    target, known = state.clock.target, state.current
+    target, known = state.gaps.clock.target, state.current
     if target is None or known is None or state.heard is None or known.epoch != target[0]:
         return False
     return state.heard.holds(known, target[1], target[2], now)

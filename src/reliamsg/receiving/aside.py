@@ -135,7 +135,7 @@ class Aside:
         shared = self._shared
         state = lane.state
         key = (message.epoch, message.seq)
-        attempts = state.attempts.get(key, 1)
+        attempts = state.redelivery.attempts(*key)
         known = state.live.get(message.epoch)
         shared.report_chunks()
         if known is None or not shared.core.bury(state.stream, *key, reason, now):

@@ -392,20 +392,21 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
     state = change.state
     stream = state.stream
     if change.history:
+        uncertainty = state.takeover.uncertainty
         history = History(
             [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
             state.history.floor,
             [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
-            state.closed.spans(),
-            state.closed.forgotten,
+            state.gaps.closed.spans(),
+            state.gaps.closed.forgotten,
             state.unheard,
-            None if state.doubt is None else (state.doubt.after, state.doubt.end),
+            None if uncertainty is None else (uncertainty.after, uncertainty.end),
             state.vouched,
             list(change.accepted),
-            state.takeover,
+            state.takeover.number,
             state.joined_after,
             sorted(state.history.unended),
-            None if state.doubt is None else state.doubt.link,
+            None if uncertainty is None else uncertainty.link,
         )
         batch.streams.append(StreamRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}
@@ -424,4 +425,4 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
         batch.gaps.append(GapRow(stream, epoch, first, last, elapsed, waited))
     else:
         batch.no_gap.append(stream)
-    batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.arming.items()]
+    batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.attempts.items()]

@@ -354,9 +354,8 @@ class ReceivingEngine:
                 lane.queued = False
                 if lane.busy:
                     continue
-                gap = lane.state.gap
+                gap = lane.state.gaps.take_undecided()
                 if gap is not None:
-                    lane.state.gap = None
                     return GapItem(gap)
                 chunk = self._chunk(lane, unit, limit, now)
                 if chunk is not None:
@@ -540,7 +539,7 @@ class ReceivingEngine:
             if spent:
                 reason = f"{type(error).__name__}: {error}"
                 if shared.core.rules.halt:
-                    lane.state.halted = True
+                    lane.state.redelivery.halt()
                     shared.fail(
                         DeadLetterHalt(
                             f"{message.id} failed {shared.core.rules.max_deliveries} times: {reason}"

@@ -138,4 +138,4 @@ def _cause(state: StreamState) -> Cause:
     if state.current is None:
         return "joining"
     idle = not state.draining and state.unacknowledged == 0
-    return "gap" if idle and state.clock.target is not None else "handler"
+    return "gap" if idle and state.gaps.clock.target is not None else "handler"

@@ -143,11 +143,11 @@ class Loader:
     def _comes_to_it(self, stream: Stream) -> bool:
         """Whether nothing that is missing comes before what a stream has in quarantine, as far as that is known."""
         state = self._shared.core.streams.get(stream)
-        if state is None or not (state.is_held or state.clock.target is not None):
+        if state is None or not (state.is_held or state.gaps.clock.target is not None):
             return True
         if state.is_held:
             return False
-        epoch, _, last = state.clock.target or (0, 0, None)
+        epoch, _, last = state.gaps.clock.target or (0, 0, None)
         if last is not None:
             return self.keeps(stream, (epoch, last))
         later = state.next_epoch()

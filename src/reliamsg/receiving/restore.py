@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from reliamsg.core.chain import Finished, History
-from reliamsg.core.gaps import ClosedGaps
+from reliamsg.core.gaps import ClosedGaps, GapTracker
 from reliamsg.core.ranges import RangeSet
+from reliamsg.core.redelivery import Redelivery
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import Doubt, StreamState
+from reliamsg.core.stream import StreamState
+from reliamsg.core.takeover import TakeoverBounds, Uncertainty
 from reliamsg.store.inbox_rows import EpochRow, SavedStream
 
 __all__ = ["restored"]
@@ -19,11 +21,11 @@ def restored(saved: SavedStream) -> StreamState:
     state.history = History(
         (Finished(*row) for row in history.finished), history.floor, history.superseded, history.unended
     )
-    state.closed = ClosedGaps(history.closed, history.forgotten)
+    state.gaps = GapTracker(ClosedGaps(history.closed, history.forgotten))
     state.joined, state.unheard, state.vouched = saved.joined, history.unheard, history.vouched
     state.joined_after = history.joined_after
-    state.doubt = None if history.doubt is None else Doubt(*history.doubt, history.answered)
-    state.takeover = history.takeover
+    uncertainty = None if history.doubt is None else Uncertainty(*history.doubt, history.answered)
+    state.takeover = TakeoverBounds(uncertainty, history.takeover)
     for row in saved.epochs:
         known = _epoch(row)
         state.live[row.epoch] = known
@@ -39,11 +41,11 @@ def restored(saved: SavedStream) -> StreamState:
     current = state.current
     for epoch, first, last in history.accepted:
         if current is not None and current.epoch == epoch:
-            state.accepted.add(first, last)
-    state.attempts = {(epoch, seq): count for epoch, seq, count in saved.attempts}
+            state.gaps.accept(first, last, "expired", None)
+    state.redelivery = Redelivery(saved.attempts)
     if saved.gap is not None:
         gap = saved.gap
-        state.clock.restore((gap.epoch, gap.first, gap.last), gap.elapsed_s, gap.waited_s)
+        state.gaps.clock.restore((gap.epoch, gap.first, gap.last), gap.elapsed_s, gap.waited_s)
     for known in state.entered:
         state.flag_moved(known)
     if not saved.stream.producer and state.current is not None:

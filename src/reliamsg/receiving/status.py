@@ -195,8 +195,8 @@ def _site(engine: ReceivingEngine, site: SiteReceiver) -> SiteStatus:
 def _stream(state: StreamState) -> StreamStatus:
     epoch, position = state.position
     gap = None
-    if state.clock.target is not None:
-        number, first, last = state.clock.target
+    if state.gaps.clock.target is not None:
+        number, first, last = state.gaps.clock.target
         gap = Gap(state.stream, number, max(first, 1), last, "open")
     return StreamStatus(
         epoch,
@@ -204,9 +204,9 @@ def _stream(state: StreamState) -> StreamStatus:
         sum(known.held.total for known in state.live.values()),
         state.unacknowledged,
         gap,
-        state.clock.elapsed,
+        state.gaps.clock.elapsed,
         state.failing,
-        state.halted,
-        state.hold.by is not None,
+        state.redelivery.halted,
+        state.gaps.held_by is not None,
         state.has_let_go,
     )

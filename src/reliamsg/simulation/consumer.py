@@ -396,9 +396,9 @@ class ConsumerProcess(Process):
         """An operator looks at a stream that was reported as held, again and again until it is not."""
         engine = self.engine
         state = None if engine is None else engine.shared.core.streams.get(stream)
-        if engine is None or state is None or state.hold.reported is None:
+        if engine is None or state is None or state.gaps.held_since is None:
             return
-        gap = state.hold.by
+        gap = state.gaps.held_by
         kept = self._scenario.producers[stream.producer]["release"] == "consumed"
         if gap is not None and (not kept or self._waits_in_vain(gap)):
             self._accept(engine, gap)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliamsg.core.delivery import COUNTED_TOGETHER
+from reliamsg.core.redelivery import COUNTED_TOGETHER
 from reliamsg.message import Gap, MessageId, Stream
 from reliamsg.simulation.announcements import Announcements, Member
 from reliamsg.simulation.declarations import BeforeJoin

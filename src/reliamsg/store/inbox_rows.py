@@ -36,7 +36,7 @@ class History(msgspec.Struct):
     unheard: bool = False
     """The stream was joined without a word from its producer."""
     doubt: tuple[int, tuple[int, int] | None] | None = None
-    """(epoch, (epoch, number)) of a :class:`~reliamsg.core.stream.Doubt`."""
+    """(epoch, (epoch, number)) of a :class:`~reliamsg.core.takeover.Uncertainty`."""
     vouched: int = 0
     """The highest epoch that was vouched for though it was far ahead."""
     accepted: list[tuple[int, int, int]] = []
@@ -48,7 +48,7 @@ class History(msgspec.Struct):
     unended: list[int] = []
     """Epochs that were left by a gap of unknown extent."""
     answered: tuple[int, int] | None = None
-    """The `link` of the :class:`~reliamsg.core.stream.Doubt`."""
+    """The `link` of the :class:`~reliamsg.core.takeover.Uncertainty`."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,259 @@
+"""What of a stream may be delivered next: order, limits, and attempts that are counted before they are made.
+
+A message that may have been delivered before is delivered again only after a commit that counts the attempt: so a
+message that kills its process on every attempt uses up its deliveries instead of coming back for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from reliamsg.core.announced import Position
+from reliamsg.core.ranges import Span
+from reliamsg.core.reorder import Reorder
+
+__all__ = ["COUNTED_TOGETHER", "DeliveryRules", "Offer", "Redelivery"]
+
+BACKOFF_MIN_S = 0.1
+BACKOFF_MAX_S = 5.0
+
+COUNTED_TOGETHER = 64
+"""After an unclean stop, this many messages have an attempt counted in one commit, once, whether it is made or not.
+From then on each is counted, and handled, alone, so that one that kills its handler uses up no deliveries of others."""
+
+
+@dataclass(frozen=True)
+class DeliveryRules:
+    """Limits on deliveries."""
+
+    max_unacknowledged: int = 1_000
+    max_deliveries: int = 5
+    halt: bool = False
+    """A message that used up its deliveries halts its stream instead of going to the dead letters."""
+
+
+@dataclass(slots=True)
+class Offer:
+    """A run of messages that may be delivered."""
+
+    epoch: int
+    incarnation: int
+    first: int
+    last: int
+    redelivered: bool = False
+    retry: bool = False
+    """Again, after handling raised."""
+    counted: bool = False
+    """A commit counts the attempts already."""
+    spent: bool = False
+    """It has used up its deliveries: bury it instead."""
+    alone: bool = False
+    """Nothing else is to be handled together with it."""
+    unjournalled: bool = False
+    """It may have been delivered before this process began; no journal says so."""
+
+
+class Redelivery:
+    """Attempts at the messages of one stream, as far as they have to be counted.
+
+    An attempt is *pending* until a commit holds it, and *granted* from then until it is made.
+    """
+
+    __slots__ = ("_attempts", "_granted", "_pending", "halted", "retry_at")
+
+    def __init__(self, attempts: Iterable[tuple[int, int, int]] = ()) -> None:
+        """`attempts`: as the inbox holds them: epoch, number, deliveries so far."""
+        self._attempts = {(epoch, seq): count for epoch, seq, count in attempts}
+        """By epoch and number, the deliveries of what was or may have been delivered before."""
+        self._pending: dict[Position, int] = {}
+        self._granted: dict[Position, int] = {}
+        self.retry_at = 0.0
+        """When what failed may be delivered again."""
+        self.halted = False
+        """A message used up its deliveries, and nothing of the stream is delivered any more."""
+
+    def halt(self) -> None:
+        """Deliver nothing of this stream any more."""
+        self.halted = True
+
+    @property
+    def any_pending(self) -> bool:
+        """Whether the next commit has attempts to count."""
+        return bool(self._pending)
+
+    def attempts(self, epoch: int, seq: int) -> int:
+        """How often a message was delivered, where it was delivered at all."""
+        return self._attempts.get((epoch, seq), 1)
+
+    # -- deliveries ---------------------------------------------------------------------------------------
+
+    def offer(
+        self,
+        rules: DeliveryRules,
+        entered: Sequence[Reorder],
+        unacknowledged: int,
+        now: float,
+        unit: int,
+    ) -> tuple[Offer | None, bool]:
+        """What to deliver next, if anything, and whether a commit is needed before there can be (more). `entered`: the
+        epochs that anything may be delivered of, in order; `unit`: how many messages the application takes at once."""
+        if self.halted:
+            return None, False
+        for known in entered:
+            if not known.retry.empty:
+                if now < self.retry_at:
+                    return None, False
+                first = known.retry.first
+                assert first is not None  # it is not empty
+                return self._counted(rules, known, first, first, retry=True)
+            run = known.deliverable()
+            # An epoch that was left has something to offer if a run that was taken came back.
+            if run is not None:
+                return self._in_order(rules, known, run, rules.max_unacknowledged - unacknowledged, unit)
+        return None, False
+
+    def take(self, known: Reorder, offered: Offer, last: int) -> None:
+        """Messages up to `last` of an offer are delivered now."""
+        if offered.counted:
+            for seq in range(offered.first, last + 1):
+                self._attempts[known.epoch, seq] = self._granted.pop((known.epoch, seq))
+        if offered.retry:
+            known.retry.remove(offered.first, last)
+        else:
+            known.advance(last)
+
+    def untake(self, known: Reorder, offered: Offer, first: int, last: int) -> None:
+        """`first` to `last`, the end of what was taken, did not reach the application after all."""
+        if offered.counted:
+            for seq in range(first, last + 1):
+                self._granted[known.epoch, seq] = self.attempts(known.epoch, seq)
+                if offered.retry:
+                    known.retry.add(seq, seq)
+        if not offered.retry:
+            known.untake(first)
+
+    def fail(
+        self, rules: DeliveryRules, known: Reorder, span: Span, now: float, counts: bool = True
+    ) -> list[int]:
+        """Handling of `span` raised: have the messages delivered again, one by one, after a while. Returns those that
+        have used up their deliveries. Unless it `counts`, as many deliveries are left to them as before."""
+        spent: list[int] = []
+        most = 1
+        first, last = span
+        for part in known.held.overlap(first, min(last, known.cursor - 1)) if first < known.cursor else ():
+            for seq in range(part[0], part[1] + 1):
+                count = self._attempts.setdefault((known.epoch, seq), 1)
+                if not counts:
+                    count = self._attempts[known.epoch, seq] = count - 1
+                most = max(most, count)
+                if count >= rules.max_deliveries:
+                    spent.append(seq)
+                else:
+                    known.retry.add(seq, seq)
+        self.retry_at = now + min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2 ** min(most - 1, 10))
+        return spent
+
+    def settled(self, epoch: int, span: Span) -> None:
+        """Nothing of these is delivered any more."""
+        if self._attempts:
+            first, last = span
+            for key in [key for key in self._attempts if key[0] == epoch and first <= key[1] <= last]:
+                del self._attempts[key]
+                self._granted.pop(key, None)
+
+    def drop_before(self, position: Position) -> None:
+        """Nothing before this position is delivered any more."""
+        for counts in (self._attempts, self._pending, self._granted):
+            for key in [key for key in counts if key < position]:
+                del counts[key]
+
+    # -- commits ------------------------------------------------------------------------------------------
+
+    def take_pending(self) -> dict[Position, int]:
+        """The attempts that the next commit has to hold."""
+        pending, self._pending = self._pending, {}
+        return pending
+
+    def put_back(self, pending: Mapping[Position, int]) -> None:
+        """These could not be committed: they belong to the next commit."""
+        self._pending.update({key: count for key, count in pending.items() if key not in self._pending})
+
+    def grant(self, pending: Mapping[Position, int], live: Mapping[int, Reorder]) -> None:
+        """These are on disk: they may be made, unless they were, or need not be meanwhile. `live`: the epochs that
+        anything is known of."""
+        for key, count in pending.items():
+            known = live.get(key[0])
+            if known is None or known.held.run_from(key[1]) is None:
+                continue
+            to_come = key[1] >= known.cursor or known.retry.run_from(key[1]) is not None
+            if to_come and self._tries(known, key[1]) + 1 == count:
+                self._granted[key] = count
+
+    # -- counting -----------------------------------------------------------------------------------------
+
+    def _in_order(
+        self, rules: DeliveryRules, known: Reorder, run: Span, room: int, unit: int
+    ) -> tuple[Offer | None, bool]:
+        if room <= 0:
+            return None, False
+        first, last = run
+        last = min(last, first + room - 1)
+        if first < known.redelivered_below:
+            last = self._together(rules, known, first, last, unit)
+            return self._counted(rules, known, first, last, retry=False)
+        last = min(last, known.high_water - 1)
+        if last < first:
+            return None, True
+        return Offer(known.epoch, known.incarnation, first, last), False
+
+    def _together(self, rules: DeliveryRules, known: Reorder, first: int, last: int, unit: int) -> int:
+        """How far the attempts of possibly redelivered messages are counted in one commit."""
+        last = min(last, known.redelivered_below - 1)
+        if first <= known.journalled:  # so that no row of the journal holds both kinds
+            last = min(last, known.journalled)
+        if (known.epoch, first) in self._granted:
+            while first < last and (known.epoch, first + 1) in self._granted:
+                first += 1
+            return first
+        if self._goes_alone(rules, known, first):
+            return first
+        last = min(last, first + max(unit, COUNTED_TOGETHER) - 1)
+        for seq in range(first, last):
+            if self._goes_alone(rules, known, seq + 1):
+                return seq
+        return last
+
+    def _goes_alone(self, rules: DeliveryRules, known: Reorder, seq: int) -> bool:
+        """Whether a message may be the one that kills the process: others with it would use up their deliveries as
+        well."""
+        return rules.max_deliveries <= 2 or (known.epoch, seq) in self._attempts
+
+    def _counted(
+        self, rules: DeliveryRules, known: Reorder, first: int, last: int, retry: bool
+    ) -> tuple[Offer | None, bool]:
+        """Offer messages whose attempt a commit holds already; otherwise have it committed."""
+        keys = [(known.epoch, seq) for seq in range(first, last + 1)]
+        found = Offer(
+            known.epoch, known.incarnation, first, last, redelivered=True, retry=retry, counted=True
+        )
+        found.unjournalled = known.journalled < first < known.redelivered_below
+        found.alone = retry or self._goes_alone(rules, known, first)
+        if all(key in self._granted for key in keys):
+            return found, False
+        if not rules.halt and self._tries(known, first) >= rules.max_deliveries:
+            found.last, found.spent, found.counted = first, True, False
+            return found, False
+        wanted = {key: self._tries(known, key[1]) + 1 for key in keys if key not in self._granted}
+        if all(self._pending.get(key) == count for key, count in wanted.items()):
+            return None, True
+        self._pending.update(wanted)
+        return None, True
+
+    def _tries(self, known: Reorder, seq: int) -> int:
+        """How often a message was delivered, before it is again. That it may have been, before an unclean stop, does
+        not count: it would go to the dead letters without having been handled."""
+        counted = self._attempts.get((known.epoch, seq))
+        if counted is not None:
+            return counted
+        return 0 if known.journalled < seq < known.redelivered_below else 1
