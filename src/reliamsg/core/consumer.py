@@ -466,9 +466,7 @@ class ConsumerCore:
         """What could be handed out of a stream next; `unit` is how many the application takes at once."""
         if state.current is None:
             return None
-        found, wants_commit = state.redelivery.offer(
-            self.rules, state.entered, state.unacknowledged, now, unit
-        )
+        found, wants_commit = state.redelivery.offer(self.rules, state.entered, now, unit)
         if wants_commit:
             self._mark(state, urgent=True)
         return found
@@ -526,7 +524,8 @@ class ConsumerCore:
         self, state: StreamState, known: Reorder, kind: str, span: Span, reason: str, now: float
     ) -> None:
         self.note_range(kind, state, known.epoch, known.incarnation, *span, reason)
-        state.redelivery.settled(known.epoch, span)
+        if state.redelivery.counts:
+            state.redelivery.settled(known.epoch, span)
         self._mark(state)
         if known.last is not None or state.gaps.clock.target is not None:
             follow(self, state, now)

@@ -60,12 +60,13 @@ class Redelivery:
     An attempt is *pending* until a commit holds it, and *granted* from then until it is made.
     """
 
-    __slots__ = ("_attempts", "_granted", "_pending", "halted", "retry_at")
+    __slots__ = ("_granted", "_pending", "counts", "halted", "retry_at")
 
     def __init__(self, attempts: Iterable[tuple[int, int, int]] = ()) -> None:
         """`attempts`: as the inbox holds them: epoch, number, deliveries so far."""
-        self._attempts = {(epoch, seq): count for epoch, seq, count in attempts}
-        """By epoch and number, the deliveries of what was or may have been delivered before."""
+        self.counts = {(epoch, seq): count for epoch, seq, count in attempts}
+        """By epoch and number, the deliveries of what was or may have been delivered before. For others to read: most
+        streams have none, and are then spared a call for each message."""
         self._pending: dict[Position, int] = {}
         self._granted: dict[Position, int] = {}
         self.retry_at = 0.0
@@ -84,7 +85,7 @@ class Redelivery:
 
     def attempts(self, epoch: int, seq: int) -> int:
         """How often a message was delivered, where it was delivered at all."""
-        return self._attempts.get((epoch, seq), 1)
+        return self.counts.get((epoch, seq), 1)
 
     # -- deliveries ---------------------------------------------------------------------------------------
 
@@ -92,12 +93,11 @@ class Redelivery:
         self,
         rules: DeliveryRules,
         entered: Sequence[Reorder],
-        unacknowledged: int,
         now: float,
         unit: int,
     ) -> tuple[Offer | None, bool]:
         """What to deliver next, if anything, and whether a commit is needed before there can be (more). `entered`: the
-        epochs that anything may be delivered of, in order; `unit`: how many messages the application takes at once."""
+        epochs that anything may be delivered of or was and is not settled, in order; `unit`: how many messages the application takes at once."""
         if self.halted:
             return None, False
         for known in entered:
@@ -110,6 +110,7 @@ class Redelivery:
             run = known.deliverable()
             # An epoch that was left has something to offer if a run that was taken came back.
             if run is not None:
+                unacknowledged = sum([each.unacknowledged for each in entered])
                 return self._in_order(rules, known, run, rules.max_unacknowledged - unacknowledged, unit)
         return None, False
 
@@ -117,7 +118,7 @@ class Redelivery:
         """Messages up to `last` of an offer are delivered now."""
         if offered.counted:
             for seq in range(offered.first, last + 1):
-                self._attempts[known.epoch, seq] = self._granted.pop((known.epoch, seq))
+                self.counts[known.epoch, seq] = self._granted.pop((known.epoch, seq))
         if offered.retry:
             known.retry.remove(offered.first, last)
         else:
@@ -143,9 +144,9 @@ class Redelivery:
         first, last = span
         for part in known.held.overlap(first, min(last, known.cursor - 1)) if first < known.cursor else ():
             for seq in range(part[0], part[1] + 1):
-                count = self._attempts.setdefault((known.epoch, seq), 1)
+                count = self.counts.setdefault((known.epoch, seq), 1)
                 if not counts:
-                    count = self._attempts[known.epoch, seq] = count - 1
+                    count = self.counts[known.epoch, seq] = count - 1
                 most = max(most, count)
                 if count >= rules.max_deliveries:
                     spent.append(seq)
@@ -156,15 +157,14 @@ class Redelivery:
 
     def settled(self, epoch: int, span: Span) -> None:
         """Nothing of these is delivered any more."""
-        if self._attempts:
-            first, last = span
-            for key in [key for key in self._attempts if key[0] == epoch and first <= key[1] <= last]:
-                del self._attempts[key]
-                self._granted.pop(key, None)
+        first, last = span
+        for key in [key for key in self.counts if key[0] == epoch and first <= key[1] <= last]:
+            del self.counts[key]
+            self._granted.pop(key, None)
 
     def drop_before(self, position: Position) -> None:
         """Nothing before this position is delivered any more."""
-        for counts in (self._attempts, self._pending, self._granted):
+        for counts in (self.counts, self._pending, self._granted):
             for key in [key for key in counts if key < position]:
                 del counts[key]
 
@@ -227,7 +227,7 @@ class Redelivery:
     def _goes_alone(self, rules: DeliveryRules, known: Reorder, seq: int) -> bool:
         """Whether a message may be the one that kills the process: others with it would use up their deliveries as
         well."""
-        return rules.max_deliveries <= 2 or (known.epoch, seq) in self._attempts
+        return rules.max_deliveries <= 2 or (known.epoch, seq) in self.counts
 
     def _counted(
         self, rules: DeliveryRules, known: Reorder, first: int, last: int, retry: bool
@@ -253,7 +253,7 @@ class Redelivery:
     def _tries(self, known: Reorder, seq: int) -> int:
         """How often a message was delivered, before it is again. That it may have been, before an unclean stop, does
         not count: it would go to the dead letters without having been handled."""
-        counted = self._attempts.get((known.epoch, seq))
+        counted = self.counts.get((known.epoch, seq))
         if counted is not None:
             return counted
         return 0 if known.journalled < seq < known.redelivered_below else 1

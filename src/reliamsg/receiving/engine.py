@@ -280,7 +280,7 @@ class ReceivingEngine:
     def _tick(self, now: float) -> float | None:
         """Let the core's clocks run, unless somebody else may be the one who reads, and know what they wait for."""
         shared = self.shared
-        if not shared.holds or shared.barred:
+        if not shared.in_charge:
             return None
         return shared.core.tick(now, self.fullness.waits_for_application(now), self._loader.keeps)
 
@@ -341,7 +341,7 @@ class ReceivingEngine:
         with shared.lock:
             if shared.fatal is not None:
                 raise shared.fatal
-            if shared.write_error is not None or shared.journal_full or shared.barred or not shared.holds:
+            if shared.write_error is not None or shared.journal_full or not shared.in_charge:
                 return None
             now = shared.clock()
             shared.drain_acks(now)
@@ -370,7 +370,7 @@ class ReceivingEngine:
         shared = self.shared
         if shared.fatal is not None or shared.may_hand_out:
             return True
-        may = shared.write_error is None and not shared.journal_full and not shared.barred and shared.holds
+        may = shared.write_error is None and not shared.journal_full and shared.in_charge
         return may and self.aside.waiting
 
     def give_back(self, item: Item) -> None:
@@ -389,7 +389,7 @@ class ReceivingEngine:
         with shared.lock:
             if shared.fatal is not None or shared.write_error is not None or chunk.abandoned:
                 return None
-            if shared.journal_full or shared.barred or not shared.holds:
+            if shared.journal_full or not shared.in_charge:
                 return None
             shared.report_chunk(chunk)
             now = shared.clock()

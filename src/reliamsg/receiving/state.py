@@ -401,6 +401,11 @@ class Shared:
         return not self.standing_by and self.clock() < self.lease.until
 
     @property
+    def in_charge(self) -> bool:
+        """Whether this inbox is known to be the one that reads, and nothing bars it from delivering. Needs no lock."""
+        return not (self.standing_by or self.membership.barred) and self.clock() < self.lease.until
+
+    @property
     def may_hand_out(self) -> bool:
         """Whether asking for something to hand out is worth while, under the lock."""
         if self.write_error is not None or self.journal_full or self.membership.barred:

@@ -156,7 +156,7 @@ def _role(engine: ReceivingEngine) -> ConsumerRole:
     shared = engine.shared
     if engine.succession.phase == "waiting":
         return "standby"
-    return "active" if shared.holds and not shared.barred else "starting"
+    return "active" if shared.in_charge else "starting"
 
 
 def _producers(engine: ReceivingEngine) -> dict[str, ProducerHeard]:

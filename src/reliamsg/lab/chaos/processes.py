@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 from reliamsg.checker import Report, check_directory
+from reliamsg.checker.spans import Spans
 from reliamsg.errors import StoreCorrupt
 from reliamsg.lab.chaos.waiting import Unmet, wait_for
 from reliamsg.lab.process import Child, LabError
@@ -221,6 +222,29 @@ class Run:
             elif app.config["group"] == group:
                 received += self._journalled(app, {"received", "duplicate"}, site)
         return confirmed - received
+
+    def not_stored(self, site: str, group: str) -> int:
+        """Messages that `site` has confirmed and that `group` has neither stored in its inbox nor acknowledged, by the
+        journals. They are at the site, whether or not it has sent them: Mosquitto 2.0.11 sends several more for each
+        acknowledgement, whatever MQTT's Receive Maximum allows, so few are left in its queue."""
+        confirmed, stored = (
+            defaultdict[tuple[Any, ...], Spans](Spans),
+            defaultdict[tuple[Any, ...], Spans](Spans),
+        )
+        for app in self.apps:
+            is_producer = "outbox" in app.config
+            if not is_producer and app.config["group"] != group:
+                continue
+            for row in self.rows(app):
+                key = (row.producer, row.topic, row.partition, row.epoch)
+                if is_producer and row.kind == "confirmed" and row.site == site:
+                    confirmed[key].add(row.first, row.last)
+                elif not is_producer and row.kind in {"buffered", "acknowledged", "dead_lettered"}:
+                    stored[key].add(row.first, row.last)
+        for key, spans in stored.items():
+            for first, last in spans:
+                confirmed[key].discard(first, last)
+        return sum(last - first + 1 for spans in confirmed.values() for first, last in spans)
 
     def _journalled(self, app: App, kinds: set[str], site: str) -> int:
         return sum(

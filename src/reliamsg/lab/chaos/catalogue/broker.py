@@ -26,12 +26,13 @@ _SMALL_BATCHES: dict[str, Any] = {"chunk": 20, "options": {"max_batch_messages":
 def queues_up(context: Context, t: Traffic, site: str, least: int) -> None:
     """Wait until a site holds at least `least` messages for the group, and record them as at stake."""
     wait_for(
-        lambda: context.run.queued(site, context.group) >= least,
-        f"{least} messages are queued at {site}",
+        lambda: context.run.not_stored(site, context.group) >= least,
+        f"{least} messages of {site} are not stored by the group yet",
         60,
         0.2,
     )
-    context.stake(context.run.queued(site, context.group), f"messages confirmed by {site} and queued there")
+    at_stake = context.run.not_stored(site, context.group)
+    context.stake(at_stake, f"messages confirmed by {site} and not stored by the group")
 
 
 @register(
