@@ -96,8 +96,11 @@ class Redelivery:
         now: float,
         unit: int,
     ) -> tuple[Offer | None, bool]:
-        """What to deliver next, if anything, and whether a commit is needed before there can be (more). `entered`: the
-        epochs that anything may be delivered of or was and is not settled, in order; `unit`: how many messages the application takes at once."""
+        """What to deliver next, if anything, and whether a commit is needed before there can be (more).
+
+        `entered`: the epochs of which anything may be delivered, or was delivered and is not settled, in order.
+        `unit`: how many messages the application takes at once.
+        """
         if self.halted:
             return None, False
         for known in entered:
