@@ -13,7 +13,8 @@ import time
 import tracemalloc
 
 from benchmarks.measured import say
-from reliamsg.core.consumer import ConsumerCore, Rules
+from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.rules import Rules
 from reliamsg.message import Stream
 
 SITES = {"dc1": 64, "dc2": 64}
@@ -30,19 +31,19 @@ def through(core: ConsumerCore, stream: Stream, messages: int, batch: int, every
             core.receive(site, stream, EPOCH, INCARNATION, None, first, last, number, now)
         state = core.streams[stream]
         while True:
-            offered = core.offer(state, now, batch)
+            offered = state.offer(now, batch)
             if offered is None:
-                if core.urgent:  # what may be handed out is bounded by what was committed
+                if core.effects.urgent:  # what may be handed out is bounded by what was committed
                     core.committed(core.snapshot())
                     continue
                 break
-            core.take(state, offered, offered.last, now)
+            state.take(offered, offered.last, now)
             core.acknowledge(stream, EPOCH, offered.first, offered.last, now)
             done += offered.last - offered.first + 1
         if number % every == 0:
             core.committed(core.snapshot())
-        core.notes.clear()
-        core.touched.clear()
+        core.effects.notes.clear()
+        core.effects.touched.clear()
         core.moved.clear()
         now += 0.001
     core.committed(core.snapshot())

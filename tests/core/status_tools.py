@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from reliamsg.core.announced import Announced, ChainEntry, Position, Span3
-from reliamsg.core.asking import Ask
-from reliamsg.core.consumer import Arrival, ConsumerCore, Note, Rules, StreamState
+from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.effects import Group as Shared
+from reliamsg.core.effects import Note
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import StreamChange
+from reliamsg.core.repair_requests import Ask
+from reliamsg.core.rules import Rules
+from reliamsg.core.stream import Arrival, StreamChange, StreamReceiver
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.receiving.restore import restored
 from reliamsg.store.inbox_rows import EpochRow, GapRow, History, SavedStream
@@ -112,13 +115,13 @@ class Group:
         return core
 
     @property
-    def state(self) -> StreamState:
+    def state(self) -> StreamReceiver:
         return self.core.streams[self.stream]
 
     def crash(self) -> None:
         """Everything that was not committed is gone."""
         self.core = self._new()
-        state = self.disk.load()
+        state = self.disk.load(self.core.group)
         if state is not None:
             self.core.restore(state, self.now)
 
@@ -154,15 +157,15 @@ class Group:
         """Hand out and commit whatever is possible."""
         state = self.core.streams.get(self.stream)
         for _ in range(10_000):
-            found = self.core.offer(state, self.now, 1) if state is not None and self.reading else None
+            found = state.offer(self.now, 1) if state is not None and self.reading else None
             if found is not None and state is not None:
-                self.core.take(state, found, found.last, self.now)
+                state.take(found, found.last, self.now)
                 places = [(found.epoch, n) for n in range(found.first, found.last + 1)]
                 self.got += places
                 self.flagged.update(places if found.redelivered else ())
-                if state.unacknowledged >= self.slow:
+                if state.epochs.unacknowledged >= self.slow:
                     self.acknowledge()
-            elif not self.core.urgent:
+            elif not self.core.effects.urgent:
                 break
             else:
                 self.commit()
@@ -176,7 +179,7 @@ class Group:
     def acknowledge(self) -> None:
         """The application is done with all that it was given."""
         state = self.core.streams.get(self.stream)
-        for known in [] if state is None else list(state.entered):
+        for known in [] if state is None else list(state.epochs.entered):
             if known.position < known.cursor:
                 self.core.acknowledge(self.stream, known.epoch, known.position, known.cursor - 1, self.now)
 
@@ -190,13 +193,13 @@ class Group:
             assert waiting.known is not None
             for span in waiting.known.unsafe_held(waiting.first, waiting.last):
                 self.disk.held.append((waiting.known.epoch, *span))
-                core.persisted(self.stream, waiting.known.epoch, *span)
+                core.streams[self.stream].persisted(waiting.known.epoch, *span)
         for change in snapshot.changes:
             if change.state.stream == self.stream:
                 self.disk.write(change)
         self.released += [token for _, token in core.committed(snapshot)]
-        self.notes += core.notes
-        core.notes.clear()
+        self.notes += core.effects.notes
+        core.effects.notes.clear()
 
     def step(self, seconds: float = 0.1) -> list[Ask]:
         """Let time pass; returns the requests that are due after it."""
@@ -243,18 +246,18 @@ class Disk:
         state = change.state
         if change.history:
             uncertainty = state.takeover.uncertainty
-            self.joined = state.joined
+            self.joined = state.epochs.joined
             self.history = History(
-                [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
-                state.history.floor,
-                [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
+                [(f.epoch, f.incarnation, f.last) for f in state.epochs.history.finished],
+                state.epochs.history.floor,
+                [(epoch, list(seen)) for epoch, seen in state.epochs.history.superseded.items()],
                 state.gaps.closed.spans(),
                 state.gaps.closed.forgotten,
-                state.unheard,
+                state.epochs.unheard,
                 None if uncertainty is None else (uncertainty.after, uncertainty.end),
                 takeover=state.takeover.number,
-                joined_after=state.joined_after,
-                unended=sorted(state.history.unended),
+                joined_after=state.epochs.joined_after,
+                unended=sorted(state.epochs.history.unended),
                 answered=None if uncertainty is None else uncertainty.link,
             )
         for item in change.epochs:
@@ -271,12 +274,13 @@ class Disk:
             (epoch, first, last), elapsed, waited = change.gap
             self.gap = GapRow(self.stream, epoch, first, last, elapsed, waited)
 
-    def load(self) -> StreamState | None:
+    def load(self, shared: Shared) -> StreamReceiver | None:
         if not self.known:
             return None
         epochs = [self.epochs[epoch] for epoch in sorted(self.epochs)]
         return restored(
-            SavedStream(self.stream, self.joined, self.history, epochs, sorted(self.held), self.gap, [])
+            SavedStream(self.stream, self.joined, self.history, epochs, sorted(self.held), self.gap, []),
+            shared,
         )
 
 

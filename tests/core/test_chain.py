@@ -65,7 +65,7 @@ def test_what_was_settled_before_a_crash_is_in_no_gap_of_unknown_extent() -> Non
     """Number 4 went with memory, and with the broker; 5 and 6 had been acknowledged."""
     group = Group()
     group.arrive("dc1", 10, 70, None, 1, 3)
-    known = group.state.current
+    known = group.state.epochs.current
     assert known is not None
     known.settle(5, 6)
     group.arrive("dc1", 30, 210, Prev(20, 140, 2), 1, 2)

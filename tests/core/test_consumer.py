@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from reliamsg.core.consumer import ConsumerCore, Rules
+from reliamsg.core.consumer import ConsumerCore
 from reliamsg.core.redelivery import Offer
+from reliamsg.core.rules import Rules
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -47,14 +48,14 @@ class Run:
         for _ in range(1_000):
             if state is None:
                 return
-            found = self.core.offer(state, self.now, 1)
+            found = state.offer(self.now, 1)
             if found is None:
-                if not self.core.urgent:
+                if not self.core.effects.urgent:
                     break
                 self.released.update(commit(self.core))
                 continue
             last = min(found.last, found.first + limit - 1)
-            self.core.take(state, found, last, self.now)
+            state.take(found, last, self.now)
             self.core.acknowledge(STREAM, found.epoch, found.first, last, self.now)
             self.got += [(found.epoch, n) for n in range(found.first, last + 1)]
         self.released.update(commit(self.core))
@@ -106,7 +107,7 @@ def test_random_arrivals_are_handed_out_in_order_once_and_completely(seed: int) 
     everything = [(epoch, n) for epoch, _, a, b in batches for n in range(a, b + 1)]
     assert run.got == [place for place in everything if place not in missing]
     declared: set[Place] = set()
-    for note in run.core.notes:
+    for note in run.core.effects.notes:
         if note.kind == "declared":
             declared.update((note.epoch, n) for n in range(note.first, note.last + 1))
     # The last batch is never lost, so all that is missing is known to exist.
@@ -117,9 +118,11 @@ def test_random_arrivals_are_handed_out_in_order_once_and_completely(seed: int) 
 
 def unknown_extent(made: ConsumerCore) -> set[Place]:
     """What lies behind an open end that was declared."""
-    ends = [(n.epoch, n.first) for n in made.notes if n.kind == "declared" and n.last == 0]
+    ends = [(n.epoch, n.first) for n in made.effects.notes if n.kind == "declared" and n.last == 0]
     untils = [
-        n.detail["until_epoch"] for n in made.notes if n.kind == "declared" and n.last == 0 and n.detail
+        n.detail["until_epoch"]
+        for n in made.effects.notes
+        if n.kind == "declared" and n.last == 0 and n.detail
     ]
     found: set[Place] = set()
     for (epoch, first), until in zip(ends, untils, strict=True):
@@ -133,9 +136,9 @@ def test_deliveries_are_released_only_by_the_commit_that_makes_them_safe() -> No
     run.receive("dc2", 1, None, 1, 10)
     assert commit(run.core) == []
     state = run.core.streams[STREAM]
-    found = run.core.offer(state, 0.0, 1)
+    found = state.offer(0.0, 1)
     assert found is not None
-    run.core.take(state, found, 10, 0.0)
+    state.take(found, 10, 0.0)
     run.core.acknowledge(STREAM, 1, 1, 9, 0.0)
     assert commit(run.core) == []
     run.core.acknowledge(STREAM, 1, 10, 10, 0.0)
@@ -177,9 +180,9 @@ def test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with() -> None:
     run.receive("dc1", 1, None, 21, 30)
     commit(run.core)
     state = run.core.streams[STREAM]
-    found = run.core.offer(state, 0.0, 1)
+    found = state.offer(0.0, 1)
     assert found is not None
-    run.core.take(state, found, 10, 0.0)
+    state.take(found, 10, 0.0)
     run.wait(60.0)
     assert state.gaps.undecided is None
     run.core.acknowledge(STREAM, 1, 1, 10, run.now)
@@ -193,13 +196,13 @@ def test_nothing_is_offered_before_a_commit_says_that_it_may_have_been() -> None
     run = Run(core())
     run.receive("dc1", 1, None, 1, 10)
     made, state = run.core, run.core.streams[STREAM]
-    assert made.offer(state, 0.0, 1) is None
+    assert state.offer(0.0, 1) is None
     snapshot = made.snapshot()
-    assert made.offer(state, 0.0, 1) is None
+    assert state.offer(0.0, 1) is None
     made.commit_failed(snapshot)
-    assert made.offer(state, 0.0, 1) is None
+    assert state.offer(0.0, 1) is None
     commit(made)
-    found = made.offer(state, 0.0, 1)
+    found = state.offer(0.0, 1)
     assert found is not None
     assert (found.first, found.last, found.redelivered) == (1, 10, False)
 
@@ -213,17 +216,17 @@ def test_a_message_that_failed_is_overtaken_by_none(later: tuple[int, Prev | Non
     run.receive("dc1", *later)
     commit(run.core)
     made, state = run.core, run.core.streams[STREAM]
-    first = made.offer(state, 0.0, 1)
+    first = state.offer(0.0, 1)
     assert first is not None
-    made.take(state, first, 2, 0.0)
-    made.given(state, 0.0)
+    state.take(first, 2, 0.0)
+    state.given(0.0)
     made.fail(STREAM, 1, 2, 2, 0.0)
     for _ in range(3):
-        assert made.offer(state, 0.05, 1) is None
+        assert state.offer(0.05, 1) is None
         commit(made)
     again = offered(made, 10.0)
     assert (again.epoch, again.first, again.last, again.redelivered) == (1, 2, 2, True)
-    made.take(state, again, 2, 10.0)
+    state.take(again, 2, 10.0)
     after = offered(made, 10.0)
     assert (after.epoch, after.first) == (later[0], later[2])
 
@@ -231,7 +234,7 @@ def test_a_message_that_failed_is_overtaken_by_none(later: tuple[int, Prev | Non
 def offered(made: ConsumerCore, now: float) -> Offer:
     """What is offered next, after as many commits as that takes."""
     for _ in range(5):
-        found = made.offer(made.streams[STREAM], now, 1)
+        found = made.streams[STREAM].offer(now, 1)
         if found is not None:
             return found
         commit(made)
@@ -263,7 +266,7 @@ def test_accepting_a_gap_does_not_declare_what_arrived_within_it() -> None:
     assert run.core.accept(gap, run.now)
     run.drain()
     assert [n for _, n in run.got] == [*range(1, 11), 15, 16, *range(21, 31)]
-    declared = [(n.first, n.last) for n in run.core.notes if n.kind == "declared"]
+    declared = [(n.first, n.last) for n in run.core.effects.notes if n.kind == "declared"]
     assert declared == [(11, 14), (17, 20)]
     assert not run.core.accept(gap, run.now)
 
@@ -293,7 +296,7 @@ def test_old_data_of_an_epoch_that_was_never_entered_is_superseded() -> None:
     run.receive("dc1", 7, Prev(5, 35, 10), 1, 3)
     run.receive("dc2", 7, Prev(5, 35, 10), 1, 3)
     run.drain()
-    declared = [(n.epoch, n.first, n.last, n.reason) for n in run.core.notes if n.kind == "declared"]
+    declared = [(n.epoch, n.first, n.last, n.reason) for n in run.core.effects.notes if n.kind == "declared"]
     assert declared == [(7, 1, 3, "superseded")]
     assert run.released == set(range(1, run.tokens + 1))
 
@@ -310,7 +313,7 @@ def test_older_epochs_than_a_producers_first_are_superseded(begin: str, leaves: 
         run.drain()
     run.receive("dc1", 3, None, 1, 4)
     run.drain()
-    notes = [(n.kind, n.epoch, n.first, n.last, n.reason) for n in run.core.notes]
+    notes = [(n.kind, n.epoch, n.first, n.last, n.reason) for n in run.core.effects.notes]
     assert ("declared", 3, 1, 4, "superseded") in notes
     assert "before_join" not in [kind for kind, *_ in notes]
 
@@ -321,8 +324,8 @@ def test_what_comes_before_a_group_joined_in_the_middle_is_no_loss() -> None:
     run.drain()
     run.receive("dc1", 3, None, 1, 4)
     run.drain()
-    assert ("before_join", 3) in [(n.kind, n.epoch) for n in run.core.notes]
-    assert not [n for n in run.core.notes if n.kind == "declared"]
+    assert ("before_join", 3) in [(n.kind, n.epoch) for n in run.core.effects.notes]
+    assert not [n for n in run.core.effects.notes if n.kind == "declared"]
 
 
 def test_what_lies_between_superseded_numbers_is_declared_with_them() -> None:
@@ -335,9 +338,11 @@ def test_what_lies_between_superseded_numbers_is_declared_with_them() -> None:
     run.receive("dc2", 5, None, 12, 12)
     run.receive("dc2", 5, None, 13, 17)
     run.drain()
-    told = [(n.first, n.last) for n in run.core.notes if n.kind == "declared" and n.reason == "superseded"]
+    told = [
+        (n.first, n.last) for n in run.core.effects.notes if n.kind == "declared" and n.reason == "superseded"
+    ]
     assert told == [(11, 15), (16, 17)]
-    late = [(n.first, n.last) for n in run.core.notes if n.kind == "late"]
+    late = [(n.first, n.last) for n in run.core.effects.notes if n.kind == "late"]
     assert late == [(13, 15), (12, 12), (16, 17)]
 
 
@@ -346,16 +351,16 @@ def test_attempts_are_committed_before_they_are_made() -> None:
     run.receive("dc1", 1, None, 1, 2)
     made, state = run.core, run.core.streams[STREAM]
     commit(made)
-    found = made.offer(state, 0.0, 1)
+    found = state.offer(0.0, 1)
     assert found is not None
-    made.take(state, found, 2, 0.0)
+    state.take(found, 2, 0.0)
     assert made.fail(STREAM, 1, 1, 1, 0.0) == []
-    made.untake(state, found, 2, 2, 0.0)
-    assert made.offer(state, 0.05, 1) is None
-    assert made.offer(state, 0.2, 1) is None
+    state.untake(found, 2, 2, 0.0)
+    assert state.offer(0.05, 1) is None
+    assert state.offer(0.2, 1) is None
     assert made.snapshot().changes[0].attempts == {(1, 1): 2}
-    assert made.offer(state, 0.2, 1) is None
+    assert state.offer(0.2, 1) is None
     commit(made)
-    again = made.offer(state, 0.2, 1)
+    again = state.offer(0.2, 1)
     assert again is not None
     assert (again.first, again.last, again.redelivered) == (1, 1, True)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from reliamsg.core.challenges import MAX_DUE, MAX_STREAMS, MAX_TRIES, Challenges
-from reliamsg.core.consumer import Arrival
 from reliamsg.core.horizon import FAR_MS, Horizon
+from reliamsg.core.stream import Arrival
 from reliamsg.message import Prev, Stream
 from tests.core.status_tools import STREAM, Group, Teller
 
@@ -73,9 +73,9 @@ def test_clocks_that_are_a_day_off_need_nobodys_word(off: int) -> None:
 def test_an_epoch_far_ahead_leaves_no_trace_and_has_its_producer_asked() -> None:
     group = Clocked().at(NOW_MS)
     group.take(NOW_MS, 1, 3)
-    before = group.state.position, dict(group.state.live)
+    before = group.state.epochs.position, dict(group.state.epochs.live)
     assert group.take(FAR, 1, 1, Prev(NOW_MS, NOW_MS * 7, 3)).far
-    assert (group.state.position, dict(group.state.live)) == before
+    assert (group.state.epochs.position, dict(group.state.epochs.live)) == before
     assert group.core.challenges.due(group.now) == [STREAM]
     other = group.core.receive(
         "dc1", Stream("made-up", "orders"), FAR, 1, None, 1, 1, 1, group.now, wall_us=NOW_MS * 1000
@@ -229,10 +229,10 @@ def test_where_another_inbox_stopped_in_a_far_epoch_counts_once_the_epoch_is_bel
 def test_made_up_words_of_other_inboxes_about_far_epochs_change_nothing() -> None:
     group = Clocked().at(NOW_MS)
     group.take(NOW_MS, 1, 5)
-    before = group.state.position
+    before = group.state.epochs.position
     for n in range(20_000):
         group.core.adopt(Stream(f"p{n}", "orders"), (FAR, 1), (FAR, 5), 9, group.now)
     assert not group.core.adopt(STREAM, (FAR, 1), (FAR, 5), 9, group.now)
     group.take(NOW_MS, 6, 10)
-    assert (group.state.position, list(group.core.streams)) == ((NOW_MS, 11), [STREAM])
+    assert (group.state.epochs.position, list(group.core.streams)) == ((NOW_MS, 11), [STREAM])
     assert before == (NOW_MS, 6)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliamsg.core.consumer import ConsumerCore, Rules
+from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.rules import Rules
 from reliamsg.core.stream import Snapshot
 from reliamsg.message import Prev
 
@@ -47,8 +48,8 @@ class Reader:
     def read(self) -> None:
         """The application handles all that it can be given."""
         state = self.core.streams.get(STREAM)
-        while state is not None and (found := self.core.offer(state, self.now, 1)) is not None:
-            self.core.take(state, found, found.last, self.now)
+        while state is not None and (found := state.offer(self.now, 1)) is not None:
+            state.take(found, found.last, self.now)
             self.core.acknowledge(STREAM, found.epoch, found.first, found.last, self.now)
 
     def begin(self, spill: bool = False) -> None:
@@ -79,7 +80,7 @@ class Reader:
             return
         self.disk = disk
         for epoch, first, last in disk.held:
-            self.core.persisted(STREAM, epoch, first, last)
+            self.core.streams[STREAM].persisted(epoch, first, last)
         self.let_go += [token for _, token in self.core.committed(snapshot)]  # type: ignore[misc]
 
     def commit(self) -> None:
@@ -119,7 +120,7 @@ def finished() -> Reader:
         reader.read()
     reader.commit()
     reader.receive("dc1", 20, 1, 5, Prev(10, 70, 5))
-    assert [done.epoch for done in reader.core.streams[STREAM].history.finished] == [10]
+    assert [done.epoch for done in reader.core.streams[STREAM].epochs.history.finished] == [10]
     return reader
 
 

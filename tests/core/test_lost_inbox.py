@@ -228,7 +228,7 @@ def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
     teller, group = told(30, 1, 1), Group()
     group.slow = 10
     group.receive(teller, 10, 1, 5)
-    assert group.state.unacknowledged == 5
+    assert group.state.epochs.unacknowledged == 5
     teller.reached = (10, 21), (10, 31)
     teller.release(10, 20)
     group.hear(teller.status())
@@ -236,7 +236,7 @@ def test_what_is_handed_out_meanwhile_may_still_be_acknowledged() -> None:
     group.slow = 0
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in (*range(1, 6), *range(21, 31))]
-    assert group.state.position == (10, 31)
+    assert group.state.epochs.position == (10, 31)
 
 
 def test_what_is_handed_out_and_was_settled_by_the_other_holds_up_no_gaps_clock() -> None:
@@ -247,7 +247,7 @@ def test_what_is_handed_out_and_was_settled_by_the_other_holds_up_no_gaps_clock(
     teller.reached = (10, 21), (10, 31)
     teller.release(10, 25)
     group.hear(teller.status())
-    assert (group.state.unacknowledged, group.state.gaps.clock.target) == (0, (10, 21, 25))
+    assert (group.state.epochs.unacknowledged, group.state.gaps.clock.target) == (0, (10, 21, 25))
     group.wait(30.0, teller)
     assert {(gap.first, gap.last) for gap in group.gaps} == {(21, 25)}
 
@@ -256,7 +256,7 @@ def test_what_is_handed_out_and_not_acknowledged_yet_does_not_come_again() -> No
     teller, group = told(30, 1, 1), Group()
     group.slow = 100
     group.receive(teller, 10, 1, 15)
-    assert group.state.unacknowledged == 15
+    assert group.state.epochs.unacknowledged == 15
     teller.reached = (10, 11), (10, 31)
     teller.release(10, 10)
     group.hear(teller.status())
@@ -265,7 +265,7 @@ def test_what_is_handed_out_and_not_acknowledged_yet_does_not_come_again() -> No
     group.core.acknowledge(group.stream, 10, 1, 15, group.now)
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in range(1, 31)]
-    assert group.state.position == (10, 31)
+    assert group.state.epochs.position == (10, 31)
 
 
 def test_what_the_producer_lets_go_after_it_answered_is_no_gap_either() -> None:
@@ -274,7 +274,7 @@ def test_what_the_producer_lets_go_after_it_answered_is_no_gap_either() -> None:
     teller.release(10, 10)
     group.hear(teller.status())
     group.wait(2.0)
-    assert group.state.position == (10, 11)
+    assert group.state.epochs.position == (10, 11)
     teller.release(10, 20)
     group.hear(replace(teller.status(), reached=None))
     group.wait(30.0, teller)
@@ -294,7 +294,7 @@ def test_what_was_handed_out_before_a_restart_and_was_settled_by_the_other_is_no
     group.commit()
     group.disk.held = [span for span in group.disk.held if span[0] != 10]
     group.crash()
-    assert group.state.position == (10, 10)
+    assert group.state.epochs.position == (10, 10)
     teller.reached = (20, 4), (20, 6)
     teller.release(10, 10)
     for _ in range(2):
@@ -302,7 +302,7 @@ def test_what_was_handed_out_before_a_restart_and_was_settled_by_the_other_is_no
     group.slow = 0
     group.wait(4.0, teller)
     assert group.got[-7:] == [(20, n) for n in range(4, 11)]
-    assert (group.told("declared"), group.told("conflict"), group.core.conflicts) == ([], [], [])
+    assert (group.told("declared"), group.told("conflict"), group.core.effects.conflicts) == ([], [], [])
 
 
 # -- a group that begins with the latest ---------------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_it_does_not_begin_behind_what_is_kept_for_it_if_it_is_told_at_the_last_
     teller, group = told(30, 11, 21), Group(begin="latest", gap_timeout=5.0)
     group.hear(replace(teller.status(), reached=None, consumed=True, interval=60.0))
     group.wait(5.9)
-    assert group.state.current is None
+    assert group.state.epochs.current is None
     group.hear(replace(teller.status(), consumed=True))
     group.wait(4.0, teller)
     assert group.got == [(10, n) for n in range(11, 31)]

@@ -75,7 +75,7 @@ def test_against_a_model(steps: list[tuple[str, tuple[int, int]]]) -> None:
                 known.persisted.add(*span)
             persisted |= numbers & model.held
         else:
-            known.committed(known.position, list(known.settled))
+            known.committed(known.position, list(known.settled), known.high_water)
             safe = set(model.settled)
         check(known, model)
         for n in range(1, TOP + 1):
@@ -102,7 +102,7 @@ def test_an_in_order_stream_takes_constant_memory() -> None:
         assert run == (first, first + 99)
         known.advance(first + 99)
         known.acknowledge(first, first + 99)
-        known.committed(known.position, list(known.settled))
+        known.committed(known.position, list(known.settled), known.high_water)
     assert known.held.intervals == known.settled.intervals == known.persisted.intervals == 0
     assert known.is_safe(1, 99_999)
 

@@ -78,7 +78,7 @@ class ReorderModel(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         self.position, self.beyond = self.known.position, RangeSet(self.known.settled)
-        self.known.committed(self.position, list(self.beyond))
+        self.known.committed(self.position, list(self.beyond), self.known.high_water)
         self.stored -= numbers(self.beyond) | set(range(1, self.position))
 
     @rule(span=spans)
@@ -97,7 +97,7 @@ class ReorderModel(RuleBasedStateMachine):
         for first, last in self.beyond:
             self.known.settled.add(first, last)
         self.settled = numbers(self.beyond) | set(range(1, self.position))
-        self.known.committed(self.position, list(self.beyond))
+        self.known.committed(self.position, list(self.beyond), self.known.high_water)
         for n in sorted(self.stored - self.settled):
             self.known.place(n, n)
             self.known.persisted.add(n, n)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-from reliamsg.core.asking import MAX_MISSING, WINDOW_NUMBERS, WINDOW_SPANS, Jitter
 from reliamsg.core.consumer import MAX_ASKS
+from reliamsg.core.epochs import MAX_MISSING
+from reliamsg.core.jitter import Jitter
+from reliamsg.core.repair_requests import WINDOW_NUMBERS, WINDOW_SPANS
 from reliamsg.message import Stream
 
 from .status_tools import STREAM, Group, Teller, gapped
@@ -170,9 +172,9 @@ def test_many_streams_are_asked_for_in_several_steps() -> None:
         group.core.receive("dc1", stream, 10, 70, None, 1, 2, n, group.now)
         group.core.receive("dc1", stream, 10, 70, None, 5, 6, n, group.now)
         for state in (group.core.streams[stream],):
-            found = group.core.offer(state, group.now, 1)
+            found = state.offer(group.now, 1)
             if found is not None:
-                group.core.take(state, found, found.last, group.now)
+                state.take(found, found.last, group.now)
     group.now += 0.7
     asked = []
     for _ in range(10):
@@ -323,9 +325,9 @@ def test_what_was_removed_waits_for_what_comes_before_it() -> None:
     group.receive(teller, 10, 21, 30)
     teller.remove(10, 11, 20)
     core, state = group.core, group.state
-    while (found := core.offer(state, group.now, 1)) is None:
+    while (found := state.offer(group.now, 1)) is None:
         group.commit()
-    core.take(state, found, 10, group.now)
+    state.take(found, 10, group.now)
     group.hear(teller.status())
     group.wait(2.0)
     assert group.gaps == []
@@ -393,9 +395,9 @@ def test_a_report_holds_only_what_is_committed() -> None:
     assert core.report(STREAM).position == (10, 1)
     assert core.report(STREAM).entered == (10, 70)
     state = group.state
-    found = core.offer(state, group.now, 1)
+    found = state.offer(group.now, 1)
     assert found is not None
-    core.take(state, found, 10, group.now)
+    state.take(found, 10, group.now)
     core.acknowledge(STREAM, 10, 1, 10, group.now)
     core.moved.clear()
     snapshot = core.snapshot()
@@ -439,9 +441,9 @@ def test_the_position_stays_in_an_epoch_until_all_of_it_is_settled_and_committed
     state = group.state
     group.commit()
     for _ in range(2):
-        while (found := core.offer(state, group.now, 1)) is None:
+        while (found := state.offer(group.now, 1)) is None:
             group.commit()
-        core.take(state, found, found.last, group.now)
+        state.take(found, found.last, group.now)
     group.commit()
     assert core.report(STREAM).position == (10, 1)
     assert core.report(STREAM).entered == (20, 140)

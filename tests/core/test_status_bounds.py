@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from reliamsg.core.announced import Announced
+from reliamsg.core.consumer import MAX_CHAIN
+from reliamsg.core.epochs import MAX_EPOCHS_AHEAD
 from reliamsg.core.heard import MAX_KEPT, MAX_OWNERS
-from reliamsg.core.hearing import MAX_CHAIN
-from reliamsg.core.stream import MAX_EPOCHS_AHEAD
 from reliamsg.message import Stream
 
 from .status_tools import STREAM, Group, Teller, all_of, pair
@@ -30,14 +30,14 @@ def test_data_outweighs_a_status_that_names_another_incarnation() -> None:
     forged = Announced(STREAM, 20, 666, ((10, 70, 1, 10), (20, 666, 1, 5)), number=1)
     group.hear(forged)
     group.wait(0.5)
-    assert group.state.current is not None
+    assert group.state.epochs.current is not None
     teller.open(20)
     teller.publish(5)
     # It may have been entered by then, since nothing was missing before it: then it is a conflict, and reported.
-    entered = group.state.current.epoch == 20
+    entered = group.state.epochs.current.epoch == 20
     arrival = group.receive(teller, 20, 1, 5)
     assert arrival.quarantine == entered
-    assert group.core.conflicts
+    assert group.core.effects.conflicts
 
 
 def test_a_status_for_a_known_epoch_of_another_incarnation_is_a_conflict_and_nothing_else() -> None:
@@ -46,8 +46,10 @@ def test_a_status_for_a_known_epoch_of_another_incarnation_is_a_conflict_and_not
     group.hear(Announced(STREAM, 10, 666, ((10, 666, 1, 1000),), number=1))
     group.wait(1.0)
     assert group.asked == []
-    assert group.state.heard is None
-    assert [reason for _, _, reason in group.core.conflicts] == ["another incarnation of a known epoch"]
+    assert not group.state.heard.any
+    assert [reason for _, _, reason in group.core.effects.conflicts] == [
+        "another incarnation of a known epoch"
+    ]
 
 
 def test_statuses_that_make_no_sense_leave_no_trace() -> None:
@@ -105,5 +107,5 @@ def test_what_is_remembered_of_long_chains_is_bounded() -> None:
     assert all(
         len(owner.latest.chain) <= MAX_KEPT and not owner.latest.removed for owner in heard.owners.values()
     )
-    assert len(group.state.live) <= 1 + MAX_EPOCHS_AHEAD
+    assert len(group.state.epochs.live) <= 1 + MAX_EPOCHS_AHEAD
     assert group.told("declared")[0] == (1, 1, 2, "removed")

@@ -28,13 +28,13 @@ def test_a_standby_flags_what_the_other_may_have_handed_out() -> None:
     group.receive(teller, 10, 1, 50)
     flags: list[tuple[int, int, bool]] = []
     state = group.state
-    while state.current is not None and state.current.cursor <= 50:
-        found = group.core.offer(state, group.now, 1)
+    while state.epochs.current is not None and state.epochs.current.cursor <= 50:
+        found = state.offer(group.now, 1)
         if found is None:
             group.commit()
             continue
         flags.append((found.first, found.last, found.redelivered))
-        group.core.take(state, found, found.last, group.now)
+        state.take(found, found.last, group.now)
         group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
     assert next((flag, first) for first, _, flag in flags) == (True, 21)
     assert max(last for _, last, flag in flags if flag) == 30
@@ -49,7 +49,7 @@ def test_a_standby_finishes_what_the_other_had_left_of_an_earlier_epoch() -> Non
     group.hear(teller.status())
     group.wait(4.0, teller)
     assert group.got == [*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 11))]
-    assert group.core.conflicts == []
+    assert group.core.effects.conflicts == []
     assert group.told("joined") == [(10, 8, 8, "took_over")]
 
 
@@ -63,12 +63,12 @@ def test_a_standby_flags_all_of_an_epoch_that_the_other_had_handed_out() -> None
         group.core.receive("dc1", STREAM, epoch, epoch * 7, prev, 1, 10, epoch, group.now)
     flags: list[tuple[int, int, int, bool]] = []
     for _ in range(50):
-        found = group.core.offer(group.state, group.now, 1)
+        found = group.state.offer(group.now, 1)
         if found is None:
             group.commit()
             continue
         flags.append((found.epoch, found.first, found.last, found.redelivered))
-        group.core.take(group.state, found, found.last, group.now)
+        group.state.take(found, found.last, group.now)
         group.core.acknowledge(STREAM, found.epoch, found.first, found.last, group.now)
     flagged = {(e, n) for e, first, last, flag in flags if flag for n in range(first, last + 1)}
     assert flagged == {*((10, n) for n in range(8, 11)), *((20, n) for n in range(1, 6))}
@@ -87,7 +87,7 @@ def test_a_standby_learns_from_data_which_epoch_the_other_was_in(begin: str) -> 
     group.receive(teller, 30, 1, 10)
     group.wait(3.0, teller)
     assert group.got == [*((20, n) for n in range(8, 11)), *((30, n) for n in range(1, 11))]
-    assert group.state.waiting == []
+    assert not group.core.waiting.of(group.stream)
     assert group.told("before_join") == group.told("declared") == []
 
 
@@ -124,7 +124,7 @@ def test_a_standby_that_knows_the_stream_and_is_behind_skips_to_where_the_other_
     group.wait(3.0, teller)
     assert group.got == [(epoch, n) for n in range(36, 51)]
     assert group.told("declared") == []
-    assert group.state.waiting == []
+    assert not group.core.waiting.of(group.stream)
     group.crash()
     assert group.core.report(STREAM).position == (epoch, 51)
     # What the other one dealt with is a duplicate, whenever it comes.
@@ -264,7 +264,7 @@ def test_each_takeover_doubts_anew_what_was_not_in_memory_then() -> None:
         pytest.fail("it is not idle")
 
     def come_back() -> None:
-        state = group.disk.load()
+        state = group.disk.load(group.core.group)
         assert state is not None
         group.core.restore_retired(state, group.now)
 
@@ -300,7 +300,7 @@ def test_where_there_is_no_room_for_the_stream_that_happens_once_there_is() -> N
     assert not group.core.adopt(group.stream, (10, 70), (10, 5), 9, group.now)
     group.core.succeed({})
     assert group.core.receive("dc1", group.stream, 10, 70, None, 5, 5, 1, group.now).refused
-    del group.core.streams[other]
+    del group.core.streams[other], group.core.effects.dirty[other]
     group.receive(teller, 10, 1, 12)
     group.wait(1.0, teller)
     assert group.got == [(10, n) for n in range(5, 13)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reliamsg.core.announced import Announced
-from reliamsg.core.stream import MAX_EPOCHS_AHEAD
+from reliamsg.core.epochs import MAX_EPOCHS_AHEAD
 from reliamsg.message import Gap, Prev
 
 from .status_tools import STREAM, all_of, pair
@@ -133,7 +133,7 @@ def test_what_was_joined_behind_is_declared_when_its_producer_is_heard(
         group.hear(teller.status())
         group.wait(3.0)
         assert group.told("declared") == expected
-    assert group.core.missed == [Gap(STREAM, *each) for each in expected]
+    assert group.core.effects.missed == [Gap(STREAM, *each) for each in expected]
     assert group.got == [(10, n) for n in range(20, 26)]
 
 
@@ -213,7 +213,7 @@ def test_an_epoch_in_which_nothing_was_published_is_never_entered() -> None:
     group.hear(teller.status())
     group.wait(3.0, teller)
     assert group.got == [(30, n) for n in range(1, 9)]
-    assert group.core.conflicts == []
+    assert group.core.effects.conflicts == []
     assert group.told("declared") == []
 
 
@@ -236,7 +236,7 @@ def test_latest_settles_what_its_producer_keeps_for_it_and_nothing_brings() -> N
     teller.since = (10, 1)
     group.hear(replace(teller.status(), consumed=True))
     group.wait(4.0, teller)
-    assert group.state.current is None, "something may arrive yet"
+    assert group.state.epochs.current is None, "something may arrive yet"
     group.core.retire_these([STREAM])
     assert not group.core.retiring, "it is about to join"
     group.wait(3.0, teller)
@@ -258,7 +258,7 @@ def test_latest_waits_for_what_arrives_where_nobody_waits_for_the_group(of: dict
     teller.since = (10, 1)
     group.hear(replace(teller.status(), **of))
     group.wait(10.0, teller)
-    assert group.state.current is None
+    assert group.state.epochs.current is None
 
 
 def test_latest_begins_with_what_arrives_although_its_producer_keeps_messages() -> None:
@@ -339,8 +339,8 @@ def test_what_was_only_said_of_epochs_to_come_is_not_stored() -> None:
     group.receive(teller, 10, 1, 8)
     group.hear(teller.status())
     group.wait(1.0)
-    assert sorted(group.state.live) == [10, 20]
-    group.core.mark(group.state)
+    assert sorted(group.state.epochs.live) == [10, 20]
+    group.core.effects.mark(group.state.stream)
     group.commit()
     assert sorted(group.disk.epochs) == [10]
     group.crash()
@@ -357,10 +357,10 @@ def test_the_word_of_data_counts_for_what_an_epoch_follows() -> None:
     group.wait(0.5)
     teller.open(20)
     teller.publish(5)
-    assert group.state.live[20].prev == Prev(15, 15, 3)
+    assert group.state.epochs.live[20].prev == Prev(15, 15, 3)
     group.receive(teller, 20, 1, 5)
-    assert group.state.live[20].prev == Prev(10, 70, 10)
-    assert not group.state.live[20].told
+    assert group.state.epochs.live[20].prev == Prev(10, 70, 10)
+    assert not group.state.epochs.live[20].told
 
 
 def test_more_epochs_than_are_taken_in_at_once_come_by_and_by() -> None:
@@ -371,7 +371,7 @@ def test_more_epochs_than_are_taken_in_at_once_come_by_and_by() -> None:
     group.receive(teller, 10, 1, 1)
     group.hear(teller.status())
     group.step(0.3)
-    assert len(group.state.live) == 1 + MAX_EPOCHS_AHEAD
+    assert len(group.state.epochs.live) == 1 + MAX_EPOCHS_AHEAD
     group.wait(20.0, teller)
     assert group.got == all_of(teller)
 
@@ -422,13 +422,13 @@ def test_a_restored_outbox_is_told_by_its_chain_before_it_sends_anything() -> No
     teller.open(12)
     group.hear(teller.status())
     group.wait(1.0)
-    assert [(epoch, reason) for _, epoch, reason in group.core.conflicts] == [
+    assert [(epoch, reason) for _, epoch, reason in group.core.effects.conflicts] == [
         (12, "epoch 12 says that 10 ended at 15, 20 is known")
     ]
     teller.publish(5)
     group.receive(teller, 12, 1, 5)
     assert group.got[-5:] == [(12, n) for n in range(1, 6)]
-    assert len(group.core.conflicts) == 1
+    assert len(group.core.effects.conflicts) == 1
 
 
 def test_a_fork_of_which_only_a_status_is_heard_is_entered_and_repaired() -> None:
@@ -440,7 +440,7 @@ def test_a_fork_of_which_only_a_status_is_heard_is_entered_and_repaired() -> Non
     group.hear(teller.status())
     group.wait(3.0, teller)
     assert group.got[-10:] == [*((15, n) for n in range(1, 6)), *((18, n) for n in range(1, 6))]
-    assert group.core.conflicts
+    assert group.core.effects.conflicts
 
 
 def test_an_unreadable_tail_is_asked_for() -> None:

@@ -101,7 +101,7 @@ def test_a_status_from_before_tells_nothing_new() -> None:
     hear(group, early)
     hear(group, teller.status())
     assert group.told("declared") == []
-    assert group.core.conflicts == []
+    assert group.core.effects.conflicts == []
 
 
 def test_what_another_inbox_has_dealt_with_is_not_declared() -> None:
@@ -150,7 +150,7 @@ def test_what_came_before_the_epoch_of_joining_is_known_also_where_the_group_was
     else:
         group.core.adopt(group.stream, (30, 210), (30, 9), 9, group.now)
     group.wait(1.0)
-    assert group.state.position == (30, 9)
+    assert group.state.epochs.position == (30, 9)
     teller.open(20)
     teller.publish(8)
     group.receive(teller, 20, 1, 8)
@@ -169,7 +169,7 @@ def test_an_opening_that_answers_from_before_the_place_of_joining_is_declared(mo
     lost.release(25, 5)
     group.receive(lost, 30, 1, 5)
     group.wait(6.0, lost)
-    assert group.state.joined == (30, 1)
+    assert group.state.epochs.joined == (30, 1)
     teller.open(20)
     teller.since = (20, 3)
     teller.publish(8)
@@ -208,7 +208,7 @@ def test_a_group_that_joined_unheard_says_so_and_declares_what_it_missed_piece_b
     teller.publish(8)
     group.crash()
     hear(group, teller.status())
-    assert [(gap.epoch, gap.first, gap.last) for gap in group.core.missed] == []
+    assert [(gap.epoch, gap.first, gap.last) for gap in group.core.effects.missed] == []
     assert group.told("declared")[1:] == SUPERSEDED
 
 
@@ -221,7 +221,7 @@ def test_an_outbox_that_has_lost_the_epoch_says_nothing_of_what_came_before_in_i
     group.arrive("dc1", 10, 70, None, 6, 9)
     hear(group, teller.status())
     group.wait(2.0)
-    assert (group.state.joined, group.state.heard is not None) == ((10, 6), True)
+    assert (group.state.epochs.joined, group.state.heard.any) == ((10, 6), True)
     hear(group, teller.status())
     assert group.told("declared") == []
     group.crash()
@@ -232,7 +232,7 @@ def test_an_outbox_that_has_lost_the_epoch_says_nothing_of_what_came_before_in_i
     copy.since = (10, 1)
     hear(group, copy.status())
     assert group.told("declared") == [(10, 1, 5, JOINED_LATE)]
-    assert [(gap.epoch, gap.first, gap.last) for gap in group.core.missed] == [(10, 1, 5)]
+    assert [(gap.epoch, gap.first, gap.last) for gap in group.core.effects.missed] == [(10, 1, 5)]
     hear(group, copy.status())
     assert len(group.told("declared")) == 1
 
@@ -280,4 +280,4 @@ def test_a_status_that_contradicts_what_was_finished_is_a_conflict_that_says_how
     group.wait(1.0)
     (conflict,) = [note for note in group.notes if note.kind == "conflict" and note.epoch == 20]
     assert (conflict.incarnation, conflict.detail) == (140, {"known": [10, f"{70:016x}", 10], "entered": 30})
-    assert len([epoch for _, epoch, _ in group.core.conflicts if epoch == 20]) == 1
+    assert len([epoch for _, epoch, _ in group.core.effects.conflicts if epoch == 20]) == 1

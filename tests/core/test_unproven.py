@@ -211,9 +211,9 @@ def test_with_keys_an_older_status_is_not_looked_at_however_long_ago_the_newer_o
 def test_another_takeover_wants_another_answer() -> None:
     teller, group = old_producer(), signed()
     group.hear(teller.status())
-    assert group.state.proof is not None
+    assert group.state.heard.proof is not None
     group.core.succeed({})
-    assert group.state.proof is None
+    assert group.state.heard.proof is None
 
 
 def test_a_stream_leaves_memory_unless_the_group_is_about_to_join_it() -> None:
@@ -229,4 +229,4 @@ def test_a_stream_leaves_memory_unless_the_group_is_about_to_join_it() -> None:
     group.core.retire(group.now, 10, 0.0)
     assert STREAM not in group.core.retiring
     group.wait(1.5)
-    assert group.state.current is not None
+    assert group.state.epochs.current is not None

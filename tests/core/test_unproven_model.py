@@ -121,7 +121,7 @@ class World:
     def judge(self) -> None:
         group = self.group
         assert group.got == sorted(set(group.got)), "out of order, or twice"
-        assert group.state.joined is not None
+        assert group.state.epochs.joined is not None
         if not self.answers:
             return
         unflagged = set(group.got) - group.flagged
@@ -132,7 +132,7 @@ class World:
             assert unflagged <= new, "what was there before the group began, as new"
         # Nothing that was published since is lost.
         published = {(e, n) for e, _, _, last in self.teller.epochs for n in range(1, last + 1)}
-        missing = {place for place in published if place > group.state.joined} - set(group.got)
+        missing = {place for place in published if place > group.state.epochs.joined} - set(group.got)
         declared = {(e, n) for e, first, last, _ in group.told("declared") for n in range(first, last + 1)}
         assert not missing - declared, "lost"
         assert all(place < self.began for place in declared), "declared, though its producer held it"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reliamsg.core.consumer import ConsumerCore, Rules
+from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.rules import Rules
 from reliamsg.message import Stream
 
 STREAM = Stream("p", "orders")
@@ -45,14 +46,14 @@ class Backlog:
         state = self.core.streams[STREAM]
         self.allowed += self.rate * STEP_S
         while int(self.allowed) > self.handled:
-            found = self.core.offer(state, self.now, 1)
+            found = state.offer(self.now, 1)
             if found is None:
-                if not self.core.urgent:
+                if not self.core.effects.urgent:
                     return
                 self._commit()
                 continue
             last = min(found.last, int(self.allowed))
-            self.core.take(state, found, last, self.now)
+            state.take(found, last, self.now)
             self.core.acknowledge(STREAM, 1, found.first, last, self.now)
             self.handled = last
 
@@ -65,7 +66,7 @@ class Backlog:
             self.ages.append(round(self.now - waiting.at, 6))
             self.core.waiting.spilling(waiting, True)
             for span in waiting.known.unsafe_held(waiting.first, waiting.last):
-                self.core.persisted(STREAM, 1, *span)
+                self.core.streams[STREAM].persisted(1, *span)
         self.core.committed(snapshot)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reliamsg.core.arrivals import MAX_EPOCHS_AHEAD
+from reliamsg.core.epochs import MAX_EPOCHS_AHEAD
 from reliamsg.core.gaps import MAX_CLOSED, ClosedGaps
 from reliamsg.errors import ProducerConflict, TooManyStreams
 from reliamsg.message import Prev
@@ -84,7 +84,7 @@ def test_epochs_far_ahead_stay_with_the_broker_and_none_is_lost(bench: Bench) ->
     bench.settle(1.0)
     assert seqs(bench.take()) == [1]
     (state,) = bench.engine.shared.core.streams.values()
-    assert len(state.live) == MAX_EPOCHS_AHEAD + 1
+    assert len(state.epochs.live) == MAX_EPOCHS_AHEAD + 1
     assert dc1.queued() == bench.engine.sites["dc1"].pending > 0
     send(bench.network["dc2"], 2, 2, epoch=10)
     bench.settle(0.5)

@@ -232,7 +232,7 @@ def test_repairs_are_bounded_while_nothing_can_be_written(
             ear.transport.tell(group_address(GROUP), body)
     bench.network.run_pending()  # nothing is written meanwhile
     lane = bench.engine.shared.lanes[Stream("p", TOPIC)]
-    held = lane.state.live[10].held.total
+    held = lane.state.epochs.live[10].held.total
     assert 5 <= held <= 11
     bench.settle(1.0)
 
@@ -247,7 +247,7 @@ def test_repairs_of_which_some_are_large_are_bounded_by_their_sum(
     body = frame(42, 42, pad=5_000)
     producer.tell(group_address(GROUP), body)
     bench.network.run_pending()
-    assert bench.engine.shared.lanes[Stream("p", TOPIC)].state.live[10].held.total == 41
+    assert bench.engine.shared.lanes[Stream("p", TOPIC)].state.epochs.live[10].held.total == 41
 
 
 def test_repairs_that_are_dealt_with_at_once_are_not_persisted(bench: Bench, producer: FakeProducer) -> None:

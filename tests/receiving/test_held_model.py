@@ -207,7 +207,7 @@ class HeldModel(RuleBasedStateMachine):
             memory.update(numbers)
             cached += holding.size if holding.persisted else 0
         assert shared.cached_bytes == cached
-        known = state.live.get(EPOCH)
+        known = state.epochs.live.get(EPOCH)
         if known is not None:
             held = {n for first, last in known.held for n in range(first, last + 1)}
             persisted = {n for first, last in known.persisted for n in range(first, last + 1)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliamsg.core.stream import Note
+from reliamsg.core.effects import Note
 from reliamsg.message import Stream
 from reliamsg.receiving.journalling import ConsumerJournal
 

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from reliamsg.checker import check_directory
-from reliamsg.core.consumer import Rules
+from reliamsg.core.rules import Rules
 from reliamsg.lab import Mosquitto
 from reliamsg.receiving.engine import GapItem
 from reliamsg.receiving.lane import Chunk

@@ -133,7 +133,7 @@ class History:
             self.consume(10_000, 0.0)
             state = next(iter(self.bench.engine.shared.core.streams.values()), None)
             quiet = state is None or (
-                state.gaps.clock.target is None and all(k.held.empty for k in state.live.values())
+                state.gaps.clock.target is None and all(k.held.empty for k in state.epochs.live.values())
             )
             if quiet and len(self.delivered) == before and sum(self.bench.queued().values()) == 0:
                 break

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from reliamsg.core.consumer import Rules
+from reliamsg.core.rules import Rules
 from reliamsg.message import Message, Prev, Stream
 from reliamsg.receiving.engine import EngineSettings, ReceivingEngine
 from reliamsg.receiving.lane import Chunk

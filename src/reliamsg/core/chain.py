@@ -107,9 +107,36 @@ class History:
         was left."""
         self.unended = set(unended)
         """Epochs that were left by a gap of unknown extent: nobody said where they end."""
+        self.changed = False
+        """Something that the next commit has to hold changed here, or in what was passed, joined or taken over."""
+        self._saving = False
+
+    def note_change(self) -> None:
+        """The next commit has to hold it."""
+        self.changed = True
+
+    def take_change(self) -> bool:
+        """Whether anything changed that the commit that begins now has to hold."""
+        self._saving, self.changed = self.changed, False
+        return self._saving
+
+    def saved(self) -> None:
+        """The commit is on disk."""
+        self._saving = False
+
+    def not_saved(self, changed: bool) -> None:
+        """The commit failed. `changed`: it was to hold a change."""
+        self.changed |= changed
+        self._saving = False
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether all that is known of epochs behind the stream is on disk."""
+        return not (self.changed or self._saving)
 
     def add(self, epoch: int, incarnation: int, last: int) -> None:
         """The epoch is finished."""
+        self.changed = True
         insort(self.finished, Finished(epoch, incarnation, last))
         if len(self.finished) > MAX_FINISHED:
             self.floor = self.finished.pop(0).epoch

@@ -1,11 +1,8 @@
 """The receiving side of the protocol: what arrives is placed, handed out in order, settled, and only then released.
 
-:class:`ConsumerCore` composes, per stream, the epochs (:mod:`~reliamsg.core.chain`), their reorder state
-(:mod:`~reliamsg.core.reorder`), the gap clock (:mod:`~reliamsg.core.gaps`), what producers said
-(:mod:`~reliamsg.core.heard`) and requests for what is missing (:mod:`~reliamsg.core.asking`). It takes and gives
-ranges; the bytes are its caller's. After any call look at ``urgent`` (a commit is wanted now), ``touched`` (streams
-that may have something to hand out), ``conflicts`` and ``missed``; after a tick at :meth:`~ConsumerCore.asks`, after a
-commit at ``moved``.
+:class:`ConsumerCore` has one :class:`~reliamsg.core.stream.StreamReceiver` for each stream that is in memory. It takes
+and gives ranges; the bytes are its caller's. What follows from a call is collected in ``effects``: see there after any
+call; after a tick look at :meth:`~ConsumerCore.asks`, after a commit at ``moved``.
 
 A commit goes in three steps: :meth:`~ConsumerCore.snapshot`, the caller's transaction, then
 :meth:`~ConsumerCore.committed`, which returns the deliveries that brokers may forget, or
@@ -17,72 +14,34 @@ Not thread-safe: the caller holds one lock around every call. Times are monotoni
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
 
 from reliamsg.core.announced import Announced, Span3
-from reliamsg.core.arrivals import Arrival, arrive
-from reliamsg.core.asking import Ask, Jitter, ask
 from reliamsg.core.challenges import Challenges
-from reliamsg.core.hearing import hear
+from reliamsg.core.effects import Effects, Group, Note
 from reliamsg.core.horizon import Horizon
-from reliamsg.core.joining import adopt, joins_soon
-from reliamsg.core.letting_go import let_go
-from reliamsg.core.passage import declare, follow
-from reliamsg.core.ranges import Span
-from reliamsg.core.redelivery import DeliveryRules, Offer
-from reliamsg.core.reorder import Reorder
+from reliamsg.core.jitter import Jitter
+from reliamsg.core.repair_requests import Ask
 from reliamsg.core.report import Report
-from reliamsg.core.retiring import is_idle
-from reliamsg.core.snapshots import change_of, is_committed, report_of, restore_report, was_not_committed
-from reliamsg.core.stream import Note, Snapshot, StreamState
+from reliamsg.core.rules import Rules
+from reliamsg.core.stream import Arrival, Kept, Snapshot, StreamReceiver
 from reliamsg.core.takeover import LastReport
-from reliamsg.core.ticking import Kept, tick_stream
 from reliamsg.core.waiting import QUARANTINE, REPAIRS, WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
+from reliamsg.wire.limits import MAX_SEQ
 
-__all__ = [
-    "Announced", "Arrival", "Ask", "ConsumerCore", "Note", "Offer", "Report", "Rules", "Snapshot", "StreamState",
-]  # fmt: skip
+__all__ = ["ConsumerCore"]
 
 MAX_ASKS = 500
 """Requests that are made at once; the others follow at the next look."""
-MAX_UNDECODABLE = 1_000
-"""Ranges of an epoch of which it is remembered that a copy could not be read."""
 MAX_FAR = 10_000
 """Streams of which it is known that far epochs wait in quarantine."""
 MAX_PUT_OFF = 4
 """Words of other inboxes that are remembered of a stream without room, or about far epochs."""
 FAR_LOOK_MS = 60_000
 """What else is too far ahead is looked for when the horizon has moved on by so much."""
-MAX_REPORTED = 100
-"""Conflicts of a stream that are reported; any further ones are only counted."""
-
-
-@dataclass(frozen=True)
-class Rules(DeliveryRules):
-    """A consumer's settings, as far as the protocol needs them."""
-
-    begin: Literal["earliest", "latest"] = "earliest"
-    gap_timeout: float = 30.0
-    max_streams: int = 10_000
-    """Streams that are in memory at a time, since something of them is not settled; those beyond are refused. Up to as
-    many more may be there that gaps hold."""
-    max_known_streams: int = 5_000_000
-    """Streams that are known at all, in memory or in the inbox."""
-    skip_gaps: bool = False
-    """An expired gap is declared at once; otherwise it is reported and waits for :meth:`ConsumerCore.accept`."""
-    hold_gaps: bool = False
-    """An expired gap holds its stream, and that alone, until it is filled or accepted."""
-    nak_delay: float = 0.5
-    """What is missing for so many seconds is asked for."""
-    repair_timeout: float = 300.0
-    """The clock of a gap waits so many seconds at most for a producer that says that it holds what is missing."""
-    signed: bool = False
-    """What arrives is authentic: so it makes sense to ask a producer what of it is new to the group."""
-    seed: int = 0
-    """Of the jitter between requests; should differ between groups."""
+MAX_CHAIN = 10_000
+"""Epochs in a chain that is looked at."""
 
 
 class ConsumerCore:
@@ -95,44 +54,28 @@ class ConsumerCore:
         self.horizon = Horizon(known_us, rules.signed)
         self.challenges = Challenges()
         """Streams about which the caller asks their producers."""
+        self.effects = Effects()
+        self.group = Group(rules, self.effects, self.challenges, Jitter(rules.seed))
+        """What streams that the caller restores need."""
         self.far: dict[Stream, int] = {}
         """Streams of which far epochs were seen, and the lowest of these; see :meth:`believed`."""
         self._put_off: dict[Stream, list[LastReport]] = {}
         """Where other inboxes stopped in epochs that are far, or in streams without room: gone on with once these are
         believed, and there is room."""
-        self.streams: dict[Stream, StreamState] = {}
+        self.streams: dict[Stream, StreamReceiver] = {}
         self.waiting = WaitingRoom(sites)
         """Deliveries that brokers must keep for now."""
-        self.notes: list[Note] = []
-        """What is to be journalled with the next commit. The caller takes them out."""
-        self.conflicts: list[tuple[Stream, int, str]] = []
-        """(stream, epoch, what is wrong), each reported once. The caller takes them out."""
-        self.missed: list[Gap] = []
-        """Gaps that were passed by joining, and found out afterwards. The caller takes them out."""
         self.known_elsewhere = 0
         """Streams that the inbox knows and that are not in memory. Set by the caller."""
-        self.graves: dict[Stream, StreamState] = {}
+        self.graves: dict[Stream, StreamReceiver] = {}
         """What is remembered of streams that were forgotten: of those about which the caller is about to say something.
         It sets this before that, and clears it after."""
-        self.retiring: dict[Stream, StreamState] = {}
+        self.retiring: dict[Stream, StreamReceiver] = {}
         """Idle streams that the next commit leaves as after a clean stop, so that they may be forgotten."""
         self.succeeded: dict[Stream, int] = {}
         """Since when another's place was taken: what it had told, for streams that were not in memory then."""
-        self.held_up: list[Gap] = []
-        """Gaps that began to hold their streams, each episode once. The caller takes them out."""
-        self.holding: dict[Stream, StreamState] = {}
-        """Streams that gaps hold, each until its episode ends."""
-        self.urgent = False
-        self.touched: dict[Stream, StreamState] = {}
         self.moved: set[Stream] = set()
         """Streams whose :meth:`report` changed with a commit. The caller takes them out."""
-        self.moves = 0
-        """How often a stream was joined or went on to another epoch."""
-        self.jitter = Jitter(rules.seed)
-        self.ask_queue: dict[Stream, StreamState] = {}
-        """Streams with requests that are due."""
-        self._dirty: dict[Stream, StreamState] = {}
-        self._timed: dict[Stream, StreamState] = {}
         self._number = 0
         self.succeeds = False
         """Another inbox may have read streams that are not known here. Set before the first arrival, and to be kept."""
@@ -184,45 +127,26 @@ class ConsumerCore:
                 reason = (
                     "late_or_duplicate" if grave.gaps.closed.may_have_forgotten(epoch, first) else "forgotten"
                 )
-                self.note(Note("duplicate", stream, epoch, incarnation, first, last, site, reason))
+                self.effects.note(Note("duplicate", stream, epoch, incarnation, first, last, site, reason))
                 return Arrival(release=True)
             state = self.open(stream)
             if state is None:
                 return Arrival(refused="too-many-streams")
         if self.retiring:
             self.retiring.pop(stream, None)
-        state.used_at = now
+        state.use(now)
         reason = "repair" if repair else ""
-        known, arrival = arrive(self, state, site, (epoch, incarnation, prev), first, last, now, reason)
-        if arrival.new and state.takeover.unresolved is not None:
-            state.flag_entered()
-            if self.rules.signed:
-                self.challenges.want(stream, now)
+        known, arrival = state.arrive(site, (epoch, incarnation, prev), first, last, now, reason)
+        if arrival.new:
+            state.flag_new_arrival(now)
         if not (arrival.release or arrival.deferred):
             held = known if not arrival.quarantine else None
             at, token = (REPAIRS, None) if repair else (QUARANTINE if replayed else site, token)
             ended = held is None or (held.last is not None and held.last < last)
-            after = ended or bool(arrival.late)
-            self._wait(state, held, at, token, first, last, now, after, size)
+            after = self._number + 1 if ended or arrival.late else 0
+            ahead = held is not None and state.epochs.is_held_up(held, first)
+            self.waiting.enter(at, token, stream, held, (first, last), now, ahead, size, after)
         return arrival
-
-    def _wait(
-        self,
-        state: StreamState,
-        known: Reorder | None,
-        site: str,
-        token: object,
-        first: int,
-        last: int,
-        now: float,
-        next_commit: bool,
-        size: int,
-    ) -> None:
-        """Register a delivery whose broker must keep it for now."""
-        ahead = known is not None and state.is_held_up(known, first)
-        waiting = self.waiting.enter(site, token, state, known, (first, last), now, ahead, size)
-        if next_commit:
-            waiting.after = self._number + 1
 
     def undecodable(
         self, stream: Stream, epoch: int, incarnation: int, first: int, last: int, now: float | None = None
@@ -230,17 +154,8 @@ class ConsumerCore:
         """A copy of these numbers came that can't be read: if nothing better comes, that is why. With `now` they are
         known to exist from now on, and asked for."""
         state = self.streams.get(stream)
-        known = state.live.get(epoch) if state is not None else None
-        if known is None or known.incarnation != incarnation:
-            return
-        first = max(first, known.position)
-        if first <= last and known.undecodable.intervals < MAX_UNDECODABLE:
-            for span in known.held.missing(first, last):
-                for part in known.settled.missing(*span):
-                    known.undecodable.add(*part)
-            if now is not None and state is not None and known.last is None:
-                known.announced = max(known.announced, last)
-                follow(self, state, now)
+        if state is not None:
+            state.undecodable(epoch, incarnation, first, last, now)
 
     def reopen(self, stream: Stream, epoch: int, first: int, last: int, site: str, now: float) -> set[str]:
         """Bytes that came from `site` and were placed turned out unreadable; wait for another copy.
@@ -248,35 +163,17 @@ class ConsumerCore:
         Returns the sites that delivered a duplicate whose bytes were not kept: they must deliver it again.
         """
         state = self.streams[stream]
-        known = state.live[epoch]
-        known.reopen(first, last)
-        if known.last is None:
-            known.announced = max(known.announced, last)
-        sites = set()
-        for waiting in state.waiting:
-            if waiting.known is not known or waiting.first > last or waiting.last < first:
-                continue
-            if waiting.site == site:
-                waiting.known = None
-                waiting.after = self._number + 1
-            elif waiting.site not in (REPAIRS, QUARANTINE):  # what was repaired is asked for again
-                sites.add(waiting.site)
-        self._mark(state, urgent=True)
-        follow(self, state, now)
+        sites = self.waiting.reopen(stream, state.epochs.live[epoch], (first, last), site, self._number + 1)
+        state.reopen(epoch, first, last, now)
         return sites
 
     def is_behind_hold(self, stream: Stream, epoch: int, incarnation: int, first: int, last: int) -> bool:
         """Whether a delivery brings anything new, all of it behind the gap that holds its stream: it is of no use
         before that is filled or accepted. The caller may keep it until then instead of giving it to :meth:`receive`."""
-        state = self.streams.get(stream) if stream in self.holding else None
-        if state is None or not state.is_behind_hold(epoch, first) or self.is_far(stream, epoch):
+        state = self.streams.get(stream) if stream in self.effects.holding else None
+        if state is None or self.is_far(stream, epoch):
             return False
-        known = state.live.get(epoch)
-        if known is None:
-            return state.is_ahead(epoch)
-        return known.incarnation == incarnation and any(
-            known.settled.missing(*span) for span in known.held.missing(first, last)
-        )
+        return state.brings_only_behind_hold(epoch, incarnation, first, last)
 
     def let_go(
         self,
@@ -290,25 +187,21 @@ class ConsumerCore:
     ) -> bool:
         """Leave a delivery behind the gap that holds its stream to its producer, if that has to keep it for the group.
         Its broker may forget it with the next commit. False where the producer is not known to keep it."""
-        state = self.holding.get(stream)
-        return state is not None and let_go(self, state, (epoch, incarnation, prev), first, last, now)
+        if stream not in self.effects.holding:
+            return False
+        return self.streams[stream].let_go((epoch, incarnation, prev), first, last, now)
 
     def kept(self, stream: Stream, epoch: int, first: int, now: float) -> None:
         """The caller keeps `first` and what follows, and gives it when the stream has come to it. So what is missing
         before that is a gap of its own, which may expire."""
         state = self.streams.get(stream)
-        known = None if state is None else state.current
-        if state is None or known is None or known.epoch != epoch or known.last is not None:
-            return
-        if first > known.cursor and not known.cursor < known.elsewhere <= first:
-            known.elsewhere = first
-            known.announced = max(known.announced, first - 1)
-            follow(self, state, now)
+        if state is not None:
+            state.keep_elsewhere(epoch, first, now)
 
     def assign(self, stream: Stream) -> int:
         """The number for the next message that came without identity."""
         state = self.streams.get(stream)
-        known = state.current if state is not None else None
+        known = state.epochs.current if state is not None else None
         return 1 if known is None else max(known.highest + 1, known.redelivered_below)
 
     # -- status and state -------------------------------------------------------------------------------
@@ -321,7 +214,26 @@ class ConsumerCore:
         on its way.
         """
         self.horizon.look(wall_us)
-        return hear(self, announced, site, now)
+        if not _is_sound(announced):
+            return "malformed"
+        stream = announced.stream
+        if self.is_far(stream, announced.epoch):
+            if announced.late:
+                self.doubt(stream, announced.epoch, now)
+                return "far-epoch"
+            if not self.vouch(stream, announced.epoch):
+                return "too-many-streams"
+        self.horizon.learn(announced.epoch)
+        self.adopt_after_all(stream, now)
+        state = self.streams.get(stream)
+        if state is None:
+            if not announced.chain and announced.since is None:
+                return ""
+            state = self.open(stream)
+            if state is None:
+                return "too-many-streams"
+        state.announce(announced, site, now)
+        return ""
 
     def is_far(self, stream: Stream, epoch: int) -> bool:
         """Whether an epoch of a stream is too far ahead to be believed without its producer's answer."""
@@ -330,7 +242,11 @@ class ConsumerCore:
         state = self.streams.get(stream)
         if state is None:
             return True
-        return state.is_ahead(epoch) and epoch not in state.live and self.horizon.is_far(epoch, state.vouched)
+        return (
+            state.epochs.is_ahead(epoch)
+            and epoch not in state.epochs.live
+            and self.horizon.is_far(epoch, state.vouched)
+        )
 
     def doubt(self, stream: Stream, epoch: int, now: float) -> None:
         """Have the producer asked about an epoch that is far ahead."""
@@ -344,10 +260,7 @@ class ConsumerCore:
         state = self.streams.get(stream) or self.open(stream)
         if state is None:
             return False
-        if epoch > state.vouched:
-            state.vouched, state.history_changed = epoch, True
-            self._mark(state)
-            self.moves += 1
+        state.vouch(epoch)
         self.horizon.learn(epoch)
         return True
 
@@ -370,12 +283,13 @@ class ConsumerCore:
         full); `only_head_of` says of which streams that holds anyway (the caller keeps what comes behind). It holds of
         those, too, that gaps hold and that left what comes behind to their producers."""
         found: list[Ask] = []
-        while self.ask_queue and len(found) < MAX_ASKS:
-            state = self.ask_queue.pop(next(iter(self.ask_queue)))
-            head = only_heads or (only_head_of is not None and only_head_of(state.stream))
-            head = head or (state.is_held and state.has_let_go)
-            request = ask(self, state, now, head)
-            self.time(state)
+        queue = self.effects.ask_queue
+        while queue and len(found) < MAX_ASKS:
+            stream = next(iter(queue))
+            del queue[stream]
+            head = only_heads or (only_head_of is not None and only_head_of(stream))
+            request = self.streams[stream].ask(now, head)
+            self.effects.time(stream)
             if request is not None:
                 found.append(request)
         return found
@@ -386,7 +300,7 @@ class ConsumerCore:
         ``moved`` holds the streams whose committed values changed; the caller takes them out.
         """
         state = self.streams.get(stream)
-        return Report() if state is None else report_of(state)
+        return Report() if state is None else state.report()
 
     def adopt(
         self,
@@ -415,9 +329,7 @@ class ConsumerCore:
                 said = self._put_off.setdefault(stream, [])
                 said += [told] if len(said) < MAX_PUT_OFF else []
             return False
-        done = adopt(self, state, told)
-        follow(self, state, now)
-        return done
+        return state.adopt(told, now)
 
     def adopt_after_all(self, stream: Stream, now: float) -> None:
         """Go on where another inbox of the group stopped, if that had been put off."""
@@ -441,95 +353,25 @@ class ConsumerCore:
         self.succeeded = dict(told)
         self.takeover += 1
         for state in self.streams.values():
-            state.proof = None
+            state.heard.drop_proof()
             self._doubt_again(state)
 
-    def _doubt_again(self, state: StreamState) -> None:
+    def _doubt_again(self, state: StreamReceiver) -> None:
         """Another inbox may have gone on with the stream, whatever was found out about any before that one."""
-        if state.stream.producer:
-            state.takeover.begin(self.succeeded.get(state.stream, 0), self.takeover)
-            state.history_changed = True
-            state.flag_entered()
-            self._mark(state)
+        state.doubt(self.succeeded.get(state.stream, 0), self.takeover)
 
-    # -- handing out ------------------------------------------------------------------------------------
-
-    def persisted(self, stream: Stream, epoch: int, first: int, last: int) -> None:
-        """The bytes of these held numbers are committed to the inbox."""
-        state = self.streams[stream]
-        known = state.live.get(epoch)
-        if known is not None:
-            for span in known.held.overlap(first, last):
-                known.persisted.add(*span)
-
-    def offer(self, state: StreamState, now: float, unit: int) -> Offer | None:
-        """What could be handed out of a stream next; `unit` is how many the application takes at once."""
-        if state.current is None:
-            return None
-        found, wants_commit = state.redelivery.offer(self.rules, state.entered, now, unit)
-        if wants_commit:
-            self._mark(state, urgent=True)
-        return found
-
-    def take(
-        self, state: StreamState, offered: Offer, last: int, now: float, *, giving: bool = False
-    ) -> None:
-        """The offer is accepted, up to `last`. `giving`: the application gets it bit by bit, until :meth:`given`."""
-        known = state.live[offered.epoch]
-        state.redelivery.take(known, offered, last)
-        state.giving = giving
-        if known.cursor + state.reserve // 2 > known.high_water:
-            self._mark(state)
-        if known.deliverable() is None:  # find out what the stream waits for
-            follow(self, state, now)
-
-    def given(self, state: StreamState, now: float) -> None:
-        """The application was given all that was taken of a stream, or what it was not given came back."""
-        state.giving = False
-        if len(state.live) > 1 and state.next_epoch() is not None:
-            follow(self, state, now)
-
-    def untake(self, state: StreamState, offered: Offer, first: int, last: int, now: float) -> None:
-        """`first` to `last`, the end of what was taken, did not reach the application after all."""
-        known = state.live.get(offered.epoch)
-        if known is None:
-            return
-        first = max(first, known.position)  # another inbox may have settled some of it meanwhile
-        state.redelivery.untake(known, offered, first, last)
-        if not offered.retry:
-            follow(self, state, now)
-        self.touch(state)
+    # -- deliveries ---------------------------------------------------------------------------------------
 
     def acknowledge(self, stream: Stream, epoch: int, first: int, last: int, now: float) -> None:
         """The application dealt with `first` to `last`. Durable with the next commit."""
         state = self.streams.get(stream)
-        known = None if state is None else state.live.get(epoch)
-        if state is None or known is None:
-            return
-        for span in known.acknowledge(first, last):
-            self._settled(state, known, "acknowledged", span, "", now)
+        if state is not None:
+            state.acknowledge(epoch, first, last, now)
 
     def bury(self, stream: Stream, epoch: int, seq: int, reason: str, now: float) -> bool:
         """A message goes to the dead letters: it counts as acknowledged. False if it was settled before."""
         state = self.streams.get(stream)
-        known = None if state is None else state.live.get(epoch)
-        if state is None or known is None or known.held.run_from(seq) is None:
-            return False
-        known.settle(seq, seq)
-        self._settled(state, known, "dead_lettered", (seq, seq), reason, now)
-        self._mark(state, urgent=True)
-        return True
-
-    def _settled(
-        self, state: StreamState, known: Reorder, kind: str, span: Span, reason: str, now: float
-    ) -> None:
-        self.note_range(kind, state, known.epoch, known.incarnation, *span, reason)
-        if state.redelivery.counts:
-            state.redelivery.settled(known.epoch, span)
-        self._mark(state)
-        if known.last is not None or state.gaps.clock.target is not None:
-            follow(self, state, now)
-        self.touch(state)
+        return state is not None and state.bury(epoch, seq, reason, now)
 
     def fail(
         self, stream: Stream, epoch: int, first: int, last: int, now: float, counts: bool = True
@@ -537,35 +379,29 @@ class ConsumerCore:
         """Handling raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
         `counts`, this delivery uses up none: it was not the messages' fault."""
         state = self.streams.get(stream)
-        known = None if state is None else state.live.get(epoch)
-        if state is None or known is None:
-            return []
-        spent = state.redelivery.fail(self.rules, known, (first, last), now, counts)
-        self.time(state)
-        return spent
+        return [] if state is None else state.fail(epoch, first, last, now, counts)
 
-    # -- gaps -------------------------------------------------------------------------------------------
+    # -- gaps and time ------------------------------------------------------------------------------------
 
     def accept(self, gap: Gap, now: float) -> bool:
         """Move past a gap and declare it. False when it has been filled or passed meanwhile."""
         state = self.streams.get(gap.stream)
-        if state is None:
-            return False
-        return declare(self, state, gap, now)
+        return state is not None and state.declare(gap, now)
 
     def tick(self, now: float, paused: bool = False, kept: Kept | None = None) -> float | None:
         """Let the clocks run up to `now`, or (`paused`) all but those of gaps: what is missing may be at a broker, and
         can't be taken in before the application goes on. A gap of which the caller has anything `kept`, to be given
         later, does not expire. Returns when to call again; None when nothing is timed."""
-        deadline: float | None = now + 0.05 if self.ask_queue else None
+        timed = self.effects.timed
+        deadline: float | None = now + 0.05 if self.effects.ask_queue else None
         connected = self.waiting.any_connected
-        for state in list(self._timed.values()):
-            at: float | None = state.look_at
-            if state.look_at <= now:
-                at = tick_stream(self, state, now, connected, paused, kept)
-                state.look_at = 0.0 if at is None else at
+        for stream in list(timed):
+            at: float | None = timed[stream]
+            if timed[stream] <= now:
+                at = self.streams[stream].tick(now, connected, paused, kept)
+                timed[stream] = 0.0 if at is None else at
             if at is None:
-                del self._timed[state.stream]
+                del timed[stream]
             else:
                 deadline = at if deadline is None else min(deadline, at)
         return deadline
@@ -573,75 +409,69 @@ class ConsumerCore:
     @property
     def any_gap(self) -> bool:
         """Whether messages that are missing hold up any stream."""
-        return any(state.gaps.clock.target is not None for state in self._timed.values())
+        return any(self.streams[stream].gaps.clock.target is not None for stream in self.effects.timed)
 
     # -- commits ----------------------------------------------------------------------------------------
 
     @property
     def dirty(self) -> bool:
         """Whether there is anything to commit."""
-        return bool(self._dirty or self.notes)
+        return bool(self.effects.dirty or self.effects.notes)
 
     def snapshot(self, closing: bool = False) -> Snapshot:
         """What the next commit must hold. With `closing`, high-water marks become exact."""
         self._number += 1
         retiring = self.retiring
-        snapshot = Snapshot(
+        return Snapshot(
             self._number,
-            [change_of(state, closing or state.stream in retiring) for state in self._dirty.values()],
+            [
+                self.streams[stream].take_change(closing or stream in retiring)
+                for stream in self.effects.take_dirty()
+            ],
         )
-        self._dirty.clear()
-        self.urgent = False
-        return snapshot
 
     def committed(self, snapshot: Snapshot) -> list[tuple[str, object]]:
         """The commit is on disk. Returns (site, token) of the deliveries that brokers may forget now."""
+        streams: dict[Stream, None] = {}
         for change in snapshot.changes:
-            if is_committed(change) and change.state.stream.producer:
-                self.moved.add(change.state.stream)
-            self.touch(change.state)
-        released: list[tuple[str, object]] = []
-        for state in self._waiting_in(snapshot):
-            if state.waiting:
-                released += self.waiting.leave(state, snapshot.number)
-        return released
-
-    def _waiting_in(self, snapshot: Snapshot) -> Iterable[StreamState]:
-        found = {change.state.stream: change.state for change in snapshot.changes}
+            stream = change.state.stream
+            if change.state.change_committed(change) and stream.producer:
+                self.moved.add(stream)
+            self.effects.touch(stream)
+            streams[stream] = None
         for stream in snapshot.also:
-            if stream in self.streams:
-                found.setdefault(stream, self.streams[stream])
-        return found.values()
+            streams[stream] = None
+        released: list[tuple[str, object]] = []
+        for stream in streams:
+            released += self.waiting.leave(stream, snapshot.number)
+        return released
 
     def commit_failed(self, snapshot: Snapshot) -> None:
         """Nothing of the snapshot was stored: all of it belongs to the next one."""
         for change in snapshot.changes:
-            self._dirty[change.state.stream] = change.state
-            was_not_committed(change)
+            self.effects.mark(change.state.stream)
+            change.state.change_failed(change)
 
     # -- at the start -----------------------------------------------------------------------------------
 
-    def restore(self, state: StreamState, now: float) -> None:
+    def restore(self, state: StreamReceiver, now: float) -> None:
         """Take over a stream as the inbox holds it."""
         self._restore(state, now)
-        self._mark(state)
+        self.effects.mark(state.stream)
 
-    def restore_retired(self, state: StreamState, now: float) -> None:
+    def restore_retired(self, state: StreamReceiver, now: float) -> None:
         """The same of one that had been forgotten: it is as it is on disk."""
         self.known_elsewhere -= 1
         self._doubt_absent(state)
         self._restore(state, now)
 
-    def _doubt_absent(self, state: StreamState) -> None:
+    def _doubt_absent(self, state: StreamReceiver) -> None:
         if self.succeeds and (state.takeover.uncertainty is None or state.takeover.number < self.takeover):
             self._doubt_again(state)  # it was not in memory when this inbox took another's place
 
-    def _restore(self, state: StreamState, now: float) -> None:
+    def _restore(self, state: StreamReceiver, now: float) -> None:
         self.streams[state.stream] = state
-        state.used_at = now
-        restore_report(state)
-        follow(self, state, now)
-        self.touch(state)
+        state.restore(now)
 
     def retire(self, now: float, most: int, spared: float) -> None:
         """Look at up to `most` streams, those that were longest in memory first, and have those that are idle, and
@@ -660,35 +490,35 @@ class ConsumerCore:
             if state is not None:
                 self._retire(state)
 
-    def _retire(self, state: StreamState) -> None:
+    def _retire(self, state: StreamReceiver) -> None:
         if state.stream not in self.retiring and self._may_leave(state):
             self.retiring[state.stream] = state
-            self._mark(state)
+            self.effects.mark(state.stream)
 
-    def forget(self, state: StreamState, stored: bool) -> bool:
+    def forget(self, state: StreamReceiver, stored: bool) -> bool:
         """Forget a stream that was retired, if its commit is on disk and it is still idle; False where not yet.
         `stored`: the inbox knows it."""
-        stream, known = state.stream, state.current
+        stream = state.stream
         if not self._may_leave(state):
             del self.retiring[stream]
             return False
-        if stream in self._dirty:
+        if stream in self.effects.dirty:
             return False
-        # What may have been handed out before an unclean stop stays in the mark.
-        if known is not None and (
-            known.high_water != max(known.position, known.redelivered_below)
-            or known.safe_position != known.position
-        ):
-            self._mark(state)
+        if not state.is_stored_exactly:
+            self.effects.mark(stream)
             return False
         del self.streams[stream], self.retiring[stream]
-        for found in (self.touched, self.ask_queue, self._timed, self.holding):
-            found.pop(stream, None)
+        self.effects.forget(stream)
+        self.waiting.forget(stream)
         self.known_elsewhere += stored
         return True
 
-    def _may_leave(self, state: StreamState) -> bool:
-        return is_idle(state) and not joins_soon(self, state)
+    def is_idle(self, state: StreamReceiver) -> bool:
+        """Whether everything of a stream is settled and committed, and nothing is waited for."""
+        return not self.waiting.of(state.stream) and state.is_idle
+
+    def _may_leave(self, state: StreamReceiver) -> bool:
+        return self.is_idle(state) and not state.joining.joins_soon()
 
     @property
     def places(self) -> int:
@@ -698,11 +528,9 @@ class ConsumerCore:
     @property
     def places_of_held(self) -> int:
         """How many of the streams in memory have places of their own."""
-        return min(len(self.holding), self.rules.max_streams)
+        return min(len(self.effects.holding), self.rules.max_streams)
 
-    # -- for the modules that this one is composed of -----------------------------------------------------
-
-    def open(self, stream: Stream) -> StreamState | None:
+    def open(self, stream: Stream) -> StreamReceiver | None:
         """A stream that was not known; None where there are too many."""
         if self.places <= 0:
             return None
@@ -712,52 +540,31 @@ class ConsumerCore:
         if grave is not None:  # it is known again, from where it was
             self.streams[stream] = grave
             self._doubt_absent(grave)
-            restore_report(grave)
-            grave.history_changed = True  # all of it is to be stored
-            self._mark(grave)
+            grave.revive()
             return grave
-        state = self.streams[stream] = StreamState(stream)
-        if self.succeeds and stream.producer:
-            # Until the stream is known to the inbox, this is so after each start.
-            state.takeover.begin(0, self.takeover)
+        state = self.streams[stream] = StreamReceiver(stream, self.group)
+        if self.succeeds:
+            state.begin_unsure(self.takeover)
         return state
 
-    def touch(self, state: StreamState) -> None:
-        self.touched[state.stream] = state
 
-    def time(self, state: StreamState) -> None:
-        """The stream's clock or backoff is to be looked at by the next ``tick()``."""
-        state.look_at = 0.0
-        self._timed[state.stream] = state
-
-    def mark(self, state: StreamState, urgent: bool = False) -> None:
-        self._mark(state, urgent)
-
-    def _mark(self, state: StreamState, urgent: bool = False) -> None:
-        self._dirty[state.stream] = state
-        if urgent:
-            self.urgent = True
-
-    def note(self, note: Note) -> None:
-        self.notes.append(note)
-
-    def note_range(
-        self,
-        kind: str,
-        state: StreamState,
-        epoch: int,
-        incarnation: int,
-        first: int,
-        last: int,
-        reason: str = "",
-    ) -> None:
-        self.notes.append(Note(kind, state.stream, epoch, incarnation, first, last, reason=reason))
-
-    def report_conflict(self, state: StreamState, epoch: int, incarnation: int, reason: str) -> bool:
-        """Tell of a conflict, once for each epoch and incarnation; False where it was told before."""
-        key = (epoch, incarnation)
-        if key in state.reported or len(state.reported) >= MAX_REPORTED:
+def _is_sound(announced: Announced) -> bool:
+    """Whether the numbers make sense at all."""
+    below = 0
+    if len(announced.chain) > MAX_CHAIN:
+        return False
+    for epoch, _, first, last in announced.chain:
+        if not (below < epoch <= announced.epoch and 1 <= first <= last + 1 and 1 <= last <= MAX_SEQ):
             return False
-        state.reported.add(key)
-        self.conflicts.append((state.stream, epoch, reason))
-        return True
+        below = epoch
+    if announced.since is not None and not (
+        1 <= announced.since[0] <= MAX_SEQ and 1 <= announced.since[1] <= MAX_SEQ
+    ):
+        return False
+    if announced.reached is not None and not all(
+        0 <= epoch <= MAX_SEQ and 1 <= number <= MAX_SEQ + 1 for epoch, number in announced.reached
+    ):
+        return False
+    return announced.epoch <= MAX_SEQ and all(
+        1 <= first <= last <= MAX_SEQ for _, first, last in announced.removed
+    )

@@ -82,6 +82,18 @@ class GapClock:
         """All of the gap's time, whether it elapsed or was waited."""
         return self.elapsed + self.waited
 
+    def decide(self) -> None:
+        """The gap is put to the policy at once."""
+        self.decided = True
+
+    def open(self) -> None:
+        """The gap begins to hold the stream up."""
+        self.opened = True
+
+    def close(self) -> None:
+        """What holds the stream up has not done so for any time yet."""
+        self.opened = False
+
     def rewind(self) -> None:
         """Start the same gap's time anew. What was waited is not waited again."""
         self.elapsed = 0.0
@@ -184,7 +196,7 @@ class GapTracker:
         """Watch another gap, or none; returns the one before, and whether that had held the stream up for any time."""
         opened = self.clock.opened
         before = self.clock.aim(target)
-        self.clock.opened = False
+        self.clock.close()
         self.undecided = None
         return before, opened
 

@@ -6,18 +6,16 @@ said is kept for each such *owner*. The newest status of an owner replaces its e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from reliamsg.core.announced import Announced, Position
+from reliamsg.core.epochs import MAX_REMOVED
 from reliamsg.core.gaps import GapClock
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
+from reliamsg.core.takeover import Remembered
 from reliamsg.message import Prev
-
-if TYPE_CHECKING:
-    from reliamsg.core.stream import StreamState
-    from reliamsg.core.takeover import Remembered
 
 __all__ = [
     "GRACE_S",
@@ -27,7 +25,6 @@ __all__ = [
     "Heard",
     "Owner",
     "end_of",
-    "extend",
     "keeps_any",
     "latest_of",
     "new_from",
@@ -44,8 +41,6 @@ MAX_OWNERS = 3
 """Owners of a stream's outbox of which it is remembered what they said: those heard last."""
 MAX_INTERVAL_S = 120.0
 """A producer that promises its next status later than that is not believed."""
-MAX_REMOVED = 1_000
-"""Removed ranges of a status, and of an epoch, that are taken in."""
 MAX_KEPT = 40
 """Epochs of a chain that are remembered: those that matter next. More than are taken in at a time."""
 
@@ -119,7 +114,7 @@ class Owner:
 class Heard:
     """All that was said about one stream."""
 
-    __slots__ = ("kept", "owners", "silence", "waiting")
+    __slots__ = ("_silence", "kept", "owners", "proof", "waiting")
 
     def __init__(self) -> None:
         self.owners: dict[tuple[int, int], Owner] = {}
@@ -129,8 +124,46 @@ class Heard:
         self.kept: Announced | None = None
         """What the newest opening said first of messages that it keeps for the group, which begins with the latest and
         has not joined; None where nothing waits for that."""
-        self.silence = GapClock()
+        self._silence = GapClock()
         """For how long nothing of these came."""
+        self.proof: Announced | None = None
+        """What the producer said in answer to this group, since it began to read; kept while the stream is not
+        joined."""
+
+    def prove(self, announced: Announced) -> None:
+        """The producer said this after the group asked: it is no recording."""
+        if self.proof is None:
+            self.proof = announced
+
+    def drop_proof(self) -> None:
+        """The stream is joined, or another inbox may have read meanwhile: what was said before does not count."""
+        self.proof = None
+
+    def tick_silence(self, now: float, counts: bool) -> float:
+        """Count the time since the last call, if it `counts`; returns for how long nothing came, in seconds."""
+        return self._silence.tick(now, counts)
+
+    def drop_kept(self) -> None:
+        """Nothing waits for the group to join."""
+        self.kept = None
+
+    @property
+    def any(self) -> bool:
+        """Whether anything was said."""
+        return bool(self.owners)
+
+    def was_told_by(self, epoch: int, incarnation: int) -> bool:
+        """Whether this opening of the outbox is known."""
+        return (epoch, incarnation) in self.owners
+
+    def is_fresh(self, now: float) -> bool:
+        """Whether any owner was heard within two of its intervals."""
+        return any(owner.is_fresh(now) for owner in self.owners.values())
+
+    @property
+    def cuts(self) -> Iterator[int]:
+        """The last epoch that is remembered of each chain that goes on."""
+        return (owner.top for owner in self.owners.values() if owner.cut)
 
     def take(self, announced: Announced, now: float, cut: bool, signed: bool = False) -> bool:
         """Note who said what; False where that is older than what is known. It takes no effect here. `signed`: nobody
@@ -168,7 +201,7 @@ class Heard:
     def note_kept(self, announced: Announced) -> None:
         """A producer keeps messages for the group until it has joined."""
         if self.kept is None:
-            self.silence = GapClock()
+            self._silence = GapClock()
         if self.kept is None or announced.epoch > self.kept.epoch:
             self.kept = announced
 
@@ -205,19 +238,14 @@ class Heard:
         return owner.is_fresh(now) and owner.keeps(epoch, incarnation, first, last)
 
 
-def trimmed(state: StreamState, announced: Announced) -> tuple[Announced, bool]:
-    """What of a chain matters next to a stream: from the epoch before the one that it is in, or where it may begin.
-    Returns whether the chain goes on behind that."""
+def trimmed(announced: Announced, floor: int | None, remembered: Remembered | None) -> tuple[Announced, bool]:
+    """What of a chain matters next to a stream: from the epoch before `floor`, the one that it is in, or from where it
+    may begin (None). Returns whether the chain goes on behind that."""
     chain = announced.chain
     if len(chain) <= MAX_KEPT:
         return announced, False
-    floor = 0
-    if state.current is not None:
-        floor = state.current.epoch
-    elif state.takeover.report is not None:
-        floor = state.takeover.report.position[0]
-    else:
-        start = start_of(announced, state.takeover.remembered)
+    if floor is None:
+        start = start_of(announced, remembered)
         floor = chain[-1][0] if start is None else start[0][0]
     at = next((i for i, entry in enumerate(chain) if entry[0] >= floor), len(chain) - 1)
     at = max(0, at - 1)
@@ -236,36 +264,6 @@ def latest_of(announced: Announced) -> tuple[int, int]:
         return announced.epoch, announced.incarnation
     epoch, incarnation, _, _ = announced.chain[-1]
     return epoch, incarnation
-
-
-def extend(state: StreamState, announced: Announced) -> None:
-    """Take in what a chain says of the current epoch and of later ones: that they exist, what they follow, and where
-    they end. Data outweighs it."""
-    before: Prev | None = None
-    for number, (epoch, incarnation, first, last) in enumerate(announced.chain):
-        prev, before = before, Prev(epoch, incarnation, last)
-        known = state.live.get(epoch)
-        if known is None:
-            # What the chain's first entry followed is not known, unless something of it is held. But where the group
-            # is counted from within it, it has missed something of it.
-            counted = announced.since is not None and announced.since <= (epoch, last)
-            if not state.is_ahead(epoch) or (number == 0 and first > last and not counted):
-                continue
-            if not state.has_room(epoch):
-                break  # the rest when the stream has gone on
-            known = state.live[epoch] = Reorder(epoch, incarnation, prev)
-            known.told, known.unlinked = True, number == 0 and first > last
-        elif known.incarnation != incarnation:
-            break
-        if known.told and known.prev is None:
-            known.prev = prev
-            known.unlinked &= prev is None
-        if known.last is None:
-            known.announced = max(known.announced, last)
-    for epoch, first, last in announced.removed[:MAX_REMOVED]:
-        known = state.live.get(epoch)
-        if known is not None and known.last is None and known.removed.intervals < MAX_REMOVED:
-            known.removed.add(first, last)
 
 
 def keeps_any(announced: Announced) -> bool:

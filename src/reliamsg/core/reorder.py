@@ -15,6 +15,7 @@ broker forget its copy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from reliamsg.core.ranges import RangeSet, Span
 from reliamsg.message import Prev
@@ -71,6 +72,79 @@ class Reorder:
         """Numbers that the producer took back. What of them arrived nevertheless is handed out."""
         self.asked = RangeSet()
         """Missing numbers that were asked for, and journalled as such."""
+
+    @classmethod
+    def told_of(cls, epoch: int, incarnation: int, prev: Prev | None = None) -> Self:
+        """An epoch of which nothing arrived."""
+        known = cls(epoch, incarnation, prev)
+        known.told = True
+        return known
+
+    def restore(
+        self, settled: Sequence[Span], high_water: int, journalled: int, last: int | None, let_go: int
+    ) -> None:
+        """Go on as the inbox holds it; see the attributes."""
+        self.settled, self.safe = RangeSet(settled), RangeSet(settled)
+        self.high_water = self.redelivered_below = high_water
+        self.journalled, self.last, self.let_go = journalled, last, let_go
+        if last is None:
+            self.announced = let_go
+
+    # -- what is said of it -----------------------------------------------------------------------------------
+
+    def announce(self, last: int) -> None:
+        """Numbers up to `last` are known to exist."""
+        self.announced = max(self.announced, last)
+
+    def confirm(self, prev: Prev | None) -> None:
+        """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""
+        self.told, self.unlinked, self.prev = False, False, prev
+
+    def unlink(self) -> None:
+        """It was not said which epoch came before."""
+        self.unlinked = True
+
+    def link_to(self, prev: Prev | None) -> None:
+        """Its producer says which epoch came before; data outweighs that."""
+        if self.told and self.prev is None:
+            self.prev = prev
+            self.unlinked &= prev is None
+
+    @property
+    def epoch_before(self) -> int | None:
+        """Which epoch came before, 0 for none; None where nobody said so."""
+        if self.prev is not None:
+            return self.prev.epoch
+        return None if self.told else 0
+
+    def leave_to_producer(self, last: int) -> None:
+        """Numbers up to `last` arrived and are left to their producer, to be asked for later."""
+        self.let_go = max(self.let_go, last)
+        self.announce(last)
+
+    def keep_elsewhere(self, first: int) -> bool:
+        """The caller keeps `first` and what follows; returns whether that is news."""
+        if first <= self.cursor or self.cursor < self.elsewhere <= first:
+            return False
+        self.elsewhere = first
+        self.announce(first - 1)
+        return True
+
+    def end(self) -> None:
+        """The stream goes on with another epoch: nothing of this one comes beyond the cursor."""
+        self.last = self.cursor - 1
+
+    def abandon(self) -> None:
+        """Nothing of it is waited for any more."""
+        self.last = self.proven
+        self.place_at(self.last + 1)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything of an epoch that was left is settled."""
+        return self.last is not None and self.position > self.last
+
+    # -- what arrived -----------------------------------------------------------------------------------------
 
     def flag_redelivered(self, below: int) -> None:
         """Numbers below may have been delivered before."""
@@ -209,8 +283,26 @@ class Reorder:
         """What of `first` to `last` is held, not settled and not persisted: what a spill must write."""
         return [part for span in self.held.overlap(first, last) for part in self.persisted.missing(*span)]
 
-    def committed(self, position: int, settled: Sequence[Span]) -> None:
-        """A commit holds this position and these settled ranges."""
+    def holes(self, end: int, most: int) -> list[Span]:
+        """The lowest `most` missing ranges up to `end`, without what was removed."""
+        head = self.head()
+        if end < head or self.held.run_from(head) == end:
+            return []
+        found: list[Span] = []
+        spans = self.held.missing(head, end, most)
+        while spans:
+            for span in spans:
+                for part in self.settled.missing(*span):
+                    found += self.removed.missing(*part)
+                    if len(found) >= most:
+                        return found[:most]
+            last = spans[-1][1]
+            spans = self.held.missing(last + 1, end, most) if last < end and len(spans) == most else []
+        return found
+
+    def committed(self, position: int, settled: Sequence[Span], high_water: int) -> None:
+        """A commit holds this position, these settled ranges and this high-water mark."""
+        self.high_water = high_water
         self.safe_position = max(self.safe_position, position)
         self.safe = RangeSet(settled)
         self.persisted.discard_below(self.safe_position)

@@ -1,296 +1,67 @@
-"""The state of one stream at a group, and what a commit takes from it."""
+"""One stream at a group: what arrives is placed, delivered in order, settled, and only then released.
+
+A stream is joined once, where its producer says that it begins or with what arrives (:mod:`~reliamsg.core.joining`).
+From then on one of its epochs is current: it is delivered in order up to its end, or up to a gap, whose clock runs
+while it holds up the stream. :meth:`StreamReceiver.advance` is called whenever anything changed. It finds what holds
+the stream up, and aims the gap clock at it; what holds up nothing it passes itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from reliamsg.core.announced import Announced, Position, Span3
-from reliamsg.core.asking import Asking
-from reliamsg.core.chain import History
-from reliamsg.core.gaps import GapKey, GapTracker
-from reliamsg.core.heard import Heard
+from reliamsg.core.chain import Finished, Link, LinkKind, link
+from reliamsg.core.effects import Group, Note
+from reliamsg.core.epochs import gap_at_head, missing_in
+from reliamsg.core.gaps import GapKey, is_part
+from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, latest_of, trimmed
+from reliamsg.core.joining import Joining
+from reliamsg.core.left_epochs import ANOTHER_INCARNATION, LeftEpochs
+from reliamsg.core.parts import StreamParts
 from reliamsg.core.ranges import Span
-from reliamsg.core.redelivery import Redelivery
+from reliamsg.core.redelivery import Offer
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.takeover import TakeoverBounds
-from reliamsg.message import Stream
+from reliamsg.core.repair_requests import Ask, RepairScheduler
+from reliamsg.core.report import Report
+from reliamsg.core.takeover import LastReport
+from reliamsg.message import Gap, Prev, Stream
+from reliamsg.wire.limits import MAX_SEQ
 
-__all__ = [
-    "MAX_EPOCHS_AHEAD",
-    "EpochChange",
-    "Note",
-    "Snapshot",
-    "StreamChange",
-    "StreamState",
-    "Waiting",
-]
+__all__ = ["RESERVE", "Arrival", "EpochChange", "Kept", "Snapshot", "StreamChange", "StreamReceiver"]
 
-MAX_EPOCHS_AHEAD = 32
-"""The lowest epochs of a stream that are taken in before they are entered. Brokers keep what is further ahead."""
-_MAX_EPOCHS_AT_ALL = 4 * MAX_EPOCHS_AHEAD
-"""More than those lowest there may be for a time: lower ones can arrive after higher ones."""
+RESERVE = 2_000
+"""Numbers that are committed ahead as perhaps delivered; more for a stream that uses them up fast."""
+POLL_S = 0.5
+"""Clocks that stand still are looked at as often: what sets them going again need not tell."""
+MAX_UNDECODABLE = 1_000
+"""Ranges of an epoch of which it is remembered that a copy could not be read."""
 
-
-@dataclass(slots=True)
-class Note:
-    """Something to be journalled; see :mod:`reliamsg.store.journal` for the kinds."""
-
-    kind: str
-    stream: Stream
-    epoch: int
-    incarnation: int
-    first: int
-    last: int
-    site: str = ""
-    reason: str = ""
-    detail: Mapping[str, Any] | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Waiting:
-    """A delivery that its broker must keep until it is safe here."""
-
-    number: int
-    site: str
-    token: object
-    state: StreamState
-    known: Reorder | None
-    """None: it only waits for the commit `after`."""
-    first: int
-    last: int
-    at: float
-    ahead: bool
-    """It came out of order: persist it at once."""
-    size: int = 0
-    """In bytes, where they count."""
-    after: int = 0
-    spilling: bool = False
-    released: bool = False
+Kept = Callable[[Stream, tuple[int, int]], bool]
+"""Whether who calls keeps anything of a stream, up to this epoch and number, that was not taken in yet."""
+_Epoch = tuple[int, int, Prev | None]
+"""Number, incarnation, and the one before."""
 
 
 @dataclass(slots=True)
-class Pace:
-    """How a stream lets go of deliveries that wait."""
+class Arrival:
+    """What became of a delivery."""
 
-    since: float = 0.0
-    moved: int = 0
-    """Messages of those that it let go of since then."""
-    stalled_at: float | None = None
-    """When some were overdue, of which a part may still be persisted."""
-
-    def start(self, now: float) -> None:
-        """Begin to count."""
-        self.since, self.moved, self.stalled_at = now, 0, None
-
-
-class StreamState:
-    """One stream at one group."""
-
-    __slots__ = (
-        "asking", "committed", "current", "draining", "entered_to", "finishing", "gaps", "giving", "heard",
-        "history", "history_changed", "joined", "joined_after", "live", "look_at", "pace", "proof",
-        "redelivery", "reported", "reserve", "reserved_at", "saving_history", "stream", "takeover", "unheard",
-        "used_at", "vouched", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-        self.live: dict[int, Reorder] = {}
-        """Epochs that are draining, current, or not entered yet."""
-        self.current: Reorder | None = None
-        """The epoch that is being handed out; None while the stream is not joined."""
-        self.draining: list[Reorder] = []
-        """Entered before the current one, handed out, and not settled yet; in order."""
-        self.finishing: list[Reorder] = []
-        """Settled completely since the last commit."""
-        self.history = History()
-        # (epoch, number) at which the group joined; and the epoch before, 0 for none, None where that is not known.
-        self.joined: tuple[int, int] | None = None
-        self.joined_after: int | None = None
-        self.gaps, self.pace = GapTracker(), Pace()
-        self.redelivery = Redelivery()
-        self.look_at = self.used_at = 0.0  # nothing of the stream is timed before the former
-        # Unheard: it was joined without a word from its producer, which may count the group from before that.
-        # Vouched: the highest epoch that the producer or an operator vouched for though it was far ahead.
-        # Saving history: a commit that is being written holds a change of it.
-        # Giving: what was taken is on its way to the application, which may not have been given all of it yet.
-        self.unheard = self.history_changed = self.saving_history = self.giving = False
-        # Entered to: the highest epoch that had been entered before this process began; what lies below and was not is
-        # behind the stream.
-        self.reserve, self.reserved_at, self.vouched, self.entered_to = 2_000, 0, 0, 0
-        self.reported: set[tuple[int, int]] = set()
-        self.waiting: list[Waiting] = []
-        self.heard: Heard | None = None
-        """What its producers have said; None while they said nothing."""
-        self.asking: Asking | None = None
-        """Requests for what is missing; None while nothing is."""
-        self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
-        """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
-        self.takeover = TakeoverBounds()
-        # What its producer said in answer to this group, since it began to read; kept while the stream is not joined.
-        self.proof: Announced | None = None
-
-    def is_ahead(self, epoch: int) -> bool:
-        """Whether the epoch lies beyond the one that is being handed out."""
-        return self.current is None or not (self.has_entered(epoch) or self.had_entered(epoch))
-
-    def came_before(self, epoch: int) -> bool:
-        """Whether the epoch came before the group joined, as far as is known. What lies between the epoch in which it
-        did and the one before that is another history's: its outbox went back, and so did its clock."""
-        if self.joined is None or epoch >= self.joined[0]:
-            return False
-        return self.joined_after is None or epoch <= self.joined_after
-
-    def was_passed_over(self, epoch: int) -> bool:
-        """Whether the epoch, which is behind the stream, is not known to have been entered, or to have come before the
-        group joined."""
-        known = epoch <= self.history.floor or self.history.find(epoch) is not None
-        return not (known or self.came_before(epoch))
-
-    def is_behind_other(self, epoch: int) -> bool:
-        """Whether another inbox, from which this one takes over, has dealt with the epoch."""
-        report = self.takeover.report
-        return self.current is None and report is not None and epoch < report.position[0]
-
-    def flag(self, known: Reorder) -> None:
-        """The epoch is entered: what another inbox may have handed out of it counts as handed out before."""
-        self.takeover.flag(known)
-        self.flag_moved(known)
-
-    def flag_moved(self, known: Reorder) -> None:
-        """What one opening of an outbox published may come in two epochs: it was moved, and the outbox put back to when
-        it was not. Numbers that were handed out in the other one count as handed out before."""
-        prev = known.prev
-        above = prev.epoch if prev is not None and prev.incarnation == known.incarnation else 0
-        left = [(old.epoch, old.incarnation, old.last) for old in self.history.finished]
-        left += [(old.epoch, old.incarnation, old.last or 0) for old in self.draining]
-        for epoch, incarnation, last in left:
-            if incarnation == known.incarnation and above < epoch < known.epoch:
-                known.flag_redelivered(last + 1)
-
-    def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
-        """Whether all of these arrived and are settled, as far as it is remembered."""
-        known = self.live.get(epoch)
-        if known is not None:
-            done = known.incarnation == incarnation and last < known.position
-        else:
-            finished = self.history.find(epoch)
-            done = finished is not None and finished.incarnation == incarnation and last <= finished.last
-        return done and not self.gaps.closed.overlap(epoch, first, last)
-
-    @property
-    def history_is_safe(self) -> bool:
-        """Whether all that is known of epochs behind the stream is on disk."""
-        return not (self.history_changed or self.saving_history)
-
-    def flag_entered(self) -> None:
-        """The same for all epochs that are entered."""
-        for known in self.entered:
-            self.flag(known)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether a gap holds the stream, or did and a part of it is still missing."""
-        return self.gaps.held_since is not None
-
-    @property
-    def has_let_go(self) -> bool:
-        """Whether anything that arrived was left to its producer, and is not settled."""
-        return any(known.let_go >= known.position for known in self.live.values())
-
-    def is_behind_hold(self, epoch: int, first: int) -> bool:
-        """Whether a number lies behind the gap that holds the stream."""
-        if self.gaps.held_since is None:
-            return False
-        at, _, last = self.gaps.held_since
-        if last is not None:
-            return (epoch, first) > (at, last)
-        later = self.next_epoch()  # the gap's extent is not known: it ends where this begins
-        return later is not None and epoch >= later.epoch
-
-    def is_first_of_gap(self, known: Reorder, head: int, seq: int, now: float) -> bool:
-        """Whether a number is in the gap that begins at `head`, and no producer that was heard lately may hold any
-        before it. What an opening before the latest last said it held may be gone since."""
-        beyond = known.held.next_at(head)
-        if self.heard is None or (beyond is not None and seq > beyond):
-            return False
-        return not self.heard.may_hold(known, head, seq - 1, now)
-
-    def take_accepted(self) -> None:
-        """What was accepted where this inbox takes over from counts here as well, as far as it is of the current epoch
-        and not dealt with."""
-        report = self.takeover.report
-        if report is None or self.current is None:
-            return
-        for epoch, low, last in report.accepted:
-            first = max(low, self.current.position)
-            if epoch == self.current.epoch and first <= last:
-                self.gaps.accept(first, last, "accepted", None)
-                self.history_changed = True
-
-    def has_entered(self, epoch: int) -> bool:
-        return self.current is not None and epoch <= self.current.epoch
-
-    def had_entered(self, epoch: int) -> bool:
-        """Whether that was so before this process began, also if it has come to be so again not yet."""
-        return epoch <= self.entered_to
-
-    def has_room(self, epoch: int) -> bool:
-        """Whether one more epoch may wait to be entered."""
-        ahead = len(self.live) - len(self.draining) - (self.current is not None)
-        if ahead < MAX_EPOCHS_AHEAD:
-            return True
-        below = sum(self.is_ahead(other) and other < epoch for other in self.live)
-        return below < MAX_EPOCHS_AHEAD and ahead < _MAX_EPOCHS_AT_ALL
-
-    def next_epoch(self) -> Reorder | None:
-        """The lowest epoch beyond the current one of which anything is known."""
-        current = self.current
-        if len(self.live) <= len(self.draining) + (current is not None):
-            return None
-        later = (epoch for epoch in self.live if current is None or epoch > current.epoch)
-        return self.live[min(later)]
-
-    def lowest_arrived(self) -> Reorder | None:
-        """The lowest epoch of which anything is here, of a stream that is not joined. Of what arrived before a crash
-        and was not stored, only the epoch may be known."""
-        found = [epoch for epoch, known in self.live.items() if known.held.first is not None]
-        return self.live[min(found)] if found else None
-
-    def is_held_up(self, known: Reorder, first: int) -> bool:
-        """Whether `first` can't be handed out before something that is missing arrives."""
-        if known is not self.current:
-            return self.current is None or known.epoch > self.current.epoch
-        if first <= known.cursor:
-            return False
-        run = known.deliverable()
-        return run is None or first > run[1] + 1
-
-    @property
-    def entered(self) -> list[Reorder]:
-        """The epochs of which anything may be handed out and unacknowledged, in order."""
-        return self.draining if self.current is None else [*self.draining, self.current]
-
-    @property
-    def unacknowledged(self) -> int:
-        """Messages that were handed out, or are to be handed out again, and are not settled."""
-        if not self.draining:
-            return 0 if self.current is None else self.current.unacknowledged
-        return sum(known.unacknowledged for known in self.entered)
-
-    @property
-    def failing(self) -> bool:
-        """Whether a message waits to be handed out again."""
-        return any(not known.retry.empty for known in self.entered)
-
-    @property
-    def position(self) -> tuple[int, int]:
-        """(epoch, next number that is not settled)."""
-        if self.draining:
-            return self.draining[0].epoch, self.draining[0].position
-        return (0, 1) if self.current is None else (self.current.epoch, self.current.position)
+    new: Sequence[Span] = ()
+    """Keep the bytes of these."""
+    late: Sequence[Span] = ()
+    """These were passed before; they can't be delivered in order any more."""
+    quarantine: bool = False
+    """Another history's: keep the bytes aside."""
+    release: bool = False
+    """The broker may forget it already."""
+    deferred: bool = False
+    """Too far ahead: give it again later, and have its broker keep it until then."""
+    far: bool = False
+    """Its epoch is too far ahead to be believed: keep it until its producer was asked."""
+    refused: str = ""
+    """Why there is no room for its stream at all; empty where there is."""
 
 
 @dataclass(slots=True)
@@ -310,7 +81,7 @@ class EpochChange:
 class StreamChange:
     """A stream as a commit must hold it."""
 
-    state: StreamState
+    state: StreamReceiver
     epochs: list[EpochChange]
     finished: list[Reorder]
     """Of `epochs`, those that the commit must drop."""
@@ -334,3 +105,1012 @@ class Snapshot:
     changes: list[StreamChange]
     also: set[Stream] = field(default_factory=set)
     """Streams that the caller persisted bytes of in the same commit."""
+
+
+class StreamReceiver:
+    """One stream at one group."""
+
+    __slots__ = (
+        "_challenges", "_effects", "_giving", "_left", "_repairs", "_reserve", "_reserved_at", "_rules", "committed",
+        "epochs", "gaps", "heard", "joining", "parts", "redelivery", "stream", "takeover", "used_at", "vouched",
+    )  # fmt: skip
+
+    def __init__(
+        self, stream: Stream, group: Group, parts: StreamParts | None = None, vouched: int = 0
+    ) -> None:
+        """`parts` and `vouched` as the inbox holds them."""
+        self.stream = stream
+        self.parts = parts = StreamParts() if parts is None else parts
+        self.epochs, self.gaps = parts.epochs, parts.gaps
+        self.redelivery, self.takeover = parts.redelivery, parts.takeover
+        self.heard = Heard()
+        """What its producers have said."""
+        self._rules, self._effects, self._challenges = group.rules, group.effects, group.challenges
+        self._repairs = RepairScheduler(stream, group, self.epochs, self.heard)
+        self._left = LeftEpochs(stream, group, self.epochs, self.gaps.closed)
+        self.joining = Joining(stream, group, parts, self.heard, self._left)
+        self.used_at = 0.0
+        self.vouched = vouched
+        """The highest epoch that the producer or an operator vouched for though it was far ahead."""
+        self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
+        """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
+        self._giving = False
+        """What was taken is on its way to the application, which may not have been given all of it yet."""
+        self._reserve, self._reserved_at = RESERVE, 0
+
+    def use(self, now: float) -> None:
+        """Something comes for the stream."""
+        self.used_at = now
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a gap holds the stream, or did and a part of it is still missing."""
+        return self.gaps.held_since is not None
+
+    def is_behind_hold(self, epoch: int, first: int) -> bool:
+        """Whether a number lies behind the gap that holds the stream."""
+        if self.gaps.held_since is None:
+            return False
+        at, _, last = self.gaps.held_since
+        if last is not None:
+            return (epoch, first) > (at, last)
+        later = self.epochs.next_epoch()  # the gap's extent is not known: it ends where this begins
+        return later is not None and epoch >= later.epoch
+
+    def is_first_of_gap(self, known: Reorder, head: int, seq: int, now: float) -> bool:
+        """Whether a number is in the gap that begins at `head`, and no producer that was heard lately may hold any
+        before it. What an opening before the latest last said it held may be gone since."""
+        beyond = known.held.next_at(head)
+        if not self.heard.any or (beyond is not None and seq > beyond):
+            return False
+        return not self.heard.may_hold(known, head, seq - 1, now)
+
+    def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
+        """Whether all of these arrived and are settled, as far as it is remembered."""
+        known = self.epochs.live.get(epoch)
+        if known is not None:
+            done = known.incarnation == incarnation and last < known.position
+        else:
+            finished = self.epochs.history.find(epoch)
+            done = finished is not None and finished.incarnation == incarnation and last <= finished.last
+        return done and not self.gaps.closed.overlap(epoch, first, last)
+
+    # -- arrivals ---------------------------------------------------------------------------------------------
+
+    def arrive(
+        self,
+        site: str,
+        of: _Epoch,
+        first: int,
+        last: int,
+        now: float,
+        reason: str = "",
+    ) -> tuple[Reorder | None, Arrival]:
+        """Numbers `first` to `last` arrived; returns their epoch too, unless it is behind the stream. `reason` goes
+        into the journal."""
+        epoch, incarnation, prev = of
+        known = self.epochs.live.get(epoch)
+        if known is not None and known.told:
+            known = self._confirm(known, incarnation, prev)
+        if known is None and self._is_behind_other(epoch):
+            self._effects.note(Note("duplicate", self.stream, epoch, incarnation, first, last, site, reason))
+            return None, Arrival(release=True)
+        if known is None and self.epochs.is_ahead(epoch):
+            if not self.epochs.has_room(epoch):
+                return None, Arrival(deferred=True)
+            known = self.epochs.add(Reorder(epoch, incarnation, prev))
+            self._effects.mark(self.stream)
+        if known is None:
+            self._left.supersede_before(prev)
+            if self.epochs.was_passed_over(epoch):
+                self._left.find_fork(epoch, incarnation, prev)
+            return None, self._past(site, epoch, incarnation, first, last, reason)
+        if known.incarnation != incarnation:
+            return known, self._conflict(site, epoch, incarnation, first, last)
+        return known, self._place(known, site, first, last, now, reason)
+
+    def _confirm(self, known: Reorder, incarnation: int, prev: Prev | None) -> Reorder | None:
+        """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""
+        if known.incarnation == incarnation:
+            known.confirm(prev)
+            if not self.epochs.is_ahead(known.epoch):
+                self._left.find_fork(known.epoch, incarnation, prev)
+            self._effects.mark(self.stream)
+        elif self.epochs.is_ahead(known.epoch):
+            self._left.report(known.epoch, known.incarnation, ANOTHER_INCARNATION)
+            self.epochs.discard(known.epoch)
+            return None
+        return known
+
+    def _place(
+        self,
+        known: Reorder,
+        site: str,
+        first: int,
+        last: int,
+        now: float,
+        reason: str,
+    ) -> Arrival:
+        late: list[Span] = []
+        top = last if known.last is None else min(last, known.last)
+        if not self.gaps.closed.empty:
+            late = self.gaps.closed.arrived(known.epoch, first, last)
+        new = known.place(first, top) if first <= top else []
+        for span in new:
+            self._effects.note(
+                Note("received", self.stream, known.epoch, known.incarnation, *span, site, reason)
+            )
+        if late:
+            self._late(site, known.epoch, known.incarnation, known.last, late)
+        seen = sum(b - a + 1 for a, b in (*new, *late))
+        if seen < last - first + 1:
+            self._duplicates(known, site, first, last, [*new, *late], reason)
+        if new:
+            self._repairs.arrived(known.epoch, new[0][0])
+            self.advance(now)
+        release = not new and not late and known.is_safe(first, last)
+        ended = known.last is not None and known.last < last  # the epoch was left, and ended before this
+        if ended and not (release and self.epochs.history.is_safe):
+            self._effects.mark(
+                self.stream
+            )  # a crash before the next commit would make it unknown what became of it
+            release = False
+        return Arrival(new, late, release=release)
+
+    def _duplicates(
+        self,
+        known: Reorder,
+        site: str,
+        first: int,
+        last: int,
+        fresh: list[Span],
+        reason: str,
+    ) -> None:
+        at = first
+        if self.gaps.closed.may_have_forgotten(known.epoch, first):
+            reason = "late_or_duplicate"
+        for span in [*sorted(fresh), (last + 1, last + 1)]:
+            if at < span[0]:
+                self._effects.note(
+                    Note(
+                        "duplicate",
+                        self.stream,
+                        known.epoch,
+                        known.incarnation,
+                        at,
+                        span[0] - 1,
+                        site,
+                        reason,
+                    )
+                )
+            at = span[1] + 1
+
+    def _past(
+        self,
+        site: str,
+        epoch: int,
+        incarnation: int,
+        first: int,
+        last: int,
+        reason: str,
+    ) -> Arrival:
+        """Data of an epoch that is behind the stream."""
+        done = self.epochs.history.find(epoch)
+        if done is not None and done.incarnation != incarnation:
+            return self._conflict(site, epoch, incarnation, first, last)
+        late = self.gaps.closed.arrived(epoch, first, last)
+        if late:
+            self._late(site, epoch, incarnation, None if done is None else done.last, late)
+        elif done is not None or epoch <= self.epochs.history.floor:
+            forgotten = done is None or self.gaps.closed.may_have_forgotten(epoch, first)
+            reason = "late_or_duplicate" if forgotten else reason
+            self._effects.note(Note("duplicate", self.stream, epoch, incarnation, first, last, site, reason))
+            if self.epochs.history.is_safe:
+                return Arrival(release=True)
+            # A crash before the next commit would bring the epoch back, without what its broker had let go.
+            self._effects.mark(self.stream)
+            return Arrival()
+        elif self.epochs.came_before(epoch):
+            # Where this inbox had begun earlier, another one has dealt with it, and this one took over behind it.
+            kind, reason = (
+                ("duplicate", reason) if self.epochs.history.has_before(epoch) else ("before_join", "begin")
+            )
+            self._effects.note(Note(kind, self.stream, epoch, incarnation, first, last, site, reason))
+        else:
+            if first > 1:  # all that comes before it exists as well, and is told in order
+                self._left.supersede(epoch, incarnation, 1, first - 1)
+            self._left.supersede(epoch, incarnation, first, last, site)
+        self.epochs.history.note_change()
+        self._effects.mark(self.stream, urgent=True)
+        return Arrival(late=late)
+
+    def _late(
+        self,
+        site: str,
+        epoch: int,
+        incarnation: int,
+        end: int | None,
+        spans: list[Span],
+    ) -> None:
+        """Account for what can't be handed out in order any more.
+
+        What lies beyond the end of an epoch that was left was never known to exist, and so never declared; nor was what
+        lies between, which existed as well.
+        """
+        for first, last in spans:
+            if end is not None and last > end:
+                self._left.supersede(epoch, incarnation, end + 1, last)
+            self._effects.note(Note("late", self.stream, epoch, incarnation, first, last, site, "expired"))
+        self.epochs.history.note_change()
+        self._effects.mark(self.stream, urgent=True)
+
+    def _conflict(self, site: str, epoch: int, incarnation: int, first: int, last: int) -> Arrival:
+        if self._left.report(epoch, incarnation, ANOTHER_INCARNATION):
+            self._effects.note(
+                Note("conflict", self.stream, epoch, incarnation, first, last, site, ANOTHER_INCARNATION)
+            )
+        self._effects.mark(self.stream, urgent=True)
+        return Arrival(quarantine=True)
+
+    def _is_behind_other(self, epoch: int) -> bool:
+        """Whether another inbox, from which this one takes over, has dealt with the epoch."""
+        report = self.takeover.report
+        return self.epochs.current is None and report is not None and epoch < report.position[0]
+
+    def undecodable(self, epoch: int, incarnation: int, first: int, last: int, now: float | None) -> None:
+        """A copy of these numbers came that can't be read: if nothing better comes, that is why. With `now` they are
+        known to exist from now on, and asked for."""
+        known = self.epochs.live.get(epoch)
+        if known is None or known.incarnation != incarnation:
+            return
+        first = max(first, known.position)
+        if first <= last and known.undecodable.intervals < MAX_UNDECODABLE:
+            for span in missing_in(known, first, last):
+                known.undecodable.add(*span)
+            if now is not None and known.last is None:
+                known.announce(last)
+                self.advance(now)
+
+    def reopen(self, epoch: int, first: int, last: int, now: float) -> None:
+        """Bytes of these, which were placed, turned out unreadable; wait for another copy."""
+        known = self.epochs.live[epoch]
+        known.reopen(first, last)
+        if known.last is None:
+            known.announce(last)
+        self._effects.mark(self.stream, urgent=True)
+        self.advance(now)
+
+    def brings_only_behind_hold(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
+        """Whether these bring anything new, all of it behind the gap that holds the stream."""
+        if not self.is_behind_hold(epoch, first):
+            return False
+        known = self.epochs.live.get(epoch)
+        if known is None:
+            return self.epochs.is_ahead(epoch)
+        return known.incarnation == incarnation and bool(missing_in(known, first, last))
+
+    def keep_elsewhere(self, epoch: int, first: int, now: float) -> None:
+        """The caller keeps `first` and what follows, and gives it when the stream has come to it. So what is missing
+        before that is a gap of its own, which may expire."""
+        known = self.epochs.current
+        if known is None or known.epoch != epoch or known.last is not None:
+            return
+        if known.keep_elsewhere(first):
+            self.advance(now)
+
+    def vouch(self, epoch: int) -> None:
+        """The producer, or an operator, says that an epoch is what it seems."""
+        if epoch > self.vouched:
+            self.vouched = epoch
+            self.epochs.history.note_change()
+            self._effects.mark(self.stream)
+            self._effects.move()
+
+    def let_go(
+        self,
+        of: tuple[int, int, Prev | None],
+        first: int,
+        last: int,
+        now: float,
+    ) -> bool:
+        """Leave `first` to `last` to their producer; False where it is not known to keep them, and nothing was done.
+        `of`: their epoch, its incarnation and the one before."""
+        epoch, incarnation, prev = of
+        if not self.heard.keeps(epoch, incarnation, first, last, max(self.epochs.live, default=0), now):
+            return False
+        known = self.epochs.live.get(epoch)
+        if known is self.epochs.current and known is not None:
+            end = known.held.next_at(known.cursor)
+            if end is None or end != known.persisted.next_at(known.cursor):
+                return False  # after a crash nothing would tell where the gap ends
+        if known is not None and known.told:
+            known = self._confirm(known, incarnation, prev)
+        if known is None and self.epochs.is_ahead(epoch) and self.epochs.has_room(epoch):
+            known = self.epochs.add(Reorder(epoch, incarnation, prev))
+        if known is None or known.incarnation != incarnation or known.last is not None:
+            return False
+        known.leave_to_producer(last)
+        self._effects.mark(self.stream, urgent=True)
+        self.advance(now)
+        return True
+
+    # -- announcements ----------------------------------------------------------------------------------------
+
+    def announce(self, announced: Announced, site: str, now: float) -> None:
+        """Its producer says this. Nothing that it says ever sinks: an older status that comes after a newer one is not
+        looked at, and the end of an epoch that was announced stays known. What arrives outweighs what is said."""
+        if self._left.names_another_history(announced, site):
+            return
+        self.used_at = now
+        heard = self.heard
+        was_known = heard.is_fresh(now) and heard.was_told_by(announced.epoch, announced.incarnation)
+        end, whole = end_of(announced), announced
+        announced, cut = trimmed(announced, self._floor(), self.takeover.remembered)
+        if not announced.late:
+            self._challenges.answered(self.stream)  # it is no recording
+            if self.epochs.current is None:
+                heard.prove(announced)
+        elif self._rules.signed and self._wants_answer():
+            self._challenges.want(self.stream, now)
+        if not heard.take(announced, now, cut, self._rules.signed):
+            return
+        self._left.supersede_told(whole)
+        uncertainty = self.takeover.unresolved
+        if uncertainty is not None and not announced.late:
+            for known in self.epochs.live.values():
+                # Whatever has arrived existed, also of a history that the producer has lost.
+                uncertainty.flag(known)
+            # Nothing more is published in earlier epochs.
+            uncertainty.resolve(max(end, (announced.epoch, 1)), latest_of(whole))
+            self.epochs.history.note_change()
+            self.parts.flag_entered()
+            self._effects.mark(self.stream)
+        flagged = self.joining.flag_handed_out(announced, end, self.committed[0])
+        if self.epochs.current is None and heard.proof is announced:
+            self.advance(now)
+        if self.joining.skip_settled(announced) or flagged:
+            self.advance(now)
+        if self.epochs.unheard:
+            self.joining.declare_missed(announced)
+        if not was_known:
+            self._repairs.hurry(now)
+        if not self._is_settled(announced):
+            heard.put_off(announced, now + (GRACE_S if self.epochs.current is not None else JOIN_GRACE_S))
+            self._effects.time(self.stream)
+
+    def _floor(self) -> int | None:
+        """The lowest epoch of which a chain still matters; None where nothing of the stream is known."""
+        if self.epochs.current is not None:
+            return self.epochs.current.epoch
+        report = self.takeover.report
+        return None if report is None else report.position[0]
+
+    def _wants_answer(self) -> bool:
+        """Whether it is not known what of a stream is new to the group."""
+        if self.epochs.current is None:
+            return self.heard.proof is None and self.takeover.report is None
+        return self.takeover.unresolved is not None
+
+    def _take_effect(self, now: float) -> float | None:
+        """Have what was said take effect, as far as it is time; returns when there will be more."""
+        heard = self.heard
+        while (announced := heard.due(now)) is not None:
+            if self.epochs.current is None:
+                told = self.joining.believed(announced)
+                if told is not None:
+                    self.joining.join_as_told(told)
+            if self.epochs.current is not None:
+                self.epochs.extend(announced)
+                self._left.find_told_fork(announced)
+                self.advance(now)
+            else:
+                self._repairs.watch(now)
+        return heard.waiting[0][0] if heard.waiting else None
+
+    def _is_settled(self, announced: Announced) -> bool:
+        """Whether all that it tells of is known, and arrived: the usual case."""
+        current = self.epochs.current
+        if current is None or announced.removed or not announced.chain:
+            return current is not None and not announced.removed
+        epoch, _, _, last = announced.chain[-1]
+        if self._repairs.any_missing:
+            return False
+        return epoch == current.epoch == announced.epoch and last <= current.highest
+
+    # -- delivering -------------------------------------------------------------------------------------------
+
+    def offer(self, now: float, unit: int) -> Offer | None:
+        """What could be delivered next; `unit` is how many messages the application takes at once."""
+        epochs = self.epochs
+        if epochs.current is None:
+            return None
+        found, wants_commit = self.redelivery.offer(self._rules, epochs.entered, now, unit)
+        if wants_commit:
+            self._effects.mark(self.stream, urgent=True)
+        return found
+
+    def take(self, offered: Offer, last: int, now: float, *, giving: bool = False) -> None:
+        """The offer is accepted, up to `last`. `giving`: the application gets it bit by bit, until :meth:`given`."""
+        known = self.epochs.live[offered.epoch]
+        self.redelivery.take(known, offered, last)
+        self._giving = giving
+        if known.cursor + self._reserve // 2 > known.high_water:
+            self._effects.mark(self.stream)
+        if known.deliverable() is None:  # find out what the stream waits for
+            self.advance(now)
+
+    def given(self, now: float) -> None:
+        """The application was given all that was taken of the stream, or what it was not given came back."""
+        self._giving = False
+        if len(self.epochs.live) > 1 and self.epochs.next_epoch() is not None:
+            self.advance(now)
+
+    def untake(self, offered: Offer, first: int, last: int, now: float) -> None:
+        """`first` to `last`, the end of what was taken, did not reach the application after all."""
+        known = self.epochs.live.get(offered.epoch)
+        if known is None:
+            return
+        first = max(first, known.position)  # another inbox may have settled some of it meanwhile
+        self.redelivery.untake(known, offered, first, last)
+        if not offered.retry:
+            self.advance(now)
+        self._effects.touch(self.stream)
+
+    def acknowledge(self, epoch: int, first: int, last: int, now: float) -> None:
+        """The application dealt with `first` to `last`. Durable with the next commit."""
+        known = self.epochs.live.get(epoch)
+        if known is not None:
+            for span in known.acknowledge(first, last):
+                self._settled(known, "acknowledged", span, "", now)
+
+    def bury(self, epoch: int, seq: int, reason: str, now: float) -> bool:
+        """A message goes to the dead letters: it counts as acknowledged. False if it was settled before."""
+        known = self.epochs.live.get(epoch)
+        if known is None or known.held.run_from(seq) is None:
+            return False
+        known.settle(seq, seq)
+        self._settled(known, "dead_lettered", (seq, seq), reason, now)
+        self._effects.mark(self.stream, urgent=True)
+        return True
+
+    def _settled(self, known: Reorder, kind: str, span: Span, reason: str, now: float) -> None:
+        self._effects.note(Note(kind, self.stream, known.epoch, known.incarnation, *span, reason=reason))
+        if self.redelivery.counts:
+            self.redelivery.settled(known.epoch, span)
+        self._effects.mark(self.stream)
+        if known.last is not None or self.gaps.clock.target is not None:
+            self.advance(now)
+        self._effects.touch(self.stream)
+
+    def fail(self, epoch: int, first: int, last: int, now: float, counts: bool) -> list[int]:
+        """Handling raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
+        `counts`, this delivery uses up none: it was not the messages' fault."""
+        known = self.epochs.live.get(epoch)
+        if known is None:
+            return []
+        spent = self.redelivery.fail(self._rules, known, (first, last), now, counts)
+        self._effects.time(self.stream)
+        return spent
+
+    def persisted(self, epoch: int, first: int, last: int) -> None:
+        """The bytes of these held numbers are committed to the inbox."""
+        known = self.epochs.live.get(epoch)
+        if known is not None:
+            for span in known.held.overlap(first, last):
+                known.persisted.add(*span)
+
+    # -- going on ---------------------------------------------------------------------------------------------
+
+    def advance(self, now: float) -> None:
+        """Find out what the stream waits for, after anything changed."""
+        self._finish_drained()
+        while True:
+            if self.epochs.current is None:
+                target = self.joining.before_joining()
+                if self.epochs.current is not None:
+                    continue
+                unproven = self.heard.proof is None and self.takeover.report is None
+                if target is not None and self._rules.signed and unproven:
+                    self._challenges.want(self.stream, now)
+                break
+            known = self.epochs.current
+            if known.deliverable() is not None:
+                target = None
+                self._effects.touch(self.stream)
+                break
+            later = self.epochs.next_epoch()
+            joint = link(known, later)
+            target = gap_at_head(known, joint)
+            if target is not None and self._may_pass(target):
+                self._pass(known, known.cursor, target[2] or 0)
+                continue
+            if target is None and later is not None and not self._giving:
+                self._enter(later, joint)
+                continue
+            break
+        self._aim(target, now)
+        self._repairs.watch(now)
+
+    def _aim(self, target: GapKey | None, now: float) -> None:
+        gaps, clock = self.gaps, self.gaps.clock
+        if gaps.held_since is not None and (target is None or target != clock.target):
+            self._resume(target)
+        if target == clock.target:
+            if target is not None:
+                self._effects.time(self.stream)
+            return
+        before, opened = gaps.aim(target)
+        if before is not None:
+            self._effects.mark(self.stream)
+            if opened and self.epochs.current is not None:
+                known = self.epochs.live.get(before[0])
+                incarnation = known.incarnation if known is not None else 0
+                self._effects.note(
+                    Note(
+                        "gap_closed",
+                        self.stream,
+                        before[0],
+                        incarnation,
+                        before[1],
+                        before[2] or 0,
+                        reason="changed",
+                    )
+                )
+        if target is not None:
+            clock.tick(now, False)
+            self._effects.time(self.stream)
+
+    def _resume(self, target: GapKey | None) -> None:
+        """The stream waits for something else than before, or for nothing: what held it does not any more. What is left
+        of it after a part came is still the same episode."""
+        gaps = self.gaps
+        gaps.resume()
+        if gaps.held_since is None:
+            return
+        epoch, first, last = gaps.held_since
+        known = self.epochs.current
+        if target is not None:
+            rest = is_part(target, gaps.held_since)
+        elif known is None or known.epoch != epoch or last is None:
+            rest = False
+        else:
+            first = max(first, known.cursor)
+            rest = first <= last and bool(missing_in(known, first, last))
+        if not rest:
+            gaps.end_episode()
+            self._effects.holding.pop(self.stream, None)
+
+    def _enter(self, later: Reorder, joint: Link) -> None:
+        """Everything of the current epoch is delivered or passed: go on with the next."""
+        known = self.epochs.enter(later, joint.kind is not LinkKind.UNKNOWN)
+        self.gaps.closed.add(known.epoch, known.cursor, MAX_SEQ)
+        self._effects.move()
+        self.gaps.enter_epoch()
+        self._reserved_at = later.cursor
+        self.parts.flag(later)
+        for owner in self.heard.owners.values():
+            self.epochs.extend(owner.latest)
+        if joint.kind is LinkKind.FORK:
+            left = Finished(known.epoch, known.incarnation, joint.last)
+            self._left.report_entered_fork(later.epoch, later.incarnation, joint.reason, left)
+            self._left.supersede_before(later.prev)
+        self._effects.mark(self.stream, urgent=True)
+        self._effects.touch(self.stream)
+        self._finish_drained()
+
+    def _finish_drained(self) -> None:
+        """Epochs that are settled to their end become history."""
+        if self.epochs.draining and self.epochs.finish_drained():
+            self._effects.mark(self.stream)
+
+    def _expire(self, now: float) -> None:
+        """The gap at the head has had its time."""
+        clock = self.gaps.clock
+        assert clock.target is not None  # its clock has run
+        if self.epochs.current is None:
+            self.joining.join_after_all()
+            self.advance(now)
+            return
+        epoch, first, last = clock.target
+        known = self.epochs.current
+        if last is None:
+            reason = "extent unknown"
+        elif known.removed.covers(first, last):
+            reason = "removed"
+        else:
+            reason = "undecodable" if known.undecodable.overlap(first, last) else "expired"
+        gap = Gap(self.stream, epoch, first, last, reason)
+        self.gaps.expire()
+        if self._rules.skip_gaps:
+            self.declare(gap, now)
+            return
+        if self._rules.hold_gaps:
+            if reason == "removed":
+                self.declare(gap, now)
+            elif self.gaps.held_by is None:
+                self._hold(gap)
+            return
+        self.gaps.ask(gap)
+        self._effects.mark(self.stream)
+        self._effects.touch(self.stream)
+
+    def _hold(self, gap: Gap) -> None:
+        """The stream stays where it is until the gap is filled or accepted."""
+        if self.gaps.hold(gap):
+            self._effects.hold(self.stream, gap)
+            known = self.epochs.current
+            incarnation = 0 if known is None else known.incarnation
+            self._effects.note(
+                Note(
+                    "gap_held",
+                    self.stream,
+                    gap.epoch,
+                    incarnation,
+                    gap.first,
+                    gap.last or 0,
+                    reason=gap.reason,
+                )
+            )
+        self._effects.mark(self.stream, urgent=True)
+        self._effects.touch(self.stream)
+
+    def declare(self, gap: Gap, now: float) -> bool:
+        """Pass a gap, as far as it is still one. What of it lies behind data that arrived is passed when its turn
+        comes, and nothing of it before all that lies ahead of it is dealt with."""
+        known = self.epochs.current
+        if known is None or known.epoch != gap.epoch:
+            return False
+        later = self.epochs.next_epoch()
+        joint = link(known, later)
+        target = gap_at_head(known, joint) if known.deliverable() is None else None
+        how = self.gaps.how_accepted(gap)
+        if gap.last is None:
+            if target is None or target[2] is not None or later is None:
+                return False
+            if joint.kind is not LinkKind.UNKNOWN or not self.epochs.is_idle:
+                return False
+            self._pass_unknown(known, later, *how)
+            self.advance(now)
+            return True
+        top = min(gap.last, max(known.highest, joint.last))
+        first = max(gap.first, known.cursor)
+        if first > top or not missing_in(known, first, top):
+            return False
+        self.gaps.accept(first, top, *how)
+        # It counts also if the process ends before what comes before it is dealt with.
+        self.epochs.history.note_change()
+        self._effects.mark(self.stream, urgent=True)
+        if target is not None and target[2] is not None and self._may_pass(target):
+            self._pass(known, target[1], target[2])
+        self.advance(now)
+        return True
+
+    def _may_pass(self, target: GapKey) -> bool:
+        return (
+            target[2] is not None and self.epochs.is_idle and self.gaps.accepted.covers(target[1], target[2])
+        )
+
+    def _pass(self, known: Reorder, first: int, last: int) -> None:
+        known.settle(first, last)
+        known.head()
+        reason, elapsed = self.gaps.close(known.epoch, first, last)
+        self.epochs.history.note_change()
+        if known.removed.covers(first, last):
+            reason = "removed"
+        detail = None if elapsed is None else {"elapsed": round(elapsed, 3)}
+        self._effects.note(
+            Note(
+                "declared",
+                self.stream,
+                known.epoch,
+                known.incarnation,
+                first,
+                last,
+                reason=reason,
+                detail=detail,
+            )
+        )
+        self._effects.mark(self.stream, urgent=True)
+
+    def _pass_unknown(
+        self,
+        known: Reorder,
+        later: Reorder,
+        reason: str,
+        elapsed: float | None,
+    ) -> None:
+        """Pass the known epoch's open end, and all of what `later` says came directly before it, if it does."""
+        prev = later.prev
+        detail: dict[str, object] = {"until_epoch": later.epoch, "extent": "unknown"}
+        if elapsed is not None:
+            detail["elapsed"] = round(elapsed, 3)
+        self._effects.note(
+            Note("declared", self.stream, known.epoch, known.incarnation, known.cursor, 0, "", reason, detail)
+        )
+        if prev is not None:
+            self._effects.note(
+                Note("declared", self.stream, prev.epoch, prev.incarnation, 1, prev.last, "", reason)
+            )
+            self.gaps.close_before(prev.epoch, prev.last)
+        self._enter(later, Link(LinkKind.UNKNOWN))
+
+    # -- taking over ------------------------------------------------------------------------------------------
+
+    def adopt(self, report: LastReport, now: float) -> bool:
+        """Go on where another inbox of the group stopped; see :meth:`~reliamsg.core.consumer.ConsumerCore.adopt`."""
+        done = self.joining.adopt(report)
+        self.advance(now)
+        return done
+
+    def doubt(self, after: int, takeover: int) -> None:
+        """Another inbox may have gone on with the stream, whatever was found out about any before that one. `after`: up
+        to which epoch it reported what it delivered; `takeover`: the number of this takeover."""
+        if self.stream.producer:
+            self.takeover.begin(after, takeover)
+            self.epochs.history.note_change()
+            self.parts.flag_entered()
+            self._effects.mark(self.stream)
+
+    def begin_unsure(self, takeover: int) -> None:
+        """The stream is new to the inbox, and another inbox may have read it before."""
+        if self.stream.producer:
+            # Until the stream is known to the inbox, this is so after each start.
+            self.takeover.begin(0, takeover)
+
+    def flag_new_arrival(self, now: float) -> None:
+        """Something arrived before the producer said what existed when this inbox took another's place."""
+        if self.takeover.unresolved is not None:
+            self.parts.flag_entered()
+            if self._rules.signed:
+                self._challenges.want(self.stream, now)
+
+    def ask(self, now: float, only_head: bool) -> Ask | None:
+        """The request for what is missing, if one is due. `only_head`: for nothing that could not be delivered at
+        once."""
+        return self._repairs.ask(now, only_head or (self.is_held and self.epochs.has_let_go))
+
+    # -- time -------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float, connected: bool, paused: bool, kept: Kept | None) -> float | None:
+        """Let a stream's clocks run up to `now`; returns when to look at it again, None when nothing of it is timed."""
+        times = [
+            self._take_effect(now),
+            self._retry(now),
+            self._tick_silence(now, connected and not paused),
+            self._tick_clock(now, connected and not paused, kept),
+            self._repairs.look(now, connected),
+        ]
+        return min((at for at in times if at is not None), default=None)
+
+    def _retry(self, now: float) -> float | None:
+        if not self.epochs.is_failing or self.redelivery.halted:
+            return None
+        if now < self.redelivery.retry_at:
+            return self.redelivery.retry_at
+        self._effects.touch(self.stream)
+        return None
+
+    def _tick_silence(self, now: float, counts: bool) -> float | None:
+        """Let the time run for which a group that begins with the latest was given nothing of what is kept for it."""
+        heard = self.heard
+        if heard.kept is None:
+            return None
+        if self.epochs.current is None and not self.epochs.live and self.takeover.report is None:
+            left = self._rules.gap_timeout - heard.tick_silence(now, counts)
+            if left > 0:
+                return now + min(left, POLL_S)
+            self.joining.join_behind(heard.kept)
+            self.advance(now)
+        heard.drop_kept()
+        return None
+
+    def _tick_clock(self, now: float, counts: bool, kept: Kept | None) -> float | None:
+        gaps, clock = self.gaps, self.gaps.clock
+        idle = self.epochs.is_idle
+        while idle and self._is_removed() and not clock.decided and not self._is_kept(kept):
+            clock.decide()
+            self._expire(now)
+            idle = self.epochs.is_idle
+        if clock.target is None or gaps.held_by is not None:
+            return None  # a stream that is held is looked at again when anything changes
+        running = idle and counts
+        waiting = running and clock.waited < self._rules.repair_timeout and self._is_promised(now)
+        elapsed = clock.tick(now, running, waiting)
+        if running and not clock.opened and self.epochs.current is not None and clock.counted > 0:
+            clock.open()
+            epoch, first, last = clock.target
+            known = self.epochs.live.get(epoch)
+            incarnation = known.incarnation if known else 0
+            self._effects.note(Note("gap_opened", self.stream, epoch, incarnation, first, last or 0))
+        if elapsed >= self._rules.gap_timeout:
+            if self._is_kept(kept):
+                clock.rewind()
+                return now + POLL_S
+            self._expire(now)
+            if clock.target is None or gaps.held_by is not None:
+                return None
+        elif clock.counted - clock.saved >= 1.0:
+            self._effects.mark(self.stream)
+        left = self._rules.gap_timeout - clock.elapsed
+        return now + min(max(left, 0.001), POLL_S)
+
+    def _is_kept(self, kept: Kept | None) -> bool:
+        """Whether anything of the gap at the head need not be waited for: who calls has it, and will have it taken
+        in."""
+        target = self.gaps.clock.target
+        if kept is None or target is None:
+            return False
+        epoch, _, last = target
+        if last is not None:
+            return kept(self.stream, (epoch, last))
+        later = self.epochs.next_epoch()
+        return later is not None and kept(self.stream, (later.epoch, 0))
+
+    def _is_removed(self) -> bool:
+        """Whether the messages of the gap at the head are gone for good: the producer took them back."""
+        target, known = self.gaps.clock.target, self.epochs.current
+        if target is None or known is None or target[2] is None or known.epoch != target[0]:
+            return False
+        return known.removed.covers(target[1], target[2])
+
+    def _is_promised(self, now: float) -> bool:
+        """Whether a producer that was heard lately says that it holds what the gap at the head lacks."""
+        target, known = self.gaps.clock.target, self.epochs.current
+        if target is None or known is None or known.epoch != target[0]:
+            return False
+        return self.heard.holds(known, target[1], target[2], now)
+
+    # -- commits ----------------------------------------------------------------------------------------------
+
+    def take_change(self, closing: bool) -> StreamChange:
+        """The stream as a commit must hold it. With `closing`, high-water marks become exact."""
+        epochs = []
+        for known in (*self.epochs.live.values(), *self.epochs.finishing):
+            entered = self.epochs.has_entered(known.epoch)
+            if known.told and not entered:
+                continue  # the producer will say so again
+            high = known.high_water
+            if closing:
+                high = known.cursor if entered else 0
+            elif entered and known.more_to_come and known.cursor + self._reserve // 2 > high:
+                high = known.cursor + self._reserve
+            # Also of an epoch that was entered before this start, and not since: earlier messages came first again.
+            # And no number beyond the highest can be handed out: nor could a mark that says so be told to others.
+            high = min(max(high, known.redelivered_below), MAX_SEQ + 1)
+            entered |= self.epochs.had_entered(known.epoch)
+            epochs.append(
+                EpochChange(
+                    known, known.position, high, list(known.settled), known.last, entered, known.let_go
+                )
+            )
+        if self.epochs.current is not None:
+            # As many again as went in the time of one commit, several times over.
+            used = self.epochs.current.cursor - self._reserved_at
+            self._reserve = max(RESERVE, min(8 * used, 100_000))
+            self._reserved_at = self.epochs.current.cursor
+        gap = None
+        clock = self.gaps.clock
+        if clock.target is not None and self.epochs.current is not None:
+            gap = (clock.target, clock.elapsed, clock.waited)
+        return StreamChange(
+            self,
+            epochs,
+            self.epochs.take_finishing(),
+            gap,
+            self.redelivery.take_pending(),
+            self.epochs.history.take_change(),
+            self.gaps.take_passing(),
+            self._accepted(),
+        )
+
+    def change_committed(self, change: StreamChange) -> bool:
+        """The change is on disk. Returns whether what is told to producers differs from before."""
+        self.epochs.history.saved()
+        for epoch in change.epochs:
+            epoch.known.committed(epoch.position, epoch.settled, epoch.high_water)
+        self.redelivery.grant(change.attempts, self.epochs.live)
+        if change.gap is not None:
+            self.gaps.clock.committed(*change.gap)
+        before = self.committed
+        self._note_position(change)
+        accepts = self.gaps.committed(change.declared, change.accepted)
+        return bool(change.declared) or self.committed != before or accepts
+
+    def _note_position(self, change: StreamChange) -> None:
+        """Remember what the commit holds of the stream's position."""
+        entered = [epoch for epoch in change.epochs if epoch.entered]
+        if not entered:
+            return
+        if len(entered) > 1:
+            entered.sort(key=lambda epoch: epoch.known.epoch)
+        top = entered[-1]
+        lowest = next((one for one in entered if one.last is None or one.position <= one.last), top)
+        self.committed = (
+            (lowest.known.epoch, lowest.position),
+            (top.known.epoch, top.known.incarnation),
+            top.high_water,
+        )
+
+    def change_failed(self, change: StreamChange) -> None:
+        """Nothing of the change was stored: all of it belongs to the next one."""
+        self.epochs.put_back(change.finished)
+        self.gaps.put_back(change.declared)
+        self.redelivery.put_back(change.attempts)
+        self.epochs.history.not_saved(change.history)
+
+    def report(self) -> Report:
+        """What is committed of a stream, and what it lacks now."""
+        missing = tuple((known.epoch, first, last) for known, first, last in self.epochs.lacking())
+        return Report(*self.committed, missing, self.gaps.passed, self.gaps.accepted_committed)
+
+    def _accepted(self) -> tuple[Span3, ...]:
+        """What is accepted as lost and not passed yet: epoch, first and last number."""
+        epoch = 0 if self.epochs.current is None else self.epochs.current.epoch
+        return tuple((epoch, *span) for span in self.gaps.accepted)
+
+    def restore(self, now: float) -> None:
+        """The stream is as its inbox holds it."""
+        self.used_at = now
+        self._restore_report()
+        self.advance(now)
+        self._effects.touch(self.stream)
+
+    def revive(self) -> None:
+        """The stream had been forgotten, and is known again from where it was: all of it is to be stored."""
+        self._restore_report()
+        self.epochs.history.note_change()
+        self._effects.mark(self.stream)
+
+    def _restore_report(self) -> None:
+        """The stream is as its inbox holds it: all of that is committed."""
+        known = self.epochs.current
+        if known is None:
+            return
+        self.committed = (self.epochs.position, (known.epoch, known.incarnation), known.high_water)
+        passed: list[Span3] = []
+        if self.epochs.joined is not None:
+            passed = [
+                span
+                for span in self.gaps.closed.spans()
+                if span[:2] >= self.epochs.joined and span[2] < MAX_SEQ
+            ]
+        self.gaps.committed(passed, self._accepted())
+        target = self.gaps.clock.target
+        if target is not None and target[0] == known.epoch and target[2] is not None:
+            known.announce(target[2])  # that much is known to exist
+
+    @property
+    def is_stored_exactly(self) -> bool:
+        """Whether the inbox holds the stream as after a clean stop. What may have been delivered before an unclean stop
+        stays in the mark."""
+        known = self.epochs.current
+        return known is None or (
+            known.high_water == max(known.position, known.redelivered_below)
+            and known.safe_position == known.position
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything of the stream is settled, and it waits for nothing but deliveries to be let go of. Whether
+        the group is about to join it is another question: :meth:`~reliamsg.core.joining.Joining.joins_soon`."""
+        known = self.epochs.current
+        if not self.stream.producer or self.epochs.draining or self.epochs.finishing:
+            return False
+        if known is None:  # only its producer's word is known, which will be said again
+            return not self.epochs.live and self.takeover.report is None and self.epochs.history.is_safe
+        if len(self.epochs.live) != 1 or self.gaps.clock.target is not None or self._repairs.any_missing:
+            return False
+        if self.redelivery.halted or self.redelivery.any_pending:
+            return False
+        if not self.epochs.history.is_safe or self.gaps.any_passing:
+            return False
+        if not (known.held.empty and known.settled.empty and known.retry.empty and known.asked.empty):
+            return False
+        if known.highest >= known.position or known.cursor != known.position:
+            return False
+        report, remembered = self.takeover.report, self.takeover.remembered
+        if report is not None and known.epoch < report.entered[0]:
+            return False
+        if remembered is not None and known.epoch < remembered.epoch:
+            return False
+        return not self.heard.waiting

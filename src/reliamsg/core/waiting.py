@@ -8,13 +8,14 @@ window turns over by itself, and to write all of it would only take the disk's t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
-from reliamsg.core.stream import StreamState, Waiting
+from reliamsg.message import Stream
 
-__all__ = ["QUARANTINE", "REPAIRS", "SPILL_AFTER_S", "WaitingRoom"]
+__all__ = ["QUARANTINE", "REPAIRS", "SPILL_AFTER_S", "Waiting", "WaitingRoom"]
 
 REPAIRS = ""
 """In place of a site: what came as a repair, which no broker keeps. It is persisted like anything else; a crash before
@@ -37,6 +38,47 @@ many at least. That is as fast as persisting is, so that nobody behind it would 
 SPILL_MOVING_S = 5.0
 """A delivery of a stream that moves is overdue at this age. Once any was overdue, and as long as anything of the stream
 is persisted, it has no more time than others."""
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A delivery that its broker must keep until it is safe here."""
+
+    number: int
+    site: str
+    token: object
+    stream: Stream
+    known: Reorder | None
+    """None: it only waits for the commit `after`."""
+    first: int
+    last: int
+    at: float
+    ahead: bool
+    """It came out of order: persist it at once."""
+    size: int = 0
+    """In bytes, where they count."""
+    after: int = 0
+    """The commit that it waits for at least."""
+    spilling: bool = False
+    released: bool = False
+
+
+class _Stream:
+    """The deliveries of one stream, and how it lets go of them."""
+
+    __slots__ = ("moved", "since", "stalled_at", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: list[Waiting] = []
+        self.start(0.0)
+
+    def start(self, now: float) -> None:
+        """Begin to count."""
+        self.since = now
+        self.moved = 0
+        """Messages of deliveries that it let go of since then."""
+        self.stalled_at: float | None = None
+        """When some were overdue, of which a part may still be persisted."""
 
 
 class _Site:
@@ -68,6 +110,7 @@ class WaitingRoom:
         self._sites = {name: _Site(prefetch) for name, prefetch in sites.items()}
         self._sites[REPAIRS] = _Site(float("inf"), REPAIRS_AFTER_S)
         self._sites[QUARANTINE] = _Site(float("inf"), REPAIRS_AFTER_S)
+        self._streams: dict[Stream, _Stream] = {}
         self._connected: set[str] = set()
         self._entered = 0
 
@@ -78,11 +121,11 @@ class WaitingRoom:
         """Every delivery of the connection is void: the broker will deliver again."""
         void = self._sites[site]
         self._connected.discard(site)
-        states = {id(waiting.state): waiting.state for waiting in void.pending.values()}
         for waiting in void.pending.values():
             waiting.released = True
-        for state in states.values():
-            state.waiting = [waiting for waiting in state.waiting if not waiting.released]
+        for stream in {waiting.stream for waiting in void.pending.values()}:
+            found = self._streams[stream]
+            found.waiting = [waiting for waiting in found.waiting if not waiting.released]
         void.pending.clear()
         void.bytes = 0
         void.ahead.clear()
@@ -90,6 +133,15 @@ class WaitingRoom:
     @property
     def any_connected(self) -> bool:
         return bool(self._connected)
+
+    def of(self, stream: Stream) -> Sequence[Waiting]:
+        """The deliveries of a stream that wait, oldest first."""
+        found = self._streams.get(stream)
+        return () if found is None else found.waiting
+
+    def forget(self, stream: Stream) -> None:
+        """The stream leaves memory. Nothing of it waits."""
+        self._streams.pop(stream, None)
 
     def pending(self, site: str) -> int:
         """How many deliveries the site's broker must keep."""
@@ -114,29 +166,50 @@ class WaitingRoom:
         self,
         site: str,
         token: object,
-        state: StreamState,
+        stream: Stream,
         known: Reorder | None,
         span: Span,
         now: float,
         ahead: bool,
-        size: int = 0,
-    ) -> Waiting:
-        """A delivery is to wait. `ahead`: it came out of order, and is overdue at once. `size`: its bytes, where they
+        size: int,
+        after: int,
+    ) -> None:
+        """A delivery is to wait. `known`: the epoch of which its numbers must be safe; None where it only waits for the
+        commit number `after`. `ahead`: it came out of order, and is overdue at once. `size`: its bytes, where they
         count."""
+        found = self._streams.get(stream)
+        if found is None:
+            found = self._streams[stream] = _Stream()
+        if not found.waiting and found.stalled_at is None:
+            found.start(now)
         self._entered += 1
-        if not state.waiting and state.pace.stalled_at is None:
-            state.pace.start(now)
-        waiting = Waiting(self._entered, site, token, state, known, *span, now, ahead, size)
-        state.waiting.append(waiting)
-        self._sites[site].pending[waiting.number] = waiting
-        self._sites[site].bytes += size
+        waiting = Waiting(self._entered, site, token, stream, known, *span, now, ahead, size, after)
+        found.waiting.append(waiting)
+        place = self._sites[site]
+        place.pending[waiting.number] = waiting
+        place.bytes += size
         if ahead:
-            self._sites[site].ahead[waiting.number] = waiting
-        return waiting
+            place.ahead[waiting.number] = waiting
 
-    def leave(self, state: StreamState, commit: int) -> list[tuple[str, object]]:
+    def reopen(self, stream: Stream, known: Reorder, span: Span, site: str, after: int) -> set[str]:
+        """Bytes of these numbers that came from `site` are of no use: those deliveries only wait for the commit
+        `after`. Returns the other sites that delivered them."""
+        sites = set()
+        for waiting in self.of(stream):
+            if waiting.known is not known or waiting.first > span[1] or waiting.last < span[0]:
+                continue
+            if waiting.site == site:
+                waiting.known, waiting.after = None, after
+            elif waiting.site not in (REPAIRS, QUARANTINE):  # what was repaired is asked for again
+                sites.add(waiting.site)
+        return sites
+
+    def leave(self, stream: Stream, commit: int) -> list[tuple[str, object]]:
         """Let go of a stream's deliveries that are safe after `commit`; returns (site, token) of each."""
+        state = self._streams.get(stream)
         released: list[tuple[str, object]] = []
+        if state is None or not state.waiting:
+            return released
         kept: list[Waiting] = []
         for waiting in state.waiting:
             known = waiting.known
@@ -146,7 +219,7 @@ class WaitingRoom:
                 kept.append(waiting)
                 continue
             waiting.released = True
-            state.pace.moved += max(MOVING_DELIVERY, waiting.last - waiting.first + 1)
+            state.moved += max(MOVING_DELIVERY, waiting.last - waiting.first + 1)
             site = self._sites[waiting.site]
             del site.pending[waiting.number]
             site.bytes -= waiting.size
@@ -171,7 +244,7 @@ class WaitingRoom:
                 at = waiting.at + grace
                 young = at > now
                 if not young and site.turns_over:
-                    at = _stalls_at(waiting, waiting.known, now)
+                    at = self._stalls_at(waiting, waiting.known, now)
                 if at <= now:
                     due.append(waiting)
                     continue
@@ -190,17 +263,16 @@ class WaitingRoom:
             else:
                 ahead[waiting.number] = waiting
 
-
-def _stalls_at(waiting: Waiting, known: Reorder, now: float) -> float:
-    """When a delivery that waited for some time already is overdue, given how its stream moves."""
-    pace = waiting.state.pace
-    if pace.stalled_at is not None:
-        if pace.stalled_at == now or not known.persisted.empty:
-            return now
-        pace.start(now)
-    if pace.moved >= MOVING_MESSAGES:
-        pace.start(now)
-    at = min(waiting.at + SPILL_MOVING_S, pace.since + MOVING_S)
-    if at <= now:
-        pace.stalled_at = now
-    return at
+    def _stalls_at(self, waiting: Waiting, known: Reorder, now: float) -> float:
+        """When a delivery that waited for some time already is overdue, given how its stream moves."""
+        pace = self._streams[waiting.stream]
+        if pace.stalled_at is not None:
+            if pace.stalled_at == now or not known.persisted.empty:
+                return now
+            pace.start(now)
+        if pace.moved >= MOVING_MESSAGES:
+            pace.start(now)
+        at = min(waiting.at + SPILL_MOVING_S, pace.since + MOVING_S)
+        if at <= now:
+            pace.stalled_at = now
+        return at

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from reliamsg import forks
-from reliamsg.core.consumer import Offer
+from reliamsg.core.redelivery import Offer
 from reliamsg.errors import FatalError, ForkedError
 from reliamsg.message import Message, digest
 from reliamsg.receiving.lane import Holding, Lane
@@ -136,7 +136,7 @@ class Aside:
         state = lane.state
         key = (message.epoch, message.seq)
         attempts = state.redelivery.attempts(*key)
-        known = state.live.get(message.epoch)
+        known = state.epochs.live.get(message.epoch)
         shared.report_chunks()
         if known is None or not shared.core.bury(state.stream, *key, reason, now):
             return  # settled before: there is nothing to give up any more
@@ -154,7 +154,7 @@ class Aside:
         """The same for a message that used up its deliveries before this process began."""
         body, key, headers = _record(holding.records(), offer.first - holding.frame.envelope.seq)
         message = Message(*lane.state.stream, offer.epoch, offer.first, body, key, headers, True, False, lane)
-        lane.state.live[offer.epoch].advance(offer.first)
+        lane.state.epochs.live[offer.epoch].advance(offer.first)
         self.bury(lane, message, "used up its deliveries; the process ended during the last one", now)
 
     def replay(self, letter: DeadLetter) -> None:

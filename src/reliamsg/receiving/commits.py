@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from reliamsg.core.ranges import RangeSet
-from reliamsg.core.stream import Snapshot, StreamChange, Waiting
-from reliamsg.core.waiting import QUARANTINE
+from reliamsg.core.stream import Snapshot, StreamChange
+from reliamsg.core.waiting import QUARANTINE, Waiting
 from reliamsg.errors import FatalError, InboxWriteError, StoreCorrupt
 from reliamsg.message import Stream
 from reliamsg.receiving.lane import Holding, Lane
@@ -111,7 +111,7 @@ class Committer:
         snapshot = shared.core.snapshot(closing)
         for waiting in spilling:
             shared.core.waiting.spilling(waiting, True)
-            snapshot.also.add(waiting.state.stream)
+            snapshot.also.add(waiting.stream)
         pending, shared.pending = shared.pending, Pending()
         if now < self._spill_at:  # there was no room on the disk: what is smaller goes first
             shared.pending.quarantined, pending.quarantined = pending.quarantined, []
@@ -142,7 +142,7 @@ class Committer:
     def _due_at(self, now: float) -> float | None:
         """When what waits to be committed has waited long enough; None when nothing does."""
         shared = self._shared
-        if shared.core.urgent or shared.sync_wanted > self.synced:
+        if shared.core.effects.urgent or shared.sync_wanted > self.synced:
             return now
         inbox = shared.inbox
         stands = (shared.standing, shared.core.takeover) == (inbox.standing, inbox.takeovers)
@@ -176,9 +176,8 @@ class Committer:
                 for part in ours.missing(*span)
             ]
             # What came of a stream before a gap held it must not use up windows for as long as that lasts.
-            fills_head = waiting.state.is_held or (
-                known is waiting.state.current and waiting.first <= known.cursor
-            )
+            state = shared.core.streams[waiting.stream]
+            fills_head = state.is_held or (known is state.epochs.current and waiting.first <= known.cursor)
             if (
                 spans
                 and not fills_head
@@ -187,15 +186,15 @@ class Committer:
             ):
                 self._full = self.short_of_room = True
                 continue
-            lane = shared.lane(waiting.state.stream)
+            lane = shared.lane(waiting.stream)
             for span in spans:
                 for holding in lane.overlapping(known.epoch, *span):
                     if ours.run_from(holding.first) is None:
                         ours.add(holding.first, holding.last)
-                        spilled.append((waiting.state.stream, holding))
+                        spilled.append((waiting.stream, holding))
                         size += holding.stored_size
             # What is settled and not committed is released by this commit as well.
-            shared.core.mark(waiting.state)
+            shared.core.effects.mark(waiting.stream)
             spilling.append(waiting)
         return spilled, spilling
 
@@ -311,7 +310,7 @@ class Committer:
         if holding.dropped:  # unreadable, as was found meanwhile; another copy may have come
             shared.pending.discarded.append((stream, holding.epoch, holding.first, holding.last))
             return
-        shared.core.persisted(stream, holding.epoch, holding.first, holding.last)
+        shared.core.streams[stream].persisted(holding.epoch, holding.first, holding.last)
         if lane.find(holding.epoch, holding.first) is holding:  # else it was settled meanwhile
             holding.keep(frame)
             shared.cached_bytes += holding.size
@@ -362,7 +361,7 @@ class Committer:
             return
         with shared.lock:
             lane.page_wanted = None
-            known = lane.state.live.get(epoch)
+            known = lane.state.epochs.live.get(epoch)
             for row in frames:
                 if known is None or lane.find(epoch, row.first) is not None:
                     continue
@@ -394,21 +393,21 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
     if change.history:
         uncertainty = state.takeover.uncertainty
         history = History(
-            [(f.epoch, f.incarnation, f.last) for f in state.history.finished],
-            state.history.floor,
-            [(epoch, list(seen)) for epoch, seen in state.history.superseded.items()],
+            [(f.epoch, f.incarnation, f.last) for f in state.epochs.history.finished],
+            state.epochs.history.floor,
+            [(epoch, list(seen)) for epoch, seen in state.epochs.history.superseded.items()],
             state.gaps.closed.spans(),
             state.gaps.closed.forgotten,
-            state.unheard,
+            state.epochs.unheard,
             None if uncertainty is None else (uncertainty.after, uncertainty.end),
             state.vouched,
             list(change.accepted),
             state.takeover.number,
-            state.joined_after,
-            sorted(state.history.unended),
+            state.epochs.joined_after,
+            sorted(state.epochs.history.unended),
             None if uncertainty is None else uncertainty.link,
         )
-        batch.streams.append(StreamRow(stream, state.joined, history))
+        batch.streams.append(StreamRow(stream, state.epochs.joined, history))
     finished = {known.epoch for known in change.finished}
     for item in change.epochs:
         known = item.known

@@ -30,7 +30,7 @@ from reliamsg.arguments import (
     unrun,
 )  # fmt: skip
 from reliamsg.config import JournalExport, Site, check_name, check_sites, journal_export
-from reliamsg.core.consumer import Rules
+from reliamsg.core.rules import Rules
 from reliamsg.errors import ClosedError, ConfigError, ForkedError, InboxLocked
 from reliamsg.injection import injected
 from reliamsg.keys import KeyRing, check_keys

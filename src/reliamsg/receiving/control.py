@@ -17,8 +17,8 @@ from typing import Literal
 from msgspec import structs
 
 from reliamsg.core.announced import Announced
-from reliamsg.core.asking import Ask
 from reliamsg.core.copies import Copies
+from reliamsg.core.repair_requests import Ask
 from reliamsg.core.report import Report
 from reliamsg.errors import FarEpoch
 from reliamsg.keys import KeyRing
@@ -178,9 +178,9 @@ class Control:
                 # The stream begins with what is there. By what is told it might begin behind that.
                 self._no_room(site, announced.stream, TOO_MANY_STREAMS)
                 continue
-            moves = shared.core.moves
+            moves = shared.core.effects.moves
             refused = shared.core.announce(site.name, announced, now, shared.wall_us())
-            if shared.core.moves != moves:
+            if shared.core.effects.moves != moves:
                 shared.settled_elsewhere(announced.stream)
                 shared.quarantine.put_off.pop(announced.stream, None)  # it may not be too far ahead any more
             if refused:
@@ -195,7 +195,7 @@ class Control:
         elif len(self._strangers) < MAX_STRANGERS:
             self._strangers[status.producer] = None
         shared.after_core()
-        shared.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.urgent else now)
+        shared.due(max(now, self._told_at + TELL_EVERY_S) if not shared.core.effects.urgent else now)
 
     def _status_loaded(self, site: SiteReceiver, status: Status, there_is_room: bool) -> None:
         if there_is_room:

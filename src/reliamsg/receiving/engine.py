@@ -13,8 +13,10 @@ from dataclasses import dataclass
 
 from reliamsg.arguments import NotRun
 from reliamsg.config import JournalExport, Site
-from reliamsg.core.consumer import ConsumerCore, Offer, Rules
+from reliamsg.core.consumer import ConsumerCore
 from reliamsg.core.histogram import bucket
+from reliamsg.core.redelivery import Offer
+from reliamsg.core.rules import Rules
 from reliamsg.errors import (
     ClosedError,
     DeadLetterHalt,
@@ -191,7 +193,7 @@ class ReceivingEngine:
             shared.core.known_elsewhere = shared.inbox.stream_count - len(unsettled)
             shared.core.horizon.learn(shared.inbox.highest_epoch)
             for saved in unsettled:
-                shared.core.restore(restored(saved), now)
+                shared.core.restore(restored(saved, shared.core.group), now)
             for one in shared.inbox.quarantine.select(Selection(reason=FAR_EPOCH)):
                 shared.core.doubt(one.stream, one.epoch, now)
             shared.after_core()
@@ -309,25 +311,25 @@ class ReceivingEngine:
 
     def _report_errors(self) -> None:
         core = self.shared.core
-        if not (core.conflicts or core.missed or core.held_up):
+        if not (core.effects.conflicts or core.effects.missed or core.effects.held_up):
             return
-        for stream, epoch, reason in core.conflicts:
+        for stream, epoch, reason in core.effects.conflicts:
             error = ProducerConflict(
                 f"{stream}, epoch {epoch}: {reason}. Producer {stream.producer!r} has two histories: was its outbox"
                 " restored from a backup, or copied?"
             )
             log.error("%s", error)
             self.shared.errors.append(error)
-        core.conflicts.clear()
-        for gap in core.missed:
+        core.effects.conflicts.clear()
+        for gap in core.effects.missed:
             log.error("%s: it was not known when the stream was joined", gap)
             self.shared.errors.append(GapError(gap))
-        core.missed.clear()
-        for gap in core.held_up:
+        core.effects.missed.clear()
+        for gap in core.effects.held_up:
             held = GapHeld(gap)
             log.error("%s: the stream waits; other streams go on", held)
             self.shared.errors.append(held)
-        core.held_up.clear()
+        core.effects.held_up.clear()
 
     # -- handing out --------------------------------------------------------------------------------------
 
@@ -393,7 +395,7 @@ class ReceivingEngine:
                 return None
             shared.report_chunk(chunk)
             now = shared.clock()
-            shared.core.given(chunk.lane.state, now)
+            chunk.lane.state.given(now)
             more = self._chunk(chunk.lane, unit, limit, now)
             if more is not None:
                 shared.chunks[id(chunk.lane)] = more
@@ -403,8 +405,8 @@ class ReceivingEngine:
         shared = self.shared
         state = lane.state
         while True:
-            offer = shared.core.offer(state, now, unit)
-            if shared.core.urgent:
+            offer = state.offer(now, unit)
+            if shared.core.effects.urgent:
                 shared.due(now)
             if offer is None:
                 return None
@@ -420,7 +422,7 @@ class ReceivingEngine:
                 self.aside.bury_spent(lane, holding, offer, now)
                 continue
             last = min(offer.last, holding.last, offer.first + limit - 1)
-            shared.core.take(state, offer, last, now, giving=True)
+            state.take(offer, last, now, giving=True)
             shared.due(now + 0.01)
             # What this has led to comes after what was handed out until now, and before what is handed out next.
             shared.report_chunks()
@@ -437,13 +439,13 @@ class ReceivingEngine:
             shared.report_chunk(chunk)
             unused = chunk.unused
             if unused is not None:
-                shared.core.untake(lane.state, chunk.offer, *unused, shared.clock())
+                lane.state.untake(chunk.offer, *unused, shared.clock())
                 chunk.last = unused[0] - 1
-            shared.core.given(lane.state, shared.clock())
+            lane.state.given(shared.clock())
             if shared.chunks.get(id(lane)) is chunk:
                 del shared.chunks[id(lane)]
             lane.busy = False
-            shared.core.touch(lane.state)
+            shared.core.effects.touch(lane.state.stream)
             shared.after_core()
 
     def _decodes(self, lane: Lane, holding: Holding, offer: Offer, now: float) -> bool:
@@ -644,7 +646,7 @@ class ReceivingEngine:
                     # handed out, and comes again with the flag.
                     chunk.abandoned = True
                 for state in shared.core.streams.values():
-                    shared.core.mark(state)
+                    shared.core.effects.mark(state.stream)
                 shared.report_chunks()
             else:
                 shared.sync_wanted += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from reliamsg.core.stream import StreamState
+from reliamsg.core.stream import StreamReceiver
 from reliamsg.errors import InboxFull
 from reliamsg.message import Stream
 from reliamsg.receiving.state import Shared, log
@@ -128,14 +128,14 @@ class Fullness:
         self._shared.errors.append(error)
 
 
-def _held(state: StreamState) -> int:
-    return sum(known.held.total for known in state.live.values())
+def _held(state: StreamReceiver) -> int:
+    return sum(known.held.total for known in state.epochs.live.values())
 
 
-def _cause(state: StreamState) -> Cause:
-    if state.failing:
+def _cause(state: StreamReceiver) -> Cause:
+    if state.epochs.is_failing:
         return "failing"
-    if state.current is None:
+    if state.epochs.current is None:
         return "joining"
-    idle = not state.draining and state.unacknowledged == 0
+    idle = not state.epochs.draining and state.epochs.unacknowledged == 0
     return "gap" if idle and state.gaps.clock.target is not None else "handler"

@@ -25,10 +25,10 @@ class HoldRoom:
 
     def look(self) -> None:
         """Take account of what the inbox holds. To be called after each commit, before anything else is taken in."""
-        if not (self._core.holding or self._quarantine.held):
+        if not (self._core.effects.holding or self._quarantine.held):
             self._looked = (-1, -1)
             return
-        streams = self._core.holding.keys() | self._quarantine.held.keys()
+        streams = self._core.effects.holding.keys() | self._quarantine.held.keys()
         looked = self._inbox.held_bytes, len(streams)
         if looked == self._looked:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reliamsg.core.stream import Note
+from reliamsg.core.effects import Note
 from reliamsg.message import Stream
 from reliamsg.runtime.journal_buffer import JournalBuffer, MergeRules
 from reliamsg.store.journal import ORDERED, Entry

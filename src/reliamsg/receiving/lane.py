@@ -12,7 +12,8 @@ from itertools import repeat
 from typing import Protocol
 
 from reliamsg import forks
-from reliamsg.core.consumer import Offer, StreamState
+from reliamsg.core.redelivery import Offer
+from reliamsg.core.stream import StreamReceiver
 from reliamsg.errors import ForkedError
 from reliamsg.message import Message, Settler, digest, digest_sum
 from reliamsg.wire.data import FLAG_MOVED, Frame, FrameError, Records, piece
@@ -137,7 +138,7 @@ class Lane:
         "state",
     )
 
-    def __init__(self, state: StreamState, owner: LaneOwner) -> None:
+    def __init__(self, state: StreamReceiver, owner: LaneOwner) -> None:
         self.state = state
         self.owner = owner
         self._generation = forks.generation
@@ -235,7 +236,7 @@ class Lane:
     def shed(self) -> int:
         """Forget what is in the inbox as well and not next in turn; returns the bytes."""
         freed = 0
-        current = self.state.current
+        current = self.state.epochs.current
         for epoch, holdings in self._holdings.items():
             near = current.cursor if current is not None and epoch == current.epoch else 0
             kept = [h for h in holdings if not h.persisted or h.first <= near <= h.last]

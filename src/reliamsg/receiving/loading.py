@@ -50,7 +50,7 @@ class Loader:
             elif shared.forget(state):
                 self._control.parted(state.stream, report)
                 shared.absent.left.append(state.stream)
-        held = core.places_of_held if core.holding else 0
+        held = core.places_of_held if core.effects.holding else 0
         surplus = len(core.streams) - len(core.retiring) - held - self._high
         if surplus >= 0:
             spared = SPARED_S if core.places > 0 else 0.0
@@ -65,7 +65,9 @@ class Loader:
             return now + 0.01
         waits = self._shared.inbox.quarantine.has(TOO_MANY_STREAMS)
         waits = waits or bool(self._shared.quarantine.held)
-        waits = waits or len(core.streams) >= self._high + (core.places_of_held if core.holding else 0)
+        waits = waits or len(core.streams) >= self._high + (
+            core.places_of_held if core.effects.holding else 0
+        )
         return now + SPARED_S if waits else None
 
     # -- and back -----------------------------------------------------------------------------------------
@@ -97,14 +99,16 @@ class Loader:
             return
         with shared.lock:
             core = shared.core
-            core.graves = {one.stream: restored(one) for one in graves if one.stream not in core.streams}
+            core.graves = {
+                one.stream: restored(one, core.group) for one in graves if one.stream not in core.streams
+            }
             for stream in wanted:
                 row = saved.get(stream)
                 room = True
                 if row is not None and stream not in core.streams:
                     room = core.places > 0
                     if room:
-                        core.restore_retired(restored(row), now)
+                        core.restore_retired(restored(row, core.group), now)
                 shared.absent.take(stream, room)
             core.graves.clear()
             shared.after_core()
@@ -150,7 +154,7 @@ class Loader:
         epoch, _, last = state.gaps.clock.target or (0, 0, None)
         if last is not None:
             return self.keeps(stream, (epoch, last))
-        later = state.next_epoch()
+        later = state.epochs.next_epoch()
         return later is None or self.keeps(stream, (later.epoch, 0))
 
     def _revive(self, now: float) -> None:

@@ -275,7 +275,7 @@ class SiteReceiver:
             elif shared.room_for_repair(what, now):
                 self._take_repair(address, what, now, wall)
             shared.after_core()
-            shared.due(now if shared.core.urgent else now + GATHER_S)
+            shared.due(now if shared.core.effects.urgent else now + GATHER_S)
 
     def _take_repair(self, address: str, frame: Frame, now: float, wall: int) -> None:
         shared, envelope = self.shared, frame.envelope
@@ -289,13 +289,13 @@ class SiteReceiver:
             return
         if shared.quarantine_comes_first(stream):
             return
-        moves = shared.core.moves
+        moves = shared.core.effects.moves
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
             envelope.seq, envelope.last, None, now, repair=True, size=len(frame.data), wall_us=wall,
             ts_us=envelope.ts_last,
         )  # fmt: skip
-        if shared.core.moves != moves:
+        if shared.core.effects.moves != moves:
             shared.settled_elsewhere(stream)
         for first, last in arrival.new:
             self.repaired_messages += last - first + 1
@@ -364,7 +364,7 @@ class SiteReceiver:
                 elif self._arrive(delivery, what, now, wall):
                     release.append(delivery.token)
             shared.after_core()
-            shared.due(now if shared.core.urgent else now + GATHER_S)
+            shared.due(now if shared.core.effects.urgent else now + GATHER_S)
             transport = self.connections.transport
         if release and transport is not None:
             transport.acknowledge(release)
@@ -379,7 +379,7 @@ class SiteReceiver:
         """Take in what was too far ahead of its stream, if any stream has gone on, and what waits for a producer's
         answer; under the lock."""
         shared = self.shared
-        while self.deferred.waiting and (again := self.deferred.take(shared.core.moves, now)):
+        while self.deferred.waiting and (again := self.deferred.take(shared.core.effects.moves, now)):
             for delivery, frame in again:
                 if self._arrive(delivery, frame, now, shared.wall_us()):
                     shared.pending.tokens.append((self.name, delivery.token))
@@ -398,16 +398,16 @@ class SiteReceiver:
             # What came before it is there. Were it taken in first, the stream might begin with it.
             self._refuse(delivery, frame, stream)
             return False
-        if stream in shared.core.holding and not shared.has_room_behind_hold(stream, frame):
+        if stream in shared.core.effects.holding and not shared.has_room_behind_hold(stream, frame):
             if not shared.let_go(self.name, stream, frame, delivery.token, now):
                 self.quarantine(delivery, frame, HELD, stream)
             return False
-        moves = shared.core.moves
+        moves = shared.core.effects.moves
         arrival = shared.core.receive(
             self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
             envelope.seq, envelope.last, delivery.token, now, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
-        if shared.core.moves != moves:
+        if shared.core.effects.moves != moves:
             shared.settled_elsewhere(stream)
         self._feeding.came((envelope.topic, envelope.partition))
         if arrival.refused:
@@ -471,12 +471,12 @@ class SiteReceiver:
         if row.reason == FAR_EPOCH:  # an answer, or an operator, has decided
             shared.core.vouch(row.stream, envelope.epoch)
         shared.quarantine.took_in(row)
-        moves = shared.core.moves
+        moves = shared.core.effects.moves
         arrival = shared.core.receive(
             row.site, row.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
             row.id, now, size=len(frame.data), replayed=True, wall_us=wall, ts_us=envelope.ts_last,
         )  # fmt: skip
-        if shared.core.moves != moves:
+        if shared.core.effects.moves != moves:
             shared.settled_elsewhere(row.stream)
         if arrival.refused or arrival.deferred or arrival.far:
             if row.reason == TOO_MANY_STREAMS and not arrival.refused:
@@ -517,8 +517,8 @@ class SiteReceiver:
             shared.errors.append(
                 TooManyStreams(
                     f"there is no room for another stream ({len(shared.core.streams):,} are in use, of which gaps hold"
-                    f" {len(shared.core.holding):,}, and {shared.core.known_elsewhere:,} more are known): messages of"
-                    " others wait in the quarantine"
+                    f" {len(shared.core.effects.holding):,}, and {shared.core.known_elsewhere:,} more are known):"
+                    " messages of others wait in the quarantine"
                 )
             )
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from reliamsg.core.consumer import ConsumerCore, StreamState
-from reliamsg.core.retiring import is_idle
+from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.stream import StreamReceiver
 from reliamsg.errors import DeadLetterHalt, FatalError, GroupBusy, InboxWriteError, QuarantineFull
 from reliamsg.message import Stream
 from reliamsg.receiving.absent import Absent
@@ -203,14 +203,14 @@ class Shared:
 
     def unqueue_idle(self) -> None:
         """Take lanes of streams that are about to leave memory out of the queue: they have nothing to hand out."""
-        idle = {stream for stream, state in self.core.retiring.items() if is_idle(state)}
+        idle = {stream for stream, state in self.core.retiring.items() if self.core.is_idle(state)}
         kept = [lane for lane in self.ready if lane.state.stream not in idle]
         for lane in self.ready:
             lane.queued = lane.state.stream not in idle
         self.ready.clear()
         self.ready.extend(kept)
 
-    def forget(self, state: StreamState) -> bool:
+    def forget(self, state: StreamReceiver) -> bool:
         """Take a retired stream out of memory, if nothing of it is with the application."""
         stream = state.stream
         lane = self.lanes.get(stream)
@@ -251,7 +251,7 @@ class Shared:
         if not self.quarantine.is_short:
             return False
         envelope, state = frame.envelope, self.core.streams[stream]
-        known = state.has_let_go
+        known = state.epochs.has_let_go
         if not self.core.let_go(
             stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last, now
         ):
@@ -290,7 +290,7 @@ class Shared:
         """Whether the group may begin with a stream only by what is in quarantine of it: anything else might have it
         begin behind that."""
         state = self.core.streams.get(stream)
-        return (state is None or state.current is None) and self.quarantine.waits(stream)
+        return (state is None or state.epochs.current is None) and self.quarantine.waits(stream)
 
     def quarantine_is_full(self, reason: str, stream: Stream) -> None:
         """A delivery finds no room there. Nothing may be dropped, so that is the end of reading."""
@@ -305,10 +305,10 @@ class Shared:
     def move_notes(self) -> None:
         """Take what the core wants journalled over, in order."""
         core = self.core
-        if core.notes:
-            for note in core.notes:
+        if core.effects.notes:
+            for note in core.effects.notes:
                 self.journal_buffer.add_note(note)
-            core.notes.clear()
+            core.effects.notes.clear()
 
     def report_chunk(self, chunk: Chunk) -> None:
         """Journal what a chunk has given out so far."""
@@ -339,11 +339,11 @@ class Shared:
 
     def after_core(self) -> None:
         """Follow up what calls of the core have led to."""
-        core = self.core
-        if core.touched:
-            for state in core.touched.values():
-                self.queue(self.lane(state.stream))
-            core.touched.clear()
+        touched = self.core.effects.touched
+        if touched:
+            for stream in touched:
+                self.queue(self.lane(stream))
+            touched.clear()
             if self.ready:
                 self.changed.notify_all()
 
@@ -374,7 +374,7 @@ class Shared:
 
     def prune(self, lane: Lane, epoch: int) -> None:
         """Forget frames of an epoch that are settled."""
-        known = lane.state.live.get(epoch)
+        known = lane.state.epochs.live.get(epoch)
         self.cached_bytes -= lane.prune(epoch, known.position if known is not None else 2**63)
 
     def settled_elsewhere(self, stream: Stream) -> None:
@@ -386,7 +386,7 @@ class Shared:
             self.prune(lane, epoch)
         chunk = self.chunks.get(id(lane))
         if chunk is not None:
-            known = lane.state.live.get(chunk.offer.epoch)
+            known = lane.state.epochs.live.get(chunk.offer.epoch)
             if known is None or chunk.progress[0] < known.position:
                 chunk.abandoned = True
 
@@ -422,7 +422,11 @@ class Shared:
         ):
             return True
         state = self.core.streams[stream]
-        if self.quarantine.holds(stream, HELD) or state.has_let_go or not state.has_room(envelope.epoch):
+        if (
+            self.quarantine.holds(stream, HELD)
+            or state.epochs.has_let_go
+            or not state.epochs.has_room(envelope.epoch)
+        ):
             return False
         return self.hold_room.take(len(frame.data))
 
@@ -434,24 +438,26 @@ class Shared:
             return True
         if state.is_held:
             return self.has_room_behind_hold(stream, frame)
-        known = state.live.get(envelope.epoch)
-        if known is None or not state.is_held_up(known, envelope.seq):
+        known = state.epochs.live.get(envelope.epoch)
+        if known is None or not state.epochs.is_held_up(known, envelope.seq):
             return True
         return self.hold_room.take(len(frame.data))
 
     def room_for_repair(self, frame: Frame, now: float) -> bool:
         """Whether a repair can be taken in. No broker keeps it meanwhile, so it would stay in memory."""
         envelope = frame.envelope
-        if envelope.stream in self.core.holding and not self.has_room_behind_hold(envelope.stream, frame):
+        if envelope.stream in self.core.effects.holding and not self.has_room_behind_hold(
+            envelope.stream, frame
+        ):
             return False
         if self.core.waiting.repair_bytes >= MAX_REPAIR_BYTES:
             return False
         if not self.inbox_full:
             return True
         state = self.core.streams.get(envelope.stream)
-        if state is None or state.current is None:
+        if state is None or state.epochs.current is None:
             return envelope.seq == 1
-        known = state.current
+        known = state.epochs.current
         # Whatever follows on what can be handed out can be handed out, too.
         run = known.held.run_from(known.cursor)
         head = known.cursor if run is None else run + 1
@@ -471,8 +477,8 @@ class Shared:
 
     def _look_again(self) -> None:
         """Any stream may have something to hand out."""
-        for state in self.core.streams.values():
-            self.core.touch(state)
+        for stream in self.core.streams:
+            self.core.effects.touch(stream)
         self.after_core()
         self.changed.notify_all()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from reliamsg.core.stream import StreamState
+from reliamsg.core.stream import StreamReceiver
 from reliamsg.export.exporter import JournalStatus
 from reliamsg.message import Gap, Stream
 from reliamsg.receiving.engine import ReceivingEngine
@@ -172,8 +172,8 @@ def remaining(engine: ReceivingEngine, clean: bool) -> Remaining:
     with engine.shared.lock:
         streams = engine.shared.core.streams.values()
         return Remaining(
-            sum(state.unacknowledged for state in streams),
-            sum(known.held.total for state in streams for known in state.live.values()),
+            sum(state.epochs.unacknowledged for state in streams),
+            sum(known.held.total for state in streams for known in state.epochs.live.values()),
             clean,
         )
 
@@ -192,8 +192,8 @@ def _site(engine: ReceivingEngine, site: SiteReceiver) -> SiteStatus:
     )
 
 
-def _stream(state: StreamState) -> StreamStatus:
-    epoch, position = state.position
+def _stream(state: StreamReceiver) -> StreamStatus:
+    epoch, position = state.epochs.position
     gap = None
     if state.gaps.clock.target is not None:
         number, first, last = state.gaps.clock.target
@@ -201,12 +201,12 @@ def _stream(state: StreamState) -> StreamStatus:
     return StreamStatus(
         epoch,
         position,
-        sum(known.held.total for known in state.live.values()),
-        state.unacknowledged,
+        sum(known.held.total for known in state.epochs.live.values()),
+        state.epochs.unacknowledged,
         gap,
         state.gaps.clock.elapsed,
-        state.failing,
+        state.epochs.is_failing,
         state.redelivery.halted,
         state.gaps.held_by is not None,
-        state.has_let_go,
+        state.epochs.has_let_go,
     )

@@ -257,8 +257,10 @@ class Succession:
         if core.known_elsewhere or inbox.tombstone_count:
             missing = [stream for stream in self._control.positions if stream not in core.streams]
             for saved in inbox.load_some(missing):
-                core.restore_retired(restored(saved), now)
-            core.graves = {saved.stream: restored(saved) for saved in inbox.load_tombstones(missing)}
+                core.restore_retired(restored(saved, core.group), now)
+            core.graves = {
+                saved.stream: restored(saved, core.group) for saved in inbox.load_tombstones(missing)
+            }
 
     def _active(self, now: float) -> None:
         lease = self._lease

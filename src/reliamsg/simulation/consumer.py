@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Set
 
-from reliamsg.core.consumer import Rules
+from reliamsg.core.rules import Rules
 from reliamsg.errors import (
     DeadLetterHalt,
     GapError,
@@ -414,7 +414,7 @@ class ConsumerProcess(Process):
         if gap.reason == "removed" or self.group in self._incidents.unrepaired_groups:
             return True
         state = None if self.engine is None else self.engine.shared.core.streams.get(gap.stream)
-        later = None if state is None or gap.last is not None else state.next_epoch()
+        later = None if state is None or gap.last is not None else state.epochs.next_epoch()
         until = None if later is None else later.epoch  # what has arrived is not missing
         return self._oracle.is_gone(gap, until) or not self._oracle.is_owed(self.group, gap, until)
 

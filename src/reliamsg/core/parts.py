@@ -1,0 +1,45 @@
+"""The owners of what the inbox holds of one stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from reliamsg.core.epochs import EpochChain
+from reliamsg.core.gaps import GapTracker
+from reliamsg.core.redelivery import Redelivery
+from reliamsg.core.reorder import Reorder
+from reliamsg.core.takeover import TakeoverBounds
+
+__all__ = ["StreamParts"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamParts:
+    """Empty for a stream that is new to the inbox."""
+
+    epochs: EpochChain = field(default_factory=EpochChain)
+    gaps: GapTracker = field(default_factory=GapTracker)
+    redelivery: Redelivery = field(default_factory=Redelivery)
+    takeover: TakeoverBounds = field(default_factory=TakeoverBounds)
+
+    def flag(self, known: Reorder) -> None:
+        """The epoch is entered: what another inbox may have delivered of it counts as delivered before."""
+        self.takeover.flag(known)
+        self.epochs.flag_moved(known)
+
+    def flag_entered(self) -> None:
+        """The same for all epochs that are entered."""
+        for known in self.epochs.entered:
+            self.flag(known)
+
+    def take_accepted(self) -> None:
+        """What was accepted where this inbox takes over from counts here as well, as far as it is of the current epoch
+        and not dealt with."""
+        report, current = self.takeover.report, self.epochs.current
+        if report is None or current is None:
+            return
+        for epoch, low, last in report.accepted:
+            first = max(low, current.position)
+            if epoch == current.epoch and first <= last:
+                self.gaps.accept(first, last, "accepted", None)
+                self.epochs.history.note_change()

@@ -1,0 +1,247 @@
+"""What a group lacks, and when it asks the producer for it.
+
+A number is asked for when it has been missing for ``nak_delay``: sites run ahead of each other, and most of what is
+missing is on its way. Instead of a time for each range there is one bound: when it was taken nothing above it was
+known, so what is missing at or below it has been so since then, at least.
+
+Requests are bounded: a window of numbers is wanted at a time, lowest first. When half of it has arrived the next is
+asked for; what does not come is asked for again, with backoff.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from reliamsg.core.announced import Position, Span3
+from reliamsg.core.effects import Group, Note
+from reliamsg.core.epochs import EpochChain
+from reliamsg.core.heard import Heard
+from reliamsg.core.reorder import Reorder
+from reliamsg.message import Stream
+
+__all__ = ["WINDOW_NUMBERS", "WINDOW_SPANS", "Ask", "RepairScheduler"]
+
+WINDOW_NUMBERS = 20_000
+"""Numbers of a stream that are asked for and have not come."""
+WINDOW_SPANS = 64
+"""The same in ranges."""
+BACKOFF_MAX_S = 10.0
+"""Between requests to which nothing comes."""
+MAX_ASKED = 1_000
+"""Ranges of an epoch of which it is remembered that they were journalled as asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to a stream's producer, to be sent now."""
+
+    stream: Stream
+    missing: tuple[Span3, ...] = ()
+    """What is known to exist and has not arrived, lowest first."""
+    wanted: tuple[Span3, ...] = ()
+    """What of it is to be sent now. Empty: only a status is wanted, since it is not known what is missing."""
+
+
+class _Requests:
+    """Those for what a stream lacks at present."""
+
+    __slots__ = (
+        "asked_to", "head", "interval", "look", "next_at", "queued", "ripe", "ripens_at", "young", "young_until",
+    )  # fmt: skip
+
+    def __init__(self, interval: float) -> None:
+        self.young: Position = (0, 0)
+        """What is missing up to here may be asked for from `ripens_at` on."""
+        self.young_until = 0.0
+        """What is found to be missing before that ripens with the rest."""
+        self.ripens_at: float | None = None
+        """None: nothing above `ripe` is known."""
+        self.ripe: Position = (0, 0)
+        """What is missing up to here may be asked for."""
+        self.asked_to: Position | None = None
+        """Of what is missing up to here everything possible was asked for; None where nothing was."""
+        self.head: Position = (0, 0)
+        """The lowest number that was asked for and has not come."""
+        self.next_at = 0.0
+        """When everything is asked for again, if that has not come."""
+        self.interval = interval
+        self.look = False
+        """There may be room for more in the window."""
+        self.queued = False
+
+
+class RepairScheduler:
+    """Decides when a stream's producer is asked, and for what."""
+
+    __slots__ = ("_epochs", "_group", "_heard", "_requests", "_stream")
+
+    def __init__(self, stream: Stream, group: Group, epochs: EpochChain, heard: Heard) -> None:
+        self._stream, self._group = stream, group
+        self._epochs, self._heard = epochs, heard
+        self._requests: _Requests | None = None
+        """None while nothing is missing."""
+
+    @property
+    def any_missing(self) -> bool:
+        """Whether anything is missing, as far as is known."""
+        return self._requests is not None
+
+    def arrived(self, epoch: int, first: int) -> None:
+        """Numbers from `first` on were missing until now."""
+        requests = self._requests
+        if requests is not None and requests.asked_to is not None and (epoch, first) <= requests.asked_to:
+            requests.look = True
+
+    # -- when to ask ----------------------------------------------------------------------------------------
+
+    def watch(self, now: float) -> None:
+        """Notice that something is missing, or that nothing is any more. To be called after anything changed."""
+        requests, epochs, group = self._requests, self._epochs, self._group
+        if requests is None and epochs.is_in_order:
+            return
+        if not self._stream.producer or not (epochs.lacking(1) or epochs.is_puzzled(self._heard.cuts)):
+            if requests is not None:
+                self._requests = None
+                group.effects.ask_queue.pop(self._stream, None)
+            return
+        delay = group.rules.nak_delay
+        if requests is None:
+            requests = self._requests = _Requests(delay)
+        if requests.ripens_at is None:
+            top = epochs.top
+            if top > requests.ripe:
+                requests.young = top
+                requests.young_until = now + delay / 10
+                requests.ripens_at = now + group.jitter.spread(delay)
+        elif now <= requests.young_until:
+            requests.young = max(requests.young, epochs.top)
+        group.effects.time(self._stream)
+
+    def hurry(self, now: float) -> None:
+        """A producer is there that was not, a moment ago: ask it soon, whatever the backoff says."""
+        requests, delay = self._requests, self._group.rules.nak_delay
+        if requests is not None and requests.asked_to is not None:
+            requests.interval = delay
+            requests.next_at = min(requests.next_at, now + self._group.jitter.spread(delay))
+            self._group.effects.time(self._stream)
+
+    def look(self, now: float, connected: bool) -> float | None:
+        """Put the stream into the queue if it is time to ask. Returns when to look again."""
+        requests, delay = self._requests, self._group.rules.nak_delay
+        if requests is None or requests.queued:
+            return None
+        if not connected:
+            return now + 0.5
+        if requests.ripens_at is not None and now >= requests.ripens_at:
+            requests.ripe, requests.ripens_at = requests.young, None
+            requests.look = True
+            self.watch(now)
+            if self._requests is None:
+                return None
+        if requests.ripe == (0, 0):
+            return requests.ripens_at
+        if now >= requests.next_at and self._has_come_on(requests):
+            requests.interval = delay
+            requests.next_at = now + self._group.jitter.spread(delay)
+        due = requests.asked_to is None or now >= requests.next_at
+        if due or (requests.look and self._has_window(requests)):
+            requests.queued = True
+            self._group.effects.ask_queue[self._stream] = None
+            return requests.ripens_at
+        requests.look = False
+        at = requests.next_at
+        return at if requests.ripens_at is None else min(at, requests.ripens_at)
+
+    def _has_come_on(self, requests: _Requests) -> bool:
+        """Whether the lowest number that was asked for has come since the last look. Producers send in order: while it
+        does, the rest is on its way."""
+        if requests.asked_to is None:
+            return False
+        found = requests.asked_to
+        for known, first, last in self._epochs.lacking():
+            if (known.epoch, last) >= requests.head:
+                found = max(requests.head, (known.epoch, first))
+                break
+        came, requests.head = found > requests.head, found
+        return came
+
+    def _has_window(self, requests: _Requests) -> bool:
+        """Whether half of the window is free, and there is more to ask for."""
+        spans, count, more = _outstanding(self._epochs.lacking(), requests)
+        return more and 2 * spans <= WINDOW_SPANS and 2 * count <= WINDOW_NUMBERS
+
+    # -- what to ask for ------------------------------------------------------------------------------------
+
+    def ask(self, now: float, only_head: bool) -> Ask | None:
+        """The request for what the stream lacks, if there is anything to ask for."""
+        requests, rules = self._requests, self._group.rules
+        if requests is None:
+            return None
+        requests.queued = requests.look = False
+        missing = self._epochs.lacking()
+        again = requests.asked_to is None or now >= requests.next_at
+        wanted = self._wanted(requests, missing, again, only_head)
+        if only_head and not wanted:
+            requests.asked_to, requests.next_at = (0, 0), now + rules.nak_delay  # until there is room
+            return None
+        if again:
+            requests.asked_to = (0, 0)
+            requests.interval = min(max(2 * requests.interval, 0.1), BACKOFF_MAX_S)
+            requests.next_at = now + self._group.jitter.spread(requests.interval)
+        if wanted:
+            requests.asked_to = wanted[-1][0], wanted[-1][2]
+            if again:
+                requests.head = wanted[0][:2]
+            self._journal(wanted)
+        elif not (again and self._epochs.is_puzzled(self._heard.cuts)):
+            return None
+        return Ask(self._stream, tuple((known.epoch, a, b) for known, a, b in missing), tuple(wanted))
+
+    def _wanted(
+        self, requests: _Requests, missing: list[tuple[Reorder, int, int]], again: bool, only_head: bool
+    ) -> list[Span3]:
+        """What to ask for: from the lowest on, or beyond what was asked for, as far as the window goes."""
+        spans, numbers, beyond = WINDOW_SPANS, WINDOW_NUMBERS, (0, 0)
+        if not again and requests.asked_to is not None:
+            used, count, _ = _outstanding(missing, requests)
+            spans, numbers, beyond = spans - used, numbers - count, requests.asked_to
+        wanted: list[Span3] = []
+        for known, first, last in missing:
+            epoch = known.epoch
+            if only_head and (known is not self._epochs.current or first > known.cursor):
+                break
+            if epoch > requests.ripe[0] or len(wanted) >= spans or numbers <= 0:
+                break
+            low = max(first, beyond[1] + 1) if epoch == beyond[0] else first
+            high = min(last, requests.ripe[1]) if epoch == requests.ripe[0] else last
+            if epoch < beyond[0] or low > high:
+                continue
+            offered = self._heard.offered(known, low, high)
+            if offered is not None:
+                low, high = offered[0], min(offered[1], offered[0] + numbers - 1)
+                wanted.append((epoch, low, high))
+                numbers -= high - low + 1
+        return wanted
+
+    def _journal(self, wanted: list[Span3]) -> None:
+        """Note what is asked for, the first time that it is."""
+        for epoch, first, last in wanted:
+            known = self._epochs.live[epoch]
+            for new in known.asked.missing(first, last):
+                self._group.effects.note(Note("asked", self._stream, epoch, known.incarnation, *new))
+            if known.asked.intervals < MAX_ASKED:
+                known.asked.add(first, last)
+
+
+def _outstanding(missing: list[tuple[Reorder, int, int]], requests: _Requests) -> tuple[int, int, bool]:
+    """Of what is missing: ranges and numbers that were asked for, and whether there are others that may be."""
+    spans = count = 0
+    assert requests.asked_to is not None  # else it is due anyway
+    for known, first, last in missing:
+        if (known.epoch, first) > requests.asked_to:
+            return spans, count, (known.epoch, first) <= requests.ripe
+        if (known.epoch, last) > requests.asked_to:
+            return spans + 1, count + requests.asked_to[1] - first + 1, requests.asked_to < requests.ripe
+        spans += 1
+        count += last - first + 1
+    return spans, count, False
