@@ -540,17 +540,17 @@ MUTANTS = (
     ),
     Mutant(
         "epoch-left-with-a-gap",
-        "core/passage.py",
-        "        if target is None and later is not None and not state.giving:",
-        "        if later is not None and (target is None or joint.kind is LinkKind.ENDS) and not state.giving:",
+        "core/stream.py",
+        "            if target is None and later is not None and not self._giving:",
+        "            if later is not None and (target is None or joint.kind is LinkKind.ENDS) and not self._giving:",
         "P3, P5: the next epoch is entered although the tail of the previous one is missing",
         BySimulator("let_go_unsafe", "skipped", "lost", "checker/lost", "checker/undeclared_gap"),
     ),
     Mutant(
         "epoch-left-in-the-middle",
-        "core/passage.py",
-        "        if target is None and later is not None and not state.giving:",
-        "        if target is None and later is not None:",
+        "core/stream.py",
+        "            if target is None and later is not None and not self._giving:",
+        "            if target is None and later is not None:",
         "P9: messages that come too late for an epoch are declared before the application was given those "
         "before them",
         ByTest(
@@ -584,9 +584,9 @@ MUTANTS = (
     ),
     Mutant(
         "declared-epoch-entered",
-        "core/stream.py",
-        "not (self.has_entered(epoch) or self.had_entered(epoch))",
-        "not self.has_entered(epoch)",
+        "core/epochs.py",
+        "        return self.current is None or (epoch > self.current.epoch and epoch > self.entered_to)",
+        "        return self.current is None or epoch > self.current.epoch",
         "P3, P5: after a restart, messages are delivered that were declared because their epoch had been "
         "passed",
         ByTest(
@@ -604,7 +604,7 @@ MUTANTS = (
         "P3: later messages are delivered while a message whose handler raised waits for redelivery",
         ByTest(
             "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[same epoch]",
-            "assert made.offer(state, 0.05, 1) is None",
+            "assert state.offer(0.05, 1) is None",
         ),
     ),
     Mutant(
@@ -633,12 +633,12 @@ MUTANTS = (
     ),
     Mutant(
         "late-message-delivered",
-        "core/arrivals.py",
-        "        late = state.gaps.closed.arrived(known.epoch, first, last)\n    new",
-        "        late = state.gaps.closed.arrived(known.epoch, first, last)\n"
-        "        for span in late:\n"
-        "            known.place_at(span[0])\n"
-        "    new",
+        "core/stream.py",
+        "            late = self.gaps.closed.arrived(known.epoch, first, last)\n        new",
+        "            late = self.gaps.closed.arrived(known.epoch, first, last)\n"
+        "            for span in late:\n"
+        "                known.place_at(span[0])\n"
+        "        new",
         "P3: a message that arrives after its gap was declared is delivered behind later messages",
         BySimulator("redelivered_after_ack", "out_of_order", "delivered_after_gap"),
     ),
@@ -662,7 +662,7 @@ MUTANTS = (
         "redelivery",
         ByTest(
             "core/test_consumer.py::test_a_message_that_failed_is_overtaken_by_none[next epoch]",
-            "assert made.offer(state, 0.05, 1) is None",
+            "assert state.offer(0.05, 1) is None",
         ),
     ),
     Mutant(
@@ -740,9 +740,9 @@ MUTANTS = (
     # -- P4: once -------------------------------------------------------------------------------------------
     Mutant(
         "repeat-not-flagged",
-        "receiving/restore.py",
-        "    known.redelivered_below = row.high_water\n",
-        "",
+        "core/reorder.py",
+        "        self.high_water = self.redelivered_below = high_water\n",
+        "        self.high_water = high_water\n",
         "P4: messages that are delivered again after a crash are not flagged",
         BySimulator("duplicate"),
     ),
@@ -756,9 +756,9 @@ MUTANTS = (
     ),
     Mutant(
         "clean-stop-forgets-the-open-ones",
-        "core/snapshots.py",
-        "            high = known.cursor if entered else 0",
-        "            high = known.position if entered else 0",
+        "core/stream.py",
+        "                high = known.cursor if entered else 0",
+        "                high = known.position if entered else 0",
         "P4: messages that were delivered but not acknowledged when a consumer was closed are delivered again"
         " without a flag",
         BySimulator("duplicate"),
@@ -775,7 +775,7 @@ MUTANTS = (
     ),
     Mutant(
         "settled-ranges-not-stored",
-        "core/snapshots.py",
+        "core/stream.py",
         "known.position, high, list(known.settled), known.last",
         "known.position, high, [], known.last",
         "P4: messages that were acknowledged out of order are delivered again after a crash",
@@ -784,8 +784,8 @@ MUTANTS = (
     Mutant(
         "finished-epochs-forgotten",
         "receiving/commits.py",
-        "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished],",
-        "            [(f.epoch, f.incarnation, f.last) for f in state.history.finished[:-1]],",
+        "            [(f.epoch, f.incarnation, f.last) for f in state.epochs.history.finished],",
+        "            [(f.epoch, f.incarnation, f.last) for f in state.epochs.history.finished[:-1]],",
         "P4, P9: after a restart it is no longer known that the latest epoch was finished",
         BySimulator("false_gap", "redelivered_after_ack", "checker/phantom_gap"),
     ),
@@ -858,8 +858,8 @@ MUTANTS = (
     Mutant(
         "doubt-forgotten",
         "receiving/restore.py",
-        "    state.takeover = TakeoverBounds(uncertainty, history.takeover)",
-        "    state.takeover = TakeoverBounds(None, history.takeover)",
+        "        None if uncertainty is None else Uncertainty(*uncertainty, saved.history.answered),\n",
+        "        None,\n",
         "P4: a standby that took over and was killed delivers, without a flag, what its predecessor had "
         "delivered",
         ByTest(
@@ -871,8 +871,8 @@ MUTANTS = (
     Mutant(
         "failed-commit-forgotten",
         "core/consumer.py",
-        "            self._dirty[change.state.stream] = change.state\n            was_not_committed(change)",
-        "            was_not_committed(change)",
+        "            self.effects.mark(change.state.stream)\n            change.state.change_failed(change)",
+        "            change.state.change_failed(change)",
         "P4: the contents of a failed commit are left out of the next one, and count as durable",
         ByTest(
             "core/test_consumer.py::test_deliveries_are_released_only_by_the_commit_that_makes_them_safe",
@@ -882,7 +882,7 @@ MUTANTS = (
     Mutant(
         "retired-stream-begins-anew",
         "receiving/loading.py",
-        "                        core.restore_retired(restored(row), now)\n",
+        "                        core.restore_retired(restored(row, core.group), now)\n",
         "                        pass\n",
         "P4: a stream that left memory starts over, and its messages are delivered again",
         ByTest(
@@ -906,8 +906,8 @@ MUTANTS = (
     Mutant(
         "recording-taken-for-new",
         "core/joining.py",
-        "    proven = state.proof is not None or not core.rules.signed\n",
-        "    proven = True\n",
+        "        proven = self._heard.proof is not None or not self._rules.signed\n",
+        "        proven = True\n",
         "P4: recorded frames that are replayed to a new group are delivered as new",
         ByTest(
             "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-answers-backlog]",
@@ -917,8 +917,8 @@ MUTANTS = (
     Mutant(
         "unproven-not-flagged",
         "core/joining.py",
-        '        state.takeover.note_unproven()\n        return "unproven"',
-        '        return "unproven"',
+        '            self._takeover.note_unproven()\n            return "unproven"',
+        '            return "unproven"',
         "P4: messages that no producer vouches for are delivered without the flag",
         ByTest(
             "core/test_unproven.py::test_whoever_is_new_and_whatever_arrives[new-silent-backlog]",
@@ -952,9 +952,9 @@ MUTANTS = (
     ),
     Mutant(
         "not-challenged",
-        "core/passage.py",
-        "                core.challenges.want(state.stream, now)\n",
-        "                pass\n",
+        "core/stream.py",
+        "                    self._challenges.want(self.stream, now)\n",
+        "                    pass\n",
         "P4: a group without a position does not ask what is new to it",
         ByTest(
             "core/test_unproven.py::test_the_very_first_message_comes_as_soon_as_the_producer_answers[Tru"
@@ -971,15 +971,15 @@ MUTANTS = (
         "come again without a flag",
         ByTest(
             "core/test_consumer.py::test_nothing_is_offered_before_a_commit_says_that_it_may_have_been",
-            "assert made.offer(state, 0.0, 1) is None",
+            "assert state.offer(0.0, 1) is None",
         ),
     ),
     # -- P5: no silent loss ---------------------------------------------------------------------------------
     Mutant(
         "consumer-cursor-too-far",
-        "core/snapshots.py",
-        "            EpochChange(known, known.position, high,",
-        "            EpochChange(known, known.cursor, high,",
+        "core/stream.py",
+        "                    known, known.position, high, list(known.settled)",
+        "                    known, known.cursor, high, list(known.settled)",
         "P5: after a crash delivered messages count as acknowledged",
         BySimulator("redelivered_after_ack", "lost", "let_go_unsafe", "skipped"),
     ),
@@ -996,9 +996,9 @@ MUTANTS = (
     ),
     Mutant(
         "unsafe-duplicate-acknowledged",
-        "core/arrivals.py",
-        "release = not new and not late and known.is_safe(first, last)",
-        "release = not new and not late",
+        "core/stream.py",
+        "    release = not new and not late and known.is_safe(first, last)",
+        "    release = not new and not late",
         "P5: the broker may forget a duplicate although the first copy exists only in memory",
         BySimulator("let_go_unsafe"),
     ),
@@ -1034,9 +1034,9 @@ MUTANTS = (
     ),
     Mutant(
         "left-and-forgotten",
-        "receiving/restore.py",
-        "        known.announced = row.let_go\n",
-        "        pass\n",
+        "core/reorder.py",
+        "            self.announced = let_go\n",
+        "            pass\n",
         "P5: after a crash nobody knows that anything was left to a producer",
         ByTest(
             "receiving/test_letting_go.py::test_what_its_producer_keeps_is_let_go_of_and_comes_again[amqp-True]",
@@ -1067,12 +1067,12 @@ MUTANTS = (
     ),
     Mutant(
         "gap-skipped-without-a-word",
-        "core/passage.py",
-        "        declare(core, state, gap, now)\n        return\n    if core.rules.hold_gaps:",
-        "        known.settle(first, last or known.highest)\n"
-        "        follow(core, state, now)\n"
-        "        return\n"
-        "    if core.rules.hold_gaps:",
+        "core/stream.py",
+        "            self.declare(gap, now)\n            return\n        if self._rules.hold_gaps:",
+        "            known.settle(first, last or known.highest)\n"
+        "            self.advance(now)\n"
+        "            return\n"
+        "        if self._rules.hold_gaps:",
         'P5: with on_gap="skip" a gap is skipped without being declared',
         BySimulator("skipped", "stalled", "checker/lost", "checker/undeclared_gap"),
     ),
@@ -1101,9 +1101,9 @@ MUTANTS = (
     ),
     Mutant(
         "gap-expires-while-cut-off",
-        "core/ticking.py",
-        "    running = idle and counts\n",
-        "    running = idle\n",
+        "core/stream.py",
+        "        running = idle and counts\n",
+        "        running = idle\n",
         "P5: a gap expires while its consumer is connected to no site",
         ByTest(
             "core/test_consumer.py::test_no_gap_expires_while_no_site_is_connected",
@@ -1113,8 +1113,8 @@ MUTANTS = (
     Mutant(
         "joined-where-it-arrives",
         "core/joining.py",
-        "    return lowest.epoch, 0, first - 1\n",
-        "    join(core, state, lowest, first)\n    return None\n",
+        "        return lowest.epoch, 0, first - 1\n",
+        "        self.join(lowest, first)\n        return None\n",
         "P5: a group treats missing messages before its first delivery as older than itself",
         ByTest(
             "core/test_status_tails.py::test_a_lost_head_is_repaired_before_what_came_after",
@@ -1164,9 +1164,9 @@ MUTANTS = (
     ),
     Mutant(
         "tail-not-believed",
-        "core/heard.py",
-        "            known.announced = max(known.announced, last)\n",
-        "            known.announced = max(known.announced, min(last, known.arrived))\n",
+        "core/epochs.py",
+        "                known.announce(last)\n",
+        "                known.announce(min(last, known.arrived))\n",
         "P5: a producer's announcement of a stream's end is ignored, so a lost tail is never missed",
         ByTest(
             "core/test_status_tails.py::test_a_lost_tail_is_asked_for_and_repaired",
@@ -1247,9 +1247,9 @@ MUTANTS = (
     ),
     Mutant(
         "gap-expires-while-busy",
-        "core/ticking.py",
-        "    running = idle and counts\n",
-        "    running = counts\n",
+        "core/stream.py",
+        "        running = idle and counts\n",
+        "        running = counts\n",
         "P5: a gap's clock starts while messages before the gap are still being handled",
         ByTest(
             "core/test_consumer.py::test_the_time_of_a_gap_begins_when_all_before_it_is_dealt_with",
@@ -1410,12 +1410,12 @@ MUTANTS = (
     ),
     Mutant(
         "gap-expires-though-in-quarantine",
-        "core/ticking.py",
-        "        if _is_kept(state, kept):\n"
-        "            clock.rewind()\n"
-        "            return now + POLL_S\n"
-        "        expire",
-        "        expire",
+        "core/stream.py",
+        "            if self._is_kept(kept):\n"
+        "                clock.rewind()\n"
+        "                return now + POLL_S\n"
+        "            self._expire",
+        "            self._expire",
         "P5: a gap expires although the missing messages are in the quarantine",
         ByTest(
             "receiving/test_many_streams.py::test_a_gap_does_not_expire_while_what_is_missing_is_in_quarantine",
@@ -1424,8 +1424,8 @@ MUTANTS = (
     ),
     Mutant(
         "hold-not-reported",
-        "core/passage.py",
-        "        core.held_up.append(gap)\n",
+        "core/effects.py",
+        "        self.held_up.append(gap)\n",
         "",
         "P5: nobody is told that a stream is held, or by which gap",
         ByTest(
@@ -1435,9 +1435,9 @@ MUTANTS = (
     ),
     Mutant(
         "hold-ends-never",
-        "core/passage.py",
-        "    gaps = state.gaps\n    gaps.resume()\n",
-        "    gaps = state.gaps\n",
+        "core/stream.py",
+        "        gaps = self.gaps\n        gaps.resume()\n",
+        "        gaps = self.gaps\n",
         "P5: a held stream does not resume when the messages arrive",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
@@ -1446,9 +1446,9 @@ MUTANTS = (
     ),
     Mutant(
         "held-gap-skipped",
-        "core/passage.py",
-        "        elif state.gaps.held_by is None:\n            _hold(core, state, gap)\n",
-        "        else:\n            declare(core, state, gap, now)\n",
+        "core/stream.py",
+        "            elif self.gaps.held_by is None:\n                self._hold(gap)\n",
+        "            else:\n                self.declare(gap, now)\n",
         'P5: with on_gap="hold" a gap is skipped when its time is over',
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
@@ -1457,11 +1457,11 @@ MUTANTS = (
     ),
     Mutant(
         "removed-gap-holds",
-        "core/passage.py",
-        '        if reason == "removed":\n'
-        "            declare(core, state, gap, now)\n"
-        "        elif state.gaps.held_by is None:\n",
-        "        if state.gaps.held_by is None:\n",
+        "core/stream.py",
+        '            if reason == "removed":\n'
+        "                self.declare(gap, now)\n"
+        "            elif self.gaps.held_by is None:\n",
+        "            if self.gaps.held_by is None:\n",
         "P5: messages that their producer removed hold a stream as if they could still arrive",
         ByTest(
             "receiving/test_holds.py::test_what_its_producer_removed_holds_nobody_and_is_declared_at_once",
@@ -1481,9 +1481,9 @@ MUTANTS = (
     ),
     Mutant(
         "hold-ends-the-run",
-        "core/passage.py",
-        "    if core.rules.hold_gaps:",
-        "    if core.rules.hold_gaps and False:",
+        "core/stream.py",
+        "        if self._rules.hold_gaps:",
+        "        if self._rules.hold_gaps and False:",
         "P5: with the default policy, one stream's gap stops all streams",
         ByTest(
             "receiving/test_holds.py::test_it_goes_on_by_itself_when_the_messages_arrive",
@@ -1492,9 +1492,9 @@ MUTANTS = (
     ),
     Mutant(
         "past-epoch-acknowledged-before-commit",
-        "core/arrivals.py",
-        "        if state.history_is_safe:\n            return Arrival(release=True)",
-        "        if state is not None:\n            return Arrival(release=True)",
+        "core/stream.py",
+        "            if self.epochs.history.is_safe:\n                return Arrival(release=True)",
+        "            if self is not None:\n                return Arrival(release=True)",
         "P5: a duplicate of an epoch whose end is not on disk is acknowledged to its broker",
         ByTest(
             "core/test_let_go.py::test_a_duplicate_of_an_epoch_whose_end_is_not_on_disk_is_kept_until_it_is",
@@ -1503,9 +1503,9 @@ MUTANTS = (
     ),
     Mutant(
         "epoch-end-safe-before-commit",
-        "core/stream.py",
-        "        return not (self.history_changed or self.saving_history)",
-        "        return not self.history_changed",
+        "core/chain.py",
+        "        return not (self.changed or self._saving)",
+        "        return not self.changed",
         "P5: an epoch's end counts as on disk while it is still being written",
         ByTest(
             "core/test_let_go.py::test_so_is_one_that_arrives_while_that_is_being_written",
@@ -1597,8 +1597,8 @@ MUTANTS = (
     ),
     Mutant(
         "told-of-what-is-over-ignored",
-        "core/hearing.py",
-        "    supersede_told(core, state, whole)\n",
+        "core/stream.py",
+        "        self._left.supersede_told(whole)\n",
         "",
         "P5: messages that are published in a finished epoch, and lost by every broker, are never declared",
         ByTest(
@@ -1608,7 +1608,7 @@ MUTANTS = (
     ),
     Mutant(
         "lost-outbox-came-before",
-        "core/stream.py",
+        "core/epochs.py",
         "        return self.joined_after is None or epoch <= self.joined_after\n",
         "        return True\n",
         "P5: messages that the replacement of a lost outbox publishes in a lower epoch count as published "
@@ -1645,9 +1645,9 @@ MUTANTS = (
     ),
     Mutant(
         "takeover-forgets-what-came-before",
-        "core/joining.py",
-        "    elif state.joined is None or state.joined[0] != known.epoch:\n",
-        "    else:\n",
+        "core/epochs.py",
+        "        elif self.joined is None or self.joined[0] != known.epoch:\n",
+        "        else:\n",
         "P5: an inbox that learns how far its group was mistakes another history for messages from before it "
         "joined",
         ByTest(
@@ -1684,7 +1684,7 @@ MUTANTS = (
     ),
     Mutant(
         "moved-under-both-numbers-unflagged",
-        "core/stream.py",
+        "core/epochs.py",
         "            if incarnation == known.incarnation and above < epoch < known.epoch:\n",
         "            if incarnation == known.incarnation and above < epoch < known.epoch and not last:\n",
         "P4: a message that was renumbered and sent under both numbers is delivered twice without the flag",
@@ -1859,9 +1859,9 @@ MUTANTS = (
     ),
     Mutant(
         "asked-only-once",
-        "core/asking.py",
-        "    due = asking.asked_to is None or now >= asking.next_at\n",
-        "    due = asking.asked_to is None\n",
+        "core/repair_requests.py",
+        "        due = requests.asked_to is None or now >= requests.next_at\n",
+        "        due = requests.asked_to is None\n",
         "P6: a repair request that was lost is not repeated",
         ByTest(
             "core/test_status_asks.py::test_progress_ends_the_backoff",
@@ -1870,11 +1870,15 @@ MUTANTS = (
     ),
     Mutant(
         "uncommitted-state-told",
-        "core/snapshots.py",
-        "    return Report(*state.committed, missing, state.gaps.passed, state.gaps.accepted_committed)",
-        "    return Report(\n        max(state.position, state.committed[0]),\n"
-        "        *state.committed[1:],\n        missing,\n        state.gaps.passed,\n"
-        "        state.gaps.accepted_committed,\n    )",
+        "core/stream.py",
+        "        return Report(*self.committed, missing, self.gaps.passed, self.gaps.accepted_committed)",
+        "        return Report(\n"
+        "            max(self.epochs.position, self.committed[0]),\n"
+        "            *self.committed[1:],\n"
+        "            missing,\n"
+        "            self.gaps.passed,\n"
+        "            self.gaps.accepted_committed,\n"
+        "        )",
         "P6: a group reports its acknowledgements before they are committed",
         ByTest(
             "core/test_status_asks.py::test_a_report_holds_only_what_is_committed",
@@ -2258,7 +2262,7 @@ MUTANTS = (
     Mutant(
         "held-streams-keep-others-out",
         "core/consumer.py",
-        "        return min(len(self.holding), self.rules.max_streams)\n",
+        "        return min(len(self.effects.holding), self.rules.max_streams)\n",
         "        return 0\n",
         "P7: streams held by gaps use up max_streams for all others",
         ByTest(
@@ -2383,8 +2387,8 @@ MUTANTS = (
     ),
     Mutant(
         "beyond-the-end-no-fork",
-        "core/superseding.py",
-        "        find_fork_before(core, state, Finished(epoch, incarnation, span[1]))\n",
+        "core/left_epochs.py",
+        "            self._find_fork_before(Finished(epoch, incarnation, span[1]))\n",
         "",
         "P9: where a copy of an outbox is just as old as what a group was given, nothing tells of that",
         ByTest(
@@ -2395,9 +2399,9 @@ MUTANTS = (
     ),
     Mutant(
         "behind-no-fork",
-        "core/arrivals.py",
-        "        if state.was_passed_over(epoch):\n",
-        "        if False:\n",
+        "core/stream.py",
+        "            if self.epochs.was_passed_over(epoch):\n",
+        "            if False:\n",
         "P9: an outbox that was lost while its clock went back leaves no witness of what went with it",
         ByTest(
             "core/test_forks.py::test_an_opening_behind_the_stream_says_what_it_did_not_know[None]",
@@ -2406,9 +2410,9 @@ MUTANTS = (
     ),
     Mutant(
         "gone-on-with-no-fork",
-        "core/arrivals.py",
-        "        if not state.is_ahead(known.epoch):\n",
-        "        if False:\n",
+        "core/stream.py",
+        "            if not self.epochs.is_ahead(known.epoch):\n",
+        "            if False:\n",
         "P9: an inbox that goes on where another one stopped does not tell what the opening there did not know",
         ByTest(
             "core/test_forks.py"
