@@ -14,6 +14,7 @@ import tracemalloc
 
 from benchmarks.measured import say
 from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.rules import Rules
 from reliamsg.message import Stream
 
@@ -28,7 +29,7 @@ def through(core: ConsumerCore, stream: Stream, messages: int, batch: int, every
     for number, first in enumerate(range(1, messages + 1, batch), 1):
         last = min(messages, first + batch - 1)
         for site in SITES:
-            core.receive(site, stream, EPOCH, INCARNATION, None, first, last, number, now)
+            core.receive(Incoming(site, stream, EPOCH, INCARNATION, None, first, last, number), now)
         state = core.streams[stream]
         while True:
             offered = state.offer(now, batch)

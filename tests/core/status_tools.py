@@ -8,6 +8,7 @@ from reliamsg.core.announced import Announced, ChainEntry, Position, Span3
 from reliamsg.core.consumer import ConsumerCore
 from reliamsg.core.effects import Group as Shared
 from reliamsg.core.effects import Note
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.ranges import RangeSet
 from reliamsg.core.reorder import Reorder
 from reliamsg.core.repair_requests import Ask
@@ -143,7 +144,7 @@ class Group:
     ) -> Arrival:
         token = None if repair else (site, epoch, first, last)
         arrival = self.core.receive(
-            site, self.stream, epoch, incarnation, prev, first, last, token, self.now, repair
+            Incoming(site, self.stream, epoch, incarnation, prev, first, last, token, repair=repair), self.now
         )
         self.work()
         return arrival
@@ -195,7 +196,7 @@ class Group:
                 self.disk.held.append((waiting.known.epoch, *span))
                 core.streams[self.stream].persisted(waiting.known.epoch, *span)
         for change in snapshot.changes:
-            if change.state.stream == self.stream:
+            if change.stream == self.stream:
                 self.disk.write(change)
         self.released += [token for _, token in core.committed(snapshot)]
         self.notes += core.effects.notes
@@ -243,7 +244,7 @@ class Disk:
 
     def write(self, change: StreamChange) -> None:
         self.known = True
-        state = change.state
+        state = change.parts
         if change.history:
             uncertainty = state.takeover.uncertainty
             self.joined = state.epochs.joined

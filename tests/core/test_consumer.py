@@ -7,6 +7,7 @@ import random
 import pytest
 
 from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.redelivery import Offer
 from reliamsg.core.rules import Rules
 from reliamsg.message import Gap, Prev, Stream
@@ -39,7 +40,9 @@ class Run:
 
     def receive(self, site: str, epoch: int, prev: Prev | None, first: int, last: int) -> None:
         self.tokens += 1
-        arrival = self.core.receive(site, STREAM, epoch, epoch * 7, prev, first, last, self.tokens, self.now)
+        arrival = self.core.receive(
+            Incoming(site, STREAM, epoch, epoch * 7, prev, first, last, self.tokens), self.now
+        )
         if arrival.release:
             self.released.add(self.tokens)
 
@@ -145,7 +148,7 @@ def test_deliveries_are_released_only_by_the_commit_that_makes_them_safe() -> No
     snapshot = run.core.snapshot()
     run.core.commit_failed(snapshot)
     assert sorted(map(str, commit(run.core))) == ["1", "2"]
-    assert run.core.receive("dc1", STREAM, 1, 7, None, 5, 10, "dup", 0.0).release
+    assert run.core.receive(Incoming("dc1", STREAM, 1, 7, None, 5, 10, "dup"), 0.0).release
 
 
 def test_a_stopped_process_expires_no_gap() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from reliamsg.core.challenges import MAX_DUE, MAX_STREAMS, MAX_TRIES, Challenges
 from reliamsg.core.horizon import FAR_MS, Horizon
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.stream import Arrival
 from reliamsg.message import Prev, Stream
 from tests.core.status_tools import STREAM, Group, Teller
@@ -29,9 +30,12 @@ class Clocked(Group):
 
     def take(self, epoch: int, first: int, last: int, prev: Prev | None = None, ts_ms: int = 0) -> Arrival:
         arrival = self.core.receive(
-            "dc1", self.stream, epoch, epoch * 7, prev, first, last, (epoch, first), self.now,
-            wall_us=self.wall_ms * 1000, ts_us=ts_ms * 1000,
-        )  # fmt: skip
+            Incoming(
+                "dc1", self.stream, epoch, epoch * 7, prev, first, last, (epoch, first), ts_us=ts_ms * 1000
+            ),
+            self.now,
+            self.wall_ms * 1000,
+        )
         if arrival.far:
             self.kept.append((epoch, epoch * 7, prev, first, last))
         self.work()
@@ -78,7 +82,7 @@ def test_an_epoch_far_ahead_leaves_no_trace_and_has_its_producer_asked() -> None
     assert (group.state.epochs.position, dict(group.state.epochs.live)) == before
     assert group.core.challenges.due(group.now) == [STREAM]
     other = group.core.receive(
-        "dc1", Stream("made-up", "orders"), FAR, 1, None, 1, 1, 1, group.now, wall_us=NOW_MS * 1000
+        Incoming("dc1", Stream("made-up", "orders"), FAR, 1, None, 1, 1, 1), group.now, NOW_MS * 1000
     )
     assert other.far
     assert len(group.core.streams) == 1
@@ -151,7 +155,7 @@ def test_the_word_given_for_one_stream_holds_for_no_other() -> None:
     group = Clocked().at(NOW_MS)
     group.core.vouch(STREAM, FAR)
     arrival = group.core.receive(
-        "dc1", Stream("other", "orders"), FAR, 1, None, 1, 1, 1, group.now, wall_us=NOW_MS * 1000
+        Incoming("dc1", Stream("other", "orders"), FAR, 1, None, 1, 1, 1), group.now, NOW_MS * 1000
     )
     assert arrival.far
 

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.rules import Rules
 from reliamsg.core.stream import Snapshot
 from reliamsg.message import Prev
@@ -40,7 +41,9 @@ class Reader:
     def receive(self, site: str, epoch: int, first: int, last: int, prev: Prev | None = None) -> bool:
         """A batch arrives; whether its broker may forget it at once."""
         span = epoch, first, last
-        arrival = self.core.receive(site, STREAM, epoch, epoch * 7, prev, first, last, span, self.now)
+        arrival = self.core.receive(
+            Incoming(site, STREAM, epoch, epoch * 7, prev, first, last, span), self.now
+        )
         if arrival.release:
             self.let_go.append(span)
         return arrival.release

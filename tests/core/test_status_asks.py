@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from reliamsg.core.consumer import MAX_ASKS
 from reliamsg.core.epochs import MAX_MISSING
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.jitter import Jitter
 from reliamsg.core.repair_requests import WINDOW_NUMBERS, WINDOW_SPANS
 from reliamsg.message import Stream
@@ -169,8 +170,8 @@ def test_many_streams_are_asked_for_in_several_steps() -> None:
     group = Group(gap_timeout=1e6)
     for n in range(2 * MAX_ASKS):
         stream = Stream(f"p{n}", "orders")
-        group.core.receive("dc1", stream, 10, 70, None, 1, 2, n, group.now)
-        group.core.receive("dc1", stream, 10, 70, None, 5, 6, n, group.now)
+        group.core.receive(Incoming("dc1", stream, 10, 70, None, 1, 2, n), group.now)
+        group.core.receive(Incoming("dc1", stream, 10, 70, None, 5, 6, n), group.now)
         for state in (group.core.streams[stream],):
             found = state.offer(group.now, 1)
             if found is not None:
@@ -390,7 +391,7 @@ def test_a_report_holds_only_what_is_committed() -> None:
     teller.open(10)
     teller.publish(30)
     core = group.core
-    core.receive("dc1", STREAM, 10, 70, None, 1, 10, 1, group.now)
+    core.receive(Incoming("dc1", STREAM, 10, 70, None, 1, 10, 1), group.now)
     group.commit()
     assert core.report(STREAM).position == (10, 1)
     assert core.report(STREAM).entered == (10, 70)
@@ -437,7 +438,7 @@ def test_the_position_stays_in_an_epoch_until_all_of_it_is_settled_and_committed
     teller.publish(5)
     core = group.core
     for epoch in (10, 20):
-        core.receive("dc1", STREAM, epoch, epoch * 7, teller.prev(epoch), 1, 5, epoch, group.now)
+        core.receive(Incoming("dc1", STREAM, epoch, epoch * 7, teller.prev(epoch), 1, 5, epoch), group.now)
     state = group.state
     group.commit()
     for _ in range(2):

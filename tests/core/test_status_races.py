@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from reliamsg.core.incoming import Incoming
 from reliamsg.message import Prev
 
 from .status_tools import Group, Teller, gapped
@@ -95,7 +96,7 @@ def test_a_group_that_crashes_in_the_middle_of_a_repair_asks_for_the_rest(told: 
     assert group.wanted == [(10, 11, 90)]
     group.repair(teller, [(10, 11, 30)])
     # Ahead of the rest: in the inbox, or in memory only.
-    group.core.receive("dc1", group.stream, 10, 70, None, 71, 80, None, group.now, repair=True)
+    group.core.receive(Incoming("dc1", group.stream, 10, 70, None, 71, 80, repair=True), group.now)
     if told:
         group.commit()
     group.crash()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from reliamsg.core.incoming import Incoming
 from reliamsg.message import Stream
 
 from .status_tools import STREAM, Group, Teller, all_of, pair
@@ -60,7 +61,7 @@ def test_a_standby_flags_all_of_an_epoch_that_the_other_had_handed_out() -> None
     group.core.adopt(STREAM, (20, 140), (10, 8), 6, group.now)
     for epoch in (10, 20):
         prev = teller.prev(epoch)
-        group.core.receive("dc1", STREAM, epoch, epoch * 7, prev, 1, 10, epoch, group.now)
+        group.core.receive(Incoming("dc1", STREAM, epoch, epoch * 7, prev, 1, 10, epoch), group.now)
     flags: list[tuple[int, int, int, bool]] = []
     for _ in range(50):
         found = group.state.offer(group.now, 1)
@@ -299,7 +300,7 @@ def test_where_there_is_no_room_for_the_stream_that_happens_once_there_is() -> N
     assert group.core.open(other) is not None
     assert not group.core.adopt(group.stream, (10, 70), (10, 5), 9, group.now)
     group.core.succeed({})
-    assert group.core.receive("dc1", group.stream, 10, 70, None, 5, 5, 1, group.now).refused
+    assert group.core.receive(Incoming("dc1", group.stream, 10, 70, None, 5, 5, 1), group.now).refused
     del group.core.streams[other], group.core.effects.dirty[other]
     group.receive(teller, 10, 1, 12)
     group.wait(1.0, teller)

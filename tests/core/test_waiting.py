@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from reliamsg.core.consumer import ConsumerCore
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.rules import Rules
 from reliamsg.message import Stream
 
@@ -40,7 +41,7 @@ class Backlog:
         while self.core.waiting.pending("dc1") < PREFETCH:
             first = self.sent + 1
             self.sent += self.batch
-            self.core.receive("dc1", STREAM, 1, 7, None, first, self.sent, first, self.now)
+            self.core.receive(Incoming("dc1", STREAM, 1, 7, None, first, self.sent, first), self.now)
 
     def _handle(self) -> None:
         state = self.core.streams[STREAM]

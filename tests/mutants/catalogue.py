@@ -784,8 +784,8 @@ MUTANTS = (
     Mutant(
         "finished-epochs-forgotten",
         "receiving/commits.py",
-        "            [(f.epoch, f.incarnation, f.last) for f in state.epochs.history.finished],",
-        "            [(f.epoch, f.incarnation, f.last) for f in state.epochs.history.finished[:-1]],",
+        "        [(f.epoch, f.incarnation, f.last) for f in history.finished],",
+        "        [(f.epoch, f.incarnation, f.last) for f in history.finished[:-1]],",
         "P4, P9: after a restart it is no longer known that the latest epoch was finished",
         BySimulator("false_gap", "redelivered_after_ack", "checker/phantom_gap"),
     ),
@@ -871,8 +871,8 @@ MUTANTS = (
     Mutant(
         "failed-commit-forgotten",
         "core/consumer.py",
-        "            self.effects.mark(change.state.stream)\n            change.state.change_failed(change)",
-        "            change.state.change_failed(change)",
+        "            self.effects.mark(change.stream)\n            self.streams[change.stream].change_failed(change)",
+        "            self.streams[change.stream].change_failed(change)",
         "P4: the contents of a failed commit are left out of the next one, and count as durable",
         ByTest(
             "core/test_consumer.py::test_deliveries_are_released_only_by_the_commit_that_makes_them_safe",
@@ -1471,8 +1471,8 @@ MUTANTS = (
     Mutant(
         "acceptance-not-stored",
         "receiving/commits.py",
-        "            list(change.accepted),",
-        "            [],",
+        "        list(change.accepted),",
+        "        [],",
         "P5: a crash loses what an operator accepted",
         ByTest(
             "receiving/test_holds.py::test_what_was_accepted_behind_unacknowledged_messages_outlives_a_crash",
@@ -1493,8 +1493,8 @@ MUTANTS = (
     Mutant(
         "past-epoch-acknowledged-before-commit",
         "core/stream.py",
-        "            if self.epochs.history.is_safe:\n                return Arrival(release=True)",
-        "            if self is not None:\n                return Arrival(release=True)",
+        "            if history.is_safe:\n                return Arrival(release=True)",
+        "            if history is not None:\n                return Arrival(release=True)",
         "P5: a duplicate of an epoch whose end is not on disk is acknowledged to its broker",
         ByTest(
             "core/test_let_go.py::test_a_duplicate_of_an_epoch_whose_end_is_not_on_disk_is_kept_until_it_is",

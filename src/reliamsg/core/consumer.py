@@ -18,15 +18,16 @@ from itertools import islice
 
 from reliamsg.core.announced import Announced, Span3
 from reliamsg.core.challenges import Challenges
-from reliamsg.core.effects import Effects, Group, Note
+from reliamsg.core.effects import Effects, Group
 from reliamsg.core.horizon import Horizon
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.jitter import Jitter
 from reliamsg.core.repair_requests import Ask
 from reliamsg.core.report import Report
 from reliamsg.core.rules import Rules
 from reliamsg.core.stream import Arrival, Kept, Snapshot, StreamReceiver
 from reliamsg.core.takeover import LastReport
-from reliamsg.core.waiting import QUARANTINE, REPAIRS, WaitingRoom
+from reliamsg.core.waiting import WaitingRoom
 from reliamsg.message import Gap, Prev, Stream
 from reliamsg.wire.limits import MAX_SEQ
 
@@ -84,68 +85,43 @@ class ConsumerCore:
 
     # -- arrivals ---------------------------------------------------------------------------------------
 
-    def receive(
-        self,
-        site: str,
-        stream: Stream,
-        epoch: int,
-        incarnation: int,
-        prev: Prev | None,
-        first: int,
-        last: int,
-        token: object,
-        now: float,
-        repair: bool = False,
-        size: int = 0,
-        replayed: bool = False,
-        wall_us: int = 0,
-        ts_us: int = 0,
-    ) -> Arrival:
-        """A verified envelope arrived: numbers `first` to `last` of `stream` in `epoch`.
+    def receive(self, incoming: Incoming, now: float, wall_us: int = 0) -> Arrival:
+        """A verified envelope arrived. `wall_us` is what the clock says, in µs since 1970.
 
-        A delivery that is `deferred` is to be given again when ``moves`` has risen; one that is `refused` has
-        left no trace here. A `repair` came at the group's own address: no broker waits for its acknowledgement,
-        `token` is not used, and one that is deferred or refused may be dropped, since it is asked for again. Nothing
-        but its `size` in bytes bounds how much of what was repaired is in memory. One that is `replayed` comes from the
-        quarantine, which keeps it as a broker would: :meth:`committed` returns its token with the site
-        :data:`~reliamsg.core.waiting.QUARANTINE`.
-
-        `wall_us` is what the clock says, and `ts_us` the frame's newest timestamp, in µs since 1970. One whose epoch is
-        too `far` ahead has left no trace here either; keep it, and give it again when :meth:`believed` says so.
+        A delivery that is `deferred` is to be given again when ``effects.moves`` has risen; one that is `refused` has
+        left no trace here. A repair that is deferred or refused may be dropped, since it is asked for again. What is
+        replayed from the quarantine comes back from :meth:`committed` with its token and the site
+        :data:`~reliamsg.core.waiting.QUARANTINE`. One whose epoch is too `far` ahead has left no trace here either;
+        keep it, and give it again when :meth:`believed` says so.
         """
+        stream, epoch = incoming.stream, incoming.epoch
         self.horizon.look(wall_us)
         if self.is_far(stream, epoch):
             self.doubt(stream, epoch, now)
             return Arrival(far=True)
-        self.horizon.learn(epoch, ts_us)
+        self.horizon.learn(epoch, incoming.ts_us)
         if self._put_off:  # seldom: this is called for every batch
             self.adopt_after_all(stream, now)
         state = self.streams.get(stream)
         if state is None:
             grave = self.graves.get(stream)
-            if grave is not None and grave.is_done_with(epoch, incarnation, first, last):
-                reason = (
-                    "late_or_duplicate" if grave.gaps.closed.may_have_forgotten(epoch, first) else "forgotten"
-                )
-                self.effects.note(Note("duplicate", stream, epoch, incarnation, first, last, site, reason))
+            if grave is not None and grave.is_done_with(
+                epoch, incoming.incarnation, incoming.first, incoming.last
+            ):
+                self.effects.note(grave.note_of_duplicate(incoming))
                 return Arrival(release=True)
             state = self.open(stream)
             if state is None:
                 return Arrival(refused="too-many-streams")
         if self.retiring:
             self.retiring.pop(stream, None)
-        state.use(now)
-        reason = "repair" if repair else ""
-        known, arrival = state.arrive(site, (epoch, incarnation, prev), first, last, now, reason)
-        if arrival.new:
-            state.flag_new_arrival(now)
+        known, arrival = state.receive(incoming, now)
         if not (arrival.release or arrival.deferred):
-            held = known if not arrival.quarantine else None
-            at, token = (REPAIRS, None) if repair else (QUARANTINE if replayed else site, token)
-            ended = held is None or (held.last is not None and held.last < last)
+            held = None if arrival.quarantine else known
+            ended = held is None or (held.last is not None and held.last < incoming.last)
             after = self._number + 1 if ended or arrival.late else 0
-            ahead = held is not None and state.epochs.is_held_up(held, first)
-            self.waiting.enter(at, token, stream, held, (first, last), now, ahead, size, after)
+            ahead = held is not None and state.epochs.is_held_up(held, incoming.first)
+            self.waiting.enter(incoming, held, now, ahead, after)
         return arrival
 
     def undecodable(
@@ -434,8 +410,8 @@ class ConsumerCore:
         """The commit is on disk. Returns (site, token) of the deliveries that brokers may forget now."""
         streams: dict[Stream, None] = {}
         for change in snapshot.changes:
-            stream = change.state.stream
-            if change.state.change_committed(change) and stream.producer:
+            stream = change.stream
+            if self.streams[stream].change_committed(change) and stream.producer:
                 self.moved.add(stream)
             self.effects.touch(stream)
             streams[stream] = None
@@ -449,8 +425,8 @@ class ConsumerCore:
     def commit_failed(self, snapshot: Snapshot) -> None:
         """Nothing of the snapshot was stored: all of it belongs to the next one."""
         for change in snapshot.changes:
-            self.effects.mark(change.state.stream)
-            change.state.change_failed(change)
+            self.effects.mark(change.stream)
+            self.streams[change.stream].change_failed(change)
 
     # -- at the start -----------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ class ProducerCore:
         """
         window = self.sites[site]
         if not window.takes(lane, row):
-            lane.next = row.id + 1
+            lane.skip(row.id)
             return False
         return window.room(lane, row.size)
 

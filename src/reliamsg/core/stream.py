@@ -17,6 +17,7 @@ from reliamsg.core.effects import Group, Note
 from reliamsg.core.epochs import gap_at_head, missing_in
 from reliamsg.core.gaps import GapKey, is_part
 from reliamsg.core.heard import GRACE_S, JOIN_GRACE_S, Heard, end_of, latest_of, trimmed
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.joining import Joining
 from reliamsg.core.left_epochs import ANOTHER_INCARNATION, LeftEpochs
 from reliamsg.core.parts import StreamParts
@@ -40,8 +41,6 @@ MAX_UNDECODABLE = 1_000
 
 Kept = Callable[[Stream, tuple[int, int]], bool]
 """Whether who calls keeps anything of a stream, up to this epoch and number, that was not taken in yet."""
-_Epoch = tuple[int, int, Prev | None]
-"""Number, incarnation, and the one before."""
 
 
 @dataclass(slots=True)
@@ -81,7 +80,10 @@ class EpochChange:
 class StreamChange:
     """A stream as a commit must hold it."""
 
-    state: StreamReceiver
+    stream: Stream
+    parts: StreamParts
+    """What the commit holds of it besides; read before anything else is done to the stream."""
+    vouched: int
     epochs: list[EpochChange]
     finished: list[Reorder]
     """Of `epochs`, those that the commit must drop."""
@@ -138,10 +140,6 @@ class StreamReceiver:
         """What was taken is on its way to the application, which may not have been given all of it yet."""
         self._reserve, self._reserved_at = RESERVE, 0
 
-    def use(self, now: float) -> None:
-        """Something comes for the stream."""
-        self.used_at = now
-
     @property
     def is_held(self) -> bool:
         """Whether a gap holds the stream, or did and a part of it is still missing."""
@@ -177,23 +175,28 @@ class StreamReceiver:
 
     # -- arrivals ---------------------------------------------------------------------------------------------
 
-    def arrive(
-        self,
-        site: str,
-        of: _Epoch,
-        first: int,
-        last: int,
-        now: float,
-        reason: str = "",
-    ) -> tuple[Reorder | None, Arrival]:
-        """Numbers `first` to `last` arrived; returns their epoch too, unless it is behind the stream. `reason` goes
-        into the journal."""
-        epoch, incarnation, prev = of
+    def receive(self, incoming: Incoming, now: float) -> tuple[Reorder | None, Arrival]:
+        """Something of the stream arrived; returns its epoch too, unless that is behind the stream."""
+        self.used_at = now
+        known, arrival = self._receive(incoming, now)
+        if arrival.new and self.takeover.unresolved is not None:
+            self.parts.flag_entered()
+            if self._rules.signed:
+                self._challenges.want(self.stream, now)
+        return known, arrival
+
+    def note_of_duplicate(self, incoming: Incoming) -> Note:
+        """What the journal says of a delivery of a stream that was forgotten, all of which is settled."""
+        forgotten = self.gaps.closed.may_have_forgotten(incoming.epoch, incoming.first)
+        return _note("duplicate", incoming, "late_or_duplicate" if forgotten else "forgotten")
+
+    def _receive(self, incoming: Incoming, now: float) -> tuple[Reorder | None, Arrival]:
+        epoch, incarnation, prev = incoming.epoch, incoming.incarnation, incoming.prev
         known = self.epochs.live.get(epoch)
         if known is not None and known.told:
             known = self._confirm(known, incarnation, prev)
         if known is None and self._is_behind_other(epoch):
-            self._effects.note(Note("duplicate", self.stream, epoch, incarnation, first, last, site, reason))
+            self._effects.note(_note("duplicate", incoming))
             return None, Arrival(release=True)
         if known is None and self.epochs.is_ahead(epoch):
             if not self.epochs.has_room(epoch):
@@ -204,10 +207,10 @@ class StreamReceiver:
             self._left.supersede_before(prev)
             if self.epochs.was_passed_over(epoch):
                 self._left.find_fork(epoch, incarnation, prev)
-            return None, self._past(site, epoch, incarnation, first, last, reason)
+            return None, self._receive_past(incoming)
         if known.incarnation != incarnation:
-            return known, self._conflict(site, epoch, incarnation, first, last)
-        return known, self._place(known, site, first, last, now, reason)
+            return known, self._receive_conflict(incoming)
+        return known, self._place(known, incoming, now)
 
     def _confirm(self, known: Reorder, incarnation: int, prev: Prev | None) -> Reorder | None:
         """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""
@@ -222,29 +225,21 @@ class StreamReceiver:
             return None
         return known
 
-    def _place(
-        self,
-        known: Reorder,
-        site: str,
-        first: int,
-        last: int,
-        now: float,
-        reason: str,
-    ) -> Arrival:
+    def _place(self, known: Reorder, incoming: Incoming, now: float) -> Arrival:
+        """Numbers of an epoch that is being delivered, or is still to come."""
+        first, last = incoming.first, incoming.last
         late: list[Span] = []
         top = last if known.last is None else min(last, known.last)
         if not self.gaps.closed.empty:
             late = self.gaps.closed.arrived(known.epoch, first, last)
         new = known.place(first, top) if first <= top else []
         for span in new:
-            self._effects.note(
-                Note("received", self.stream, known.epoch, known.incarnation, *span, site, reason)
-            )
+            self._effects.note(_note("received", incoming, span=span))
         if late:
-            self._late(site, known.epoch, known.incarnation, known.last, late)
+            self._receive_late(incoming, known.last, late)
         seen = sum(b - a + 1 for a, b in (*new, *late))
         if seen < last - first + 1:
-            self._duplicates(known, site, first, last, [*new, *late], reason)
+            self._note_duplicates(incoming, [*new, *late])
         if new:
             self._repairs.arrived(known.epoch, new[0][0])
             self.advance(now)
@@ -257,98 +252,64 @@ class StreamReceiver:
             release = False
         return Arrival(new, late, release=release)
 
-    def _duplicates(
-        self,
-        known: Reorder,
-        site: str,
-        first: int,
-        last: int,
-        fresh: list[Span],
-        reason: str,
-    ) -> None:
-        at = first
-        if self.gaps.closed.may_have_forgotten(known.epoch, first):
-            reason = "late_or_duplicate"
-        for span in [*sorted(fresh), (last + 1, last + 1)]:
+    def _note_duplicates(self, incoming: Incoming, fresh: list[Span]) -> None:
+        at = incoming.first
+        forgotten = self.gaps.closed.may_have_forgotten(incoming.epoch, incoming.first)
+        reason = "late_or_duplicate" if forgotten else _reason(incoming)
+        for span in [*sorted(fresh), (incoming.last + 1, incoming.last + 1)]:
             if at < span[0]:
-                self._effects.note(
-                    Note(
-                        "duplicate",
-                        self.stream,
-                        known.epoch,
-                        known.incarnation,
-                        at,
-                        span[0] - 1,
-                        site,
-                        reason,
-                    )
-                )
+                self._effects.note(_note("duplicate", incoming, reason, (at, span[0] - 1)))
             at = span[1] + 1
 
-    def _past(
-        self,
-        site: str,
-        epoch: int,
-        incarnation: int,
-        first: int,
-        last: int,
-        reason: str,
-    ) -> Arrival:
+    def _receive_past(self, incoming: Incoming) -> Arrival:
         """Data of an epoch that is behind the stream."""
-        done = self.epochs.history.find(epoch)
-        if done is not None and done.incarnation != incarnation:
-            return self._conflict(site, epoch, incarnation, first, last)
-        late = self.gaps.closed.arrived(epoch, first, last)
+        epoch, first, last = incoming.epoch, incoming.first, incoming.last
+        history, closed = self.epochs.history, self.gaps.closed
+        done = history.find(epoch)
+        if done is not None and done.incarnation != incoming.incarnation:
+            return self._receive_conflict(incoming)
+        late = closed.arrived(epoch, first, last)
         if late:
-            self._late(site, epoch, incarnation, None if done is None else done.last, late)
-        elif done is not None or epoch <= self.epochs.history.floor:
-            forgotten = done is None or self.gaps.closed.may_have_forgotten(epoch, first)
-            reason = "late_or_duplicate" if forgotten else reason
-            self._effects.note(Note("duplicate", self.stream, epoch, incarnation, first, last, site, reason))
-            if self.epochs.history.is_safe:
+            self._receive_late(incoming, None if done is None else done.last, late)
+        elif done is not None or epoch <= history.floor:
+            forgotten = done is None or closed.may_have_forgotten(epoch, first)
+            reason = "late_or_duplicate" if forgotten else _reason(incoming)
+            self._effects.note(_note("duplicate", incoming, reason))
+            if history.is_safe:
                 return Arrival(release=True)
             # A crash before the next commit would bring the epoch back, without what its broker had let go.
             self._effects.mark(self.stream)
             return Arrival()
         elif self.epochs.came_before(epoch):
             # Where this inbox had begun earlier, another one has dealt with it, and this one took over behind it.
-            kind, reason = (
-                ("duplicate", reason) if self.epochs.history.has_before(epoch) else ("before_join", "begin")
-            )
-            self._effects.note(Note(kind, self.stream, epoch, incarnation, first, last, site, reason))
+            if history.has_before(epoch):
+                self._effects.note(_note("duplicate", incoming))
+            else:
+                self._effects.note(_note("before_join", incoming, "begin"))
         else:
             if first > 1:  # all that comes before it exists as well, and is told in order
-                self._left.supersede(epoch, incarnation, 1, first - 1)
-            self._left.supersede(epoch, incarnation, first, last, site)
-        self.epochs.history.note_change()
+                self._left.supersede(epoch, incoming.incarnation, 1, first - 1)
+            self._left.supersede(epoch, incoming.incarnation, first, last, incoming.site)
+        history.note_change()
         self._effects.mark(self.stream, urgent=True)
         return Arrival(late=late)
 
-    def _late(
-        self,
-        site: str,
-        epoch: int,
-        incarnation: int,
-        end: int | None,
-        spans: list[Span],
-    ) -> None:
-        """Account for what can't be handed out in order any more.
+    def _receive_late(self, incoming: Incoming, end: int | None, spans: list[Span]) -> None:
+        """Account for what can't be delivered in order any more.
 
         What lies beyond the end of an epoch that was left was never known to exist, and so never declared; nor was what
         lies between, which existed as well.
         """
-        for first, last in spans:
-            if end is not None and last > end:
-                self._left.supersede(epoch, incarnation, end + 1, last)
-            self._effects.note(Note("late", self.stream, epoch, incarnation, first, last, site, "expired"))
+        for span in spans:
+            if end is not None and span[1] > end:
+                self._left.supersede(incoming.epoch, incoming.incarnation, end + 1, span[1])
+            self._effects.note(_note("late", incoming, "expired", span))
         self.epochs.history.note_change()
         self._effects.mark(self.stream, urgent=True)
 
-    def _conflict(self, site: str, epoch: int, incarnation: int, first: int, last: int) -> Arrival:
-        if self._left.report(epoch, incarnation, ANOTHER_INCARNATION):
-            self._effects.note(
-                Note("conflict", self.stream, epoch, incarnation, first, last, site, ANOTHER_INCARNATION)
-            )
+    def _receive_conflict(self, incoming: Incoming) -> Arrival:
+        if self._left.report(incoming.epoch, incoming.incarnation, ANOTHER_INCARNATION):
+            self._effects.note(_note("conflict", incoming, ANOTHER_INCARNATION))
         self._effects.mark(self.stream, urgent=True)
         return Arrival(quarantine=True)
 
@@ -857,13 +818,6 @@ class StreamReceiver:
             # Until the stream is known to the inbox, this is so after each start.
             self.takeover.begin(0, takeover)
 
-    def flag_new_arrival(self, now: float) -> None:
-        """Something arrived before the producer said what existed when this inbox took another's place."""
-        if self.takeover.unresolved is not None:
-            self.parts.flag_entered()
-            if self._rules.signed:
-                self._challenges.want(self.stream, now)
-
     def ask(self, now: float, only_head: bool) -> Ask | None:
         """The request for what is missing, if one is due. `only_head`: for nothing that could not be delivered at
         once."""
@@ -993,7 +947,9 @@ class StreamReceiver:
         if clock.target is not None and self.epochs.current is not None:
             gap = (clock.target, clock.elapsed, clock.waited)
         return StreamChange(
-            self,
+            self.stream,
+            self.parts,
+            self.vouched,
             epochs,
             self.epochs.take_finishing(),
             gap,
@@ -1114,3 +1070,14 @@ class StreamReceiver:
         if remembered is not None and known.epoch < remembered.epoch:
             return False
         return not self.heard.waiting
+
+
+def _reason(incoming: Incoming) -> str:
+    return "repair" if incoming.repair else ""
+
+
+def _note(kind: str, incoming: Incoming, reason: str | None = None, span: Span | None = None) -> Note:
+    """What the journal says of what arrived, or of a part of it."""
+    first, last = (incoming.first, incoming.last) if span is None else span
+    said = _reason(incoming) if reason is None else reason
+    return Note(kind, incoming.stream, incoming.epoch, incoming.incarnation, first, last, incoming.site, said)

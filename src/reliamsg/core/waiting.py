@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.ranges import Span
 from reliamsg.core.reorder import Reorder
 from reliamsg.message import Stream
@@ -162,32 +163,38 @@ class WaitingRoom:
         """The same of what was taken in from the quarantine."""
         return self._sites[QUARANTINE].bytes
 
-    def enter(
-        self,
-        site: str,
-        token: object,
-        stream: Stream,
-        known: Reorder | None,
-        span: Span,
-        now: float,
-        ahead: bool,
-        size: int,
-        after: int,
-    ) -> None:
+    def enter(self, incoming: Incoming, known: Reorder | None, now: float, ahead: bool, after: int) -> None:
         """A delivery is to wait. `known`: the epoch of which its numbers must be safe; None where it only waits for the
-        commit number `after`. `ahead`: it came out of order, and is overdue at once. `size`: its bytes, where they
-        count."""
+        commit number `after`. `ahead`: it came out of order, and is overdue at once."""
+        stream = incoming.stream
         found = self._streams.get(stream)
         if found is None:
             found = self._streams[stream] = _Stream()
         if not found.waiting and found.stalled_at is None:
             found.start(now)
         self._entered += 1
-        waiting = Waiting(self._entered, site, token, stream, known, *span, now, ahead, size, after)
+        site, token = incoming.site, incoming.token
+        if incoming.repair:
+            site, token = REPAIRS, None
+        elif incoming.replayed:
+            site = QUARANTINE
+        waiting = Waiting(
+            self._entered,
+            site,
+            token,
+            stream,
+            known,
+            incoming.first,
+            incoming.last,
+            now,
+            ahead,
+            incoming.size,
+            after,
+        )
         found.waiting.append(waiting)
         place = self._sites[site]
         place.pending[waiting.number] = waiting
-        place.bytes += size
+        place.bytes += incoming.size
         if ahead:
             place.ahead[waiting.number] = waiting
 

@@ -111,6 +111,10 @@ class Lane:
         """Every row of the lane below was confirmed, whether or not that counts."""
         return min(min(self.flights, default=self.next), self.next)
 
+    def skip(self, row: int) -> None:
+        """A row need not be sent."""
+        self.next = row + 1
+
     def park(self, row: int, reason: str, now: float) -> None:
         """Wait before `row` is tried again."""
         self.state = LaneState.PARKED
@@ -125,7 +129,8 @@ class Flight:
     """A row that was handed to a site's transport and has no answer yet."""
 
     row: RowLike
-    lane: Lane
+    stream_id: int | None
+    """Of the lane that it is in."""
     at: float
     trial: bool = False
     """A parked stream is tried again with it: it takes no room in the window."""
@@ -282,7 +287,7 @@ class SiteWindow:
 
     def sent(self, lane: Lane, row: RowLike, now: float) -> None:
         """`row` is handed to the transport."""
-        flight = Flight(row, lane, now, trial=lane.state is LaneState.PROBING)
+        flight = Flight(row, lane.stream_id, now, trial=lane.state is LaneState.PROBING)
         self.flights[row.id] = lane.flights[row.id] = flight
         self.bytes += row.size
         if flight.trial:
@@ -328,7 +333,7 @@ class SiteWindow:
         if flight is None:
             return None
         self._note_answer(flight, now)
-        lane = flight.lane
+        lane = self._lane(flight)
         if lane is self.main:
             self._park(flight.row.stream_id, row_id, reason, now)
         elif lane.state is LaneState.PARKED:
@@ -373,6 +378,10 @@ class SiteWindow:
         lane.unproven, lane.trusted = None, False
         self.rewound.append(lane)
 
+    def _lane(self, flight: Flight) -> Lane:
+        """The lane that a row in flight is in."""
+        return self.main if flight.stream_id is None else self.lanes[flight.stream_id]
+
     def _is_usual(self, lane: Lane) -> bool:
         """Whether the lane has many rows in flight, of which each may be what breaks connections."""
         return lane is self.main or (lane.unproven is not None and lane.state is LaneState.FLOWING)
@@ -381,7 +390,7 @@ class SiteWindow:
         """The lowest row in flight on such lanes."""
         if not self.lanes:
             return self.main.flights[self.main.cursor].row if self.main.flights else None
-        rows = (flight.row for flight in self.flights.values() if self._is_usual(flight.lane))
+        rows = (flight.row for flight in self.flights.values() if self._is_usual(self._lane(flight)))
         return min(rows, key=lambda row: row.id, default=None)
 
     def rejoin(self, top: int) -> list[Lane]:
@@ -423,7 +432,7 @@ class SiteWindow:
 
     def _park_late(self, flight: Flight, now: float) -> Lane | None:
         """Have a stream wait whose row is overdue, if it is the row rather than the site."""
-        row, lane = flight.row, flight.lane
+        row, lane = flight.row, self._lane(flight)
         answering = self._answered > flight.at
         if not answering and not flight.trial and row.id not in self._overdue:
             self._overdue.add(row.id)
@@ -446,7 +455,10 @@ class SiteWindow:
             yield max(flight.at, self._oldest_at) + timeout * self._patience, flight
         if self._trials:
             flight = next(iter(self._trials.values()))
-            yield flight.at + timeout * min(2 ** min(flight.lane.attempts + 1, 10), MAX_PATIENCE), flight
+            yield (
+                flight.at + timeout * min(2 ** min(self._lane(flight).attempts + 1, 10), MAX_PATIENCE),
+                flight,
+            )
 
     def _due_at(self) -> float | None:
         if self.blocked is not None or not self.flights:
@@ -482,7 +494,7 @@ class SiteWindow:
             if flight.row.stream_id == stream_id:
                 del self.main.flights[flight.row.id]
                 lane.flights[flight.row.id] = flight
-                flight.lane = lane
+                flight.stream_id = lane.stream_id
         return lane
 
     def _note_answer(self, flight: Flight, now: float) -> None:
@@ -498,7 +510,7 @@ class SiteWindow:
 
     def _arrived(self, flight: Flight) -> None:
         """Nobody waits for the row any more."""
-        row_id, lane = flight.row.id, flight.lane
+        row_id, lane = flight.row.id, self._lane(flight)
         (self.confirmed if lane.unproven is None else lane.unproven).add(row_id, row_id)
         if not self._usual:
             self._patience = 1
@@ -515,7 +527,7 @@ class SiteWindow:
             self._oldest_at = now
         flight = self.flights.pop(row_id, None)
         if flight is not None:
-            del flight.lane.flights[row_id]
+            del self._lane(flight).flights[row_id]
             self.bytes -= flight.row.size
             if flight.trial:
                 del self._trials[row_id]

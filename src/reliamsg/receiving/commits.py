@@ -388,26 +388,9 @@ def _holding(row: HeldFrame) -> Holding:
 
 
 def _add_change(batch: Batch, change: StreamChange) -> None:
-    state = change.state
-    stream = state.stream
+    stream = change.stream
     if change.history:
-        uncertainty = state.takeover.uncertainty
-        history = History(
-            [(f.epoch, f.incarnation, f.last) for f in state.epochs.history.finished],
-            state.epochs.history.floor,
-            [(epoch, list(seen)) for epoch, seen in state.epochs.history.superseded.items()],
-            state.gaps.closed.spans(),
-            state.gaps.closed.forgotten,
-            state.epochs.unheard,
-            None if uncertainty is None else (uncertainty.after, uncertainty.end),
-            state.vouched,
-            list(change.accepted),
-            state.takeover.number,
-            state.epochs.joined_after,
-            sorted(state.epochs.history.unended),
-            None if uncertainty is None else uncertainty.link,
-        )
-        batch.streams.append(StreamRow(stream, state.epochs.joined, history))
+        batch.streams.append(StreamRow(stream, change.parts.epochs.joined, _history(change)))
     finished = {known.epoch for known in change.finished}
     for item in change.epochs:
         known = item.known
@@ -425,3 +408,23 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
     else:
         batch.no_gap.append(stream)
     batch.attempts += [(stream, epoch, seq, count) for (epoch, seq), count in change.attempts.items()]
+
+
+def _history(change: StreamChange) -> History:
+    epochs, closed, takeover = change.parts.epochs, change.parts.gaps.closed, change.parts.takeover
+    history, uncertainty = epochs.history, takeover.uncertainty
+    return History(
+        [(f.epoch, f.incarnation, f.last) for f in history.finished],
+        history.floor,
+        [(epoch, list(seen)) for epoch, seen in history.superseded.items()],
+        closed.spans(),
+        closed.forgotten,
+        epochs.unheard,
+        None if uncertainty is None else (uncertainty.after, uncertainty.end),
+        change.vouched,
+        list(change.accepted),
+        takeover.number,
+        epochs.joined_after,
+        sorted(history.unended),
+        None if uncertainty is None else uncertainty.link,
+    )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Literal
 
 from reliamsg.config import Site
+from reliamsg.core.incoming import Incoming
 from reliamsg.core.ranges import Span
 from reliamsg.core.waiting import QUARANTINE
 from reliamsg.errors import TooManyStreams
@@ -290,11 +291,7 @@ class SiteReceiver:
         if shared.quarantine_comes_first(stream):
             return
         moves = shared.core.effects.moves
-        arrival = shared.core.receive(
-            self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
-            envelope.seq, envelope.last, None, now, repair=True, size=len(frame.data), wall_us=wall,
-            ts_us=envelope.ts_last,
-        )  # fmt: skip
+        arrival = shared.core.receive(_incoming(self.name, stream, frame, repair=True), now, wall)
         if shared.core.effects.moves != moves:
             shared.settled_elsewhere(stream)
         for first, last in arrival.new:
@@ -403,10 +400,7 @@ class SiteReceiver:
                 self.quarantine(delivery, frame, HELD, stream)
             return False
         moves = shared.core.effects.moves
-        arrival = shared.core.receive(
-            self.name, stream, envelope.epoch, envelope.incarnation, envelope.previous,
-            envelope.seq, envelope.last, delivery.token, now, wall_us=wall, ts_us=envelope.ts_last,
-        )  # fmt: skip
+        arrival = shared.core.receive(_incoming(self.name, stream, frame, delivery.token), now, wall)
         if shared.core.effects.moves != moves:
             shared.settled_elsewhere(stream)
         self._feeding.came((envelope.topic, envelope.partition))
@@ -473,9 +467,8 @@ class SiteReceiver:
         shared.quarantine.took_in(row)
         moves = shared.core.effects.moves
         arrival = shared.core.receive(
-            row.site, row.stream, envelope.epoch, envelope.incarnation, envelope.previous, envelope.seq, envelope.last,
-            row.id, now, size=len(frame.data), replayed=True, wall_us=wall, ts_us=envelope.ts_last,
-        )  # fmt: skip
+            _incoming(row.site, row.stream, frame, row.id, replayed=True), now, wall
+        )
         if shared.core.effects.moves != moves:
             shared.settled_elsewhere(row.stream)
         if arrival.refused or arrival.deferred or arrival.far:
@@ -600,3 +593,30 @@ class SiteReceiver:
                 self._logged_at[what, reason] = now
                 del self._unlogged[what, reason]
                 log.warning("site %s: %s: %d (%s)", self.name, what, count, reason)
+
+
+def _incoming(
+    site: str,
+    stream: Stream,
+    frame: Frame,
+    token: object = None,
+    *,
+    repair: bool = False,
+    replayed: bool = False,
+) -> Incoming:
+    """What arrived, as the core sees it. Only of repairs, and of what is replayed, the size matters."""
+    envelope = frame.envelope
+    return Incoming(
+        site,
+        stream,
+        envelope.epoch,
+        envelope.incarnation,
+        envelope.previous,
+        envelope.seq,
+        envelope.last,
+        token,
+        repair,
+        len(frame.data) if repair or replayed else 0,
+        replayed,
+        envelope.ts_last,
+    )
