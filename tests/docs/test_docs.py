@@ -41,7 +41,7 @@ def code_of(path: Path) -> str:
 def brokers(
     request: pytest.FixtureRequest, make_mosquitto: Callable[..., Mosquitto]
 ) -> Callable[[Path], dict[str, str]]:
-    """Starts what a file's blocks need, and says which URL to put in whose place."""
+    """Starts the brokers that a file's blocks need, and returns the replacements of its URLs."""
 
     def start(path: Path) -> dict[str, str]:
         code = code_of(path)
@@ -65,11 +65,11 @@ def own_vhost(rabbit: RabbitNode, vhost: str) -> str:
 
 
 AT_FULL_SIZE = {"docs/how-to/audit.md"}
-"""Two further audits, half a minute each, of the command and the call that README and an example show as well."""
+"""Two further audits, half a minute each; the README and an example also run the command and the call."""
 INTEGRATIONS = {"README.md"}
 """An audit in a process of its own, for half a minute or more."""
 _SPARK = re.compile(r"reliamsg audit|reliamsg\.audit|pyspark")
-"""What a block says that starts Spark."""
+"""Matches blocks that start Spark."""
 
 
 def marks_of(path: Path) -> list[pytest.MarkDecorator]:
@@ -122,7 +122,7 @@ def run_page(path: Path, place: Path, urls: dict[str, str]) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.docs.blocks", str(path), *replacements],
         cwd=place,
-        # A Java machine that lives for a minute has no use of code that is compiled well: it takes a third of its time.
+        # Java's optimizing compiler does not pay off within a minute: it would take a third of the time.
         env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -138,7 +138,7 @@ def run_page(path: Path, place: Path, urls: dict[str, str]) -> None:
 
 
 def end_group(leader: int) -> None:
-    """End whatever the blocks left running."""
+    """Kill all processes that the blocks left running."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
@@ -193,7 +193,7 @@ def test_urls_become_those_of_running_brokers(
 
 
 class TestBlocks:
-    """The runner notices what is wrong."""
+    """The runner detects mistakes."""
 
     def run(self, text: str, place: Path, monkeypatch: pytest.MonkeyPatch, **replacements: str) -> None:
         monkeypatch.chdir(place)
