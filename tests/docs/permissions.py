@@ -1,4 +1,4 @@
-"""The permission sets of docs/how-to/permissions.md, as that page has them, and what other pages there tell to do."""
+"""The permission sets of docs/how-to/permissions.md, exactly as printed there, and recipes of other pages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Every code block of the README and of the documentation runs, on real brokers; every link leads somewhere.
+"""Every code block of the README and of the documentation runs, on real brokers; every link resolves.
 
-How blocks are written, and what is run of them, stands in :mod:`tests.docs.blocks`. Broker URLs at localhost,
+:mod:`tests.docs.blocks` describes how blocks are written, and which of them run. Broker URLs at localhost,
 with AMQP's ports from 5672 and MQTT's from 1883, are replaced by those of real brokers; each file and port has
 an empty one of its own.
 """
@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -21,7 +22,7 @@ from reliamsg.lab import Mosquitto, RabbitNode
 from tests.docs.blocks import RUN, Block, DocsError, blocks, check_kind, run
 
 ROOT = Path(__file__).parent.parent.parent
-FILES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FILES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _AMQP = re.compile(r"amqp://(?:[^@\s\"'`/]*@)?localhost(?::(567\d))?(?:/%2F)?(?=[\s\"'`,]|$)", re.MULTILINE)
 _MQTT = re.compile(r"mqtt://localhost(?::(188\d))?(?=[\s\"'`,]|$)", re.MULTILINE)
@@ -40,7 +41,7 @@ def code_of(path: Path) -> str:
 def brokers(
     request: pytest.FixtureRequest, make_mosquitto: Callable[..., Mosquitto]
 ) -> Callable[[Path], dict[str, str]]:
-    """Starts what a file's blocks need, and says which URL to put in whose place."""
+    """Starts the brokers that a file's blocks need, and returns the replacements of its URLs."""
 
     def start(path: Path) -> dict[str, str]:
         code = code_of(path)
@@ -64,11 +65,11 @@ def own_vhost(rabbit: RabbitNode, vhost: str) -> str:
 
 
 AT_FULL_SIZE = {"docs/how-to/audit.md"}
-"""Two further audits, half a minute each, of the command and the call that README and an example show as well."""
+"""Two further audits, half a minute each; the README and an example also run the command and the call."""
 INTEGRATIONS = {"README.md"}
 """An audit in a process of its own, for half a minute or more."""
 _SPARK = re.compile(r"reliamsg audit|reliamsg\.audit|pyspark")
-"""What a block says that starts Spark."""
+"""Matches blocks that start Spark."""
 
 
 def marks_of(path: Path) -> list[pytest.MarkDecorator]:
@@ -88,6 +89,32 @@ def test_the_code_runs(path: Path, tmp_path: Path, brokers: Callable[[Path], dic
     run_page(path, place, urls)
 
 
+def test_the_first_example_runs_by_itself(tmp_path: Path) -> None:
+    """The first block of the README is a short program that needs no broker."""
+    first = blocks((ROOT / "README.md").read_text())[0]
+    assert first.kind == "python"
+    assert len([line for line in first.text.splitlines() if line]) <= 12
+    (tmp_path / "first.py").write_text(first.text)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "first.py"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42 widgets\n", "")
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs").rglob("*.svg")), ids=name_of)
+def test_pictures_are_small_and_self_contained(path: Path) -> None:
+    text = path.read_text()
+    ElementTree.fromstring(text)
+    assert len(text) < 200_000
+    assert "prefers-color-scheme: dark" in text
+    assert re.findall(r"https?://(?!www\.w3\.org/)|<script|@import", text) == []
+
+
 def run_page(path: Path, place: Path, urls: dict[str, str]) -> None:
     """Run a file's blocks in a process of its own, in the directory `place`."""
     # Longest first: one URL may be the beginning of another.
@@ -95,7 +122,7 @@ def run_page(path: Path, place: Path, urls: dict[str, str]) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.docs.blocks", str(path), *replacements],
         cwd=place,
-        # A Java machine that lives for a minute has no use of code that is compiled well: it takes a third of its time.
+        # Java's optimizing compiler does not pay off within a minute: it would take a third of the time.
         env=os.environ | {"PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -111,7 +138,7 @@ def run_page(path: Path, place: Path, urls: dict[str, str]) -> None:
 
 
 def end_group(leader: int) -> None:
-    """End whatever the blocks left running."""
+    """Kill all processes that the blocks left running."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
@@ -124,7 +151,7 @@ def test_code_is_called_code(path: Path) -> None:
         check_kind(block)
 
 
-@pytest.mark.parametrize("path", [*FILES, ROOT / "CHANGELOG.md"], ids=name_of)
+@pytest.mark.parametrize("path", [*FILES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"], ids=name_of)
 def test_links_lead_somewhere(path: Path) -> None:
     broken = []
     for target in _LINK.findall(path.read_text()):
@@ -166,7 +193,7 @@ def test_urls_become_those_of_running_brokers(
 
 
 class TestBlocks:
-    """The runner notices what is wrong."""
+    """The runner detects mistakes."""
 
     def run(self, text: str, place: Path, monkeypatch: pytest.MonkeyPatch, **replacements: str) -> None:
         monkeypatch.chdir(place)
