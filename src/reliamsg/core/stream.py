@@ -21,6 +21,7 @@ from reliamsg.core.incoming import Incoming
 from reliamsg.core.joining import Joining
 from reliamsg.core.left_epochs import ANOTHER_INCARNATION, LeftEpochs
 from reliamsg.core.parts import StreamParts
+from reliamsg.core.phase import Phase
 from reliamsg.core.ranges import Span
 from reliamsg.core.redelivery import Offer
 from reliamsg.core.reorder import Reorder
@@ -139,6 +140,19 @@ class StreamReceiver:
         self._giving = False
         """What was taken is on its way to the application, which may not have been given all of it yet."""
         self._reserve, self._reserved_at = RESERVE, 0
+
+    @property
+    def phase(self) -> Phase:
+        """What it waits for."""
+        if self.redelivery.halted:
+            return Phase.HALTED
+        if self.epochs.current is None:
+            return Phase.NEW if self.epochs.lowest_arrived() is None else Phase.JOINING
+        if self.gaps.clock.target is None:
+            return Phase.FLOWING
+        if self.gaps.held_by is not None:
+            return Phase.HELD
+        return Phase.GAP if self.gaps.undecided is None else Phase.EXPIRED
 
     @property
     def is_held(self) -> bool:
