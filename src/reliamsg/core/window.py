@@ -252,15 +252,19 @@ class SiteWindow:
             lane.state = LaneState.PROBING
         return bool(due)
 
-    def ready(self, now: float) -> Iterator[Lane]:
+    def ready(self, now: float) -> list[Lane]:
         """Lanes that may send something now, those of parked streams whose time has come first."""
         if not self.connected or self.blocked is not None:
-            return
+            return []
+        if not self.lanes:  # the usual case: nothing is parked
+            return [self.main]
         self.probe(now)
-        for lane in list(self.lanes.values()):
-            if lane.state is LaneState.FLOWING or (lane.state is LaneState.PROBING and not lane.flights):
-                yield lane
-        yield self.main
+        ready = [
+            lane
+            for lane in self.lanes.values()
+            if lane.state is LaneState.FLOWING or (lane.state is LaneState.PROBING and not lane.flights)
+        ]
+        return [*ready, self.main]
 
     def room(self, lane: Lane, size: int) -> bool:
         """Whether a row of `size` bytes may be sent on `lane` now."""
@@ -396,6 +400,8 @@ class SiteWindow:
     def rejoin(self, top: int) -> list[Lane]:
         """Take lanes that have caught up back into the main lane, also those that were to be tried again when nothing
         up to row `top`, the last, was left to try; returns them."""
+        if not self.lanes:
+            return []
         back = [
             lane
             for lane in self.lanes.values()
