@@ -1,7 +1,7 @@
-"""Gaps of a stream: the clock of the one at the head, what was decided, and the memory of those that were closed.
+"""The gaps of a stream: the clock of the gap at its head, decisions, and closed gaps.
 
-The clock of a gap counts only while the gap holds its stream up; who calls says when that is. One step counts at
-most a second, so that a stopped process does not expire gaps, and whatever changes the gap starts it anew.
+The clock counts only while the gap holds up its stream; the caller says when it does. A step counts at most one second,
+so that a paused process does not expire gaps. A change of the gap restarts the clock.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MAX_STEP_S = 1.0
 MAX_CLOSED = 1_000
 """Closed ranges of a stream that are remembered exactly."""
 MAX_DECLARED = 100
-"""The latest passed ranges of a stream that its producer is told of."""
+"""The latest passed ranges of a stream that are reported to its producer."""
 
 GapKey = tuple[int, int, int | None]
-"""Epoch, first and last number; last is None where the extent is unknown."""
+"""Epoch, first and last number; last is None if the extent is unknown."""
 
 
 class GapClock:
-    """How long the gap at a stream's head has held it up."""
+    """How long the gap at the head has held up its stream, in seconds."""
 
     __slots__ = ("_at", "decided", "elapsed", "opened", "saved", "target", "waited")
 
@@ -34,17 +34,17 @@ class GapClock:
         self.target: GapKey | None = None
         self.elapsed = 0.0
         self.saved = 0.0
-        """What a commit holds of `elapsed` and `waited` together."""
+        """The sum of `elapsed` and `waited` as the last commit holds it."""
         self.waited = 0.0
-        """For how long it would have counted, but a producer said that it holds what is missing."""
+        """Time that did not count because a producer announced that it holds the missing messages."""
         self.decided = False
-        """The gap was put to the policy at once, since its messages were removed."""
+        """The policy was applied at once, because the messages were removed."""
         self.opened = False
-        """Whether the gap has held the stream up for any time at all."""
+        """Whether the gap has held up the stream for any time."""
         self._at: float | None = None
 
     def aim(self, target: GapKey | None) -> GapKey | None:
-        """Watch `target`. Another one than before starts at 0; returns the one before, if it is gone."""
+        """Watch `target`. A different gap starts at 0; returns the previous one if it is gone."""
         if target == self.target:
             return None
         before, self.target = self.target, target
@@ -54,15 +54,15 @@ class GapClock:
         return before
 
     def restore(self, target: GapKey, elapsed: float, waited: float) -> None:
-        """Go on where an earlier process stopped."""
+        """Continue where an earlier process stopped."""
         self.target = target
         self.elapsed, self.waited = elapsed, waited
         self.saved = self.counted
         self.opened = True
 
     def tick(self, now: float, running: bool, waiting: bool = False) -> float:
-        """Count the time since the last tick, if the clock ran throughout; return what has elapsed. With `waiting`
-        it counts as waited instead."""
+        """Count the time since the last tick if the clock ran throughout; return the elapsed time. With `waiting`, add
+        it to `waited` instead."""
         if running and self._at is not None:
             step = min(max(0.0, now - self._at), MAX_STEP_S)
             if waiting:
@@ -73,35 +73,35 @@ class GapClock:
         return self.elapsed
 
     def committed(self, target: GapKey, elapsed: float, waited: float) -> None:
-        """A commit holds what had elapsed and been waited for this gap."""
+        """A commit holds these times for this gap."""
         if target == self.target:
             self.saved = elapsed + waited
 
     @property
     def counted(self) -> float:
-        """All of the gap's time, whether it elapsed or was waited."""
+        """Elapsed and waited time together."""
         return self.elapsed + self.waited
 
     def decide(self) -> None:
-        """The gap is put to the policy at once."""
+        """Apply the policy at once."""
         self.decided = True
 
     def open(self) -> None:
-        """The gap begins to hold the stream up."""
+        """The gap begins to hold up the stream."""
         self.opened = True
 
     def close(self) -> None:
-        """What holds the stream up has not done so for any time yet."""
+        """The gap has not held up the stream yet."""
         self.opened = False
 
     def rewind(self) -> None:
-        """Start the same gap's time anew. What was waited is not waited again."""
+        """Restart the elapsed time of the same gap. Waited time is kept."""
         self.elapsed = 0.0
         self.saved = self.waited
 
 
 class ClosedGaps:
-    """The newest closed ranges of a stream, to tell what is late from what is a duplicate."""
+    """The latest closed ranges of a stream, which tell late messages from duplicates."""
 
     __slots__ = ("_ranges", "forgotten")
 
@@ -113,7 +113,7 @@ class ClosedGaps:
         """(epoch, number): ranges at or below may have been closed and forgotten."""
 
     def add(self, epoch: int, first: int, last: int) -> None:
-        """Remember that `first` to `last` was passed without having arrived."""
+        """`first` to `last` were passed without having arrived."""
         self._ranges.append((epoch, first, last))
         self._forget()
 
@@ -123,7 +123,7 @@ class ClosedGaps:
         del self._ranges[:-MAX_CLOSED]
 
     def arrived(self, epoch: int, first: int, last: int) -> list[Span]:
-        """What of an arrival was passed before; from now on it is not any more."""
+        """Return the passed ranges among these; as they have arrived now, forget that they were passed."""
         if not self.overlap(epoch, first, last):
             return []
         late = RangeSet()
@@ -143,7 +143,7 @@ class ClosedGaps:
         return list(late)
 
     def overlap(self, epoch: int, first: int, last: int) -> bool:
-        """Whether anything of these was passed, and has not arrived since."""
+        """Whether any of these was passed and has not arrived since."""
         return any(e == epoch and low <= last and high >= first for e, low, high in self._ranges)
 
     def may_have_forgotten(self, epoch: int, first: int) -> bool:
@@ -159,7 +159,7 @@ class ClosedGaps:
 
 
 class GapTracker:
-    """The gap at one stream's head, what was decided about it, and the gaps that the stream has passed."""
+    """The gap at the head of one stream, decisions about it, and the gaps that the stream has passed."""
 
     __slots__ = (
         "_accepted_as", "_expired_after", "_passed", "_passing", "accepted", "accepted_committed", "clock", "closed",
@@ -167,33 +167,33 @@ class GapTracker:
     )  # fmt: skip
 
     def __init__(self, closed: ClosedGaps | None = None) -> None:
-        """`closed`: as the inbox holds it."""
+        """`closed`: as the inbox holds them."""
         self.clock = GapClock()
         self.closed = ClosedGaps() if closed is None else closed
         self.undecided: Gap | None = None
-        """Expired, and to be decided by the application."""
+        """Expired, and waiting for a decision by the application."""
         self.held_by: Gap | None = None
-        """The gap that holds the stream until it is filled or accepted; None where nothing does."""
+        """The gap that holds the stream until it is filled or accepted; None for none."""
         self.held_since: GapKey | None = None
-        """The gap that was reported when this episode of holding began; what is left of it after a part came is the
-        same episode. None outside of episodes."""
+        """The gap that was reported when this hold began. What remains after a part arrives belongs to the same hold.
+        None if there is none."""
         self.accepted = RangeSet()
-        """Numbers of the current epoch that may be passed as soon as they are a gap at the head."""
+        """Numbers of the current epoch that may be passed as soon as they are the gap at the head."""
         self.accepted_committed: tuple[Span3, ...] = ()
-        """What is accepted, as the last commit holds it."""
+        """Accepted ranges, as the last commit holds them."""
         self._accepted_as: tuple[str, float | None] = ("expired", None)
-        """Why, and what their gap's clock said, in seconds, where that is known."""
+        """The reason, and the gap's clock in seconds, if known."""
         self._expired_after: float | None = None
-        """What the clock said when the latest gap expired."""
+        """The clock when the latest gap expired."""
         self._passed: list[Span3] = []
-        """The latest ranges that were passed without having arrived, and that is committed."""
+        """The latest ranges that were passed without having arrived, as the last commit holds them."""
         self._passing: list[Span3] = []
         """The same since the last commit."""
 
     # -- the gap at the head ------------------------------------------------------------------------------
 
     def aim(self, target: GapKey | None) -> tuple[GapKey | None, bool]:
-        """Watch another gap, or none; returns the one before, and whether that had held the stream up for any time."""
+        """Watch another gap, or none; return the previous one, and whether it had held up the stream."""
         opened = self.clock.opened
         before = self.clock.aim(target)
         self.clock.close()
@@ -201,28 +201,28 @@ class GapTracker:
         return before, opened
 
     def expire(self) -> None:
-        """The gap at the head has had its time."""
+        """`gap_timeout` has passed for the gap at the head."""
         self._expired_after = self.clock.elapsed
 
     def ask(self, gap: Gap) -> None:
-        """Leave a gap to the application, and give it its time anew meanwhile."""
+        """Leave the decision to the application, and restart the clock meanwhile."""
         self.clock.rewind()
         self.undecided = gap
 
     def take_undecided(self) -> Gap | None:
-        """The gap that the application is to decide about, once."""
+        """The gap that the application has to decide about. Returned once."""
         gap, self.undecided = self.undecided, None
         return gap
 
     def drop(self) -> None:
-        """The stream goes on elsewhere: nothing is to be decided, and nothing of what was accepted counts."""
+        """The stream continues elsewhere: drop the pending decision and everything accepted."""
         self.undecided = None
         self.accepted.discard_below(MAX_SEQ + 1)
 
     # -- holding ------------------------------------------------------------------------------------------
 
     def hold(self, gap: Gap) -> bool:
-        """Keep the stream where it is until the gap is filled or accepted. Returns whether an episode begins."""
+        """Hold the stream until the gap is filled or accepted. Returns whether a new hold begins."""
         self.held_by = gap
         key = gap.epoch, gap.first, gap.last
         if self.held_since is not None and is_part(key, self.held_since):
@@ -231,39 +231,39 @@ class GapTracker:
         return True
 
     def resume(self) -> None:
-        """Nothing holds the stream for now; the episode goes on until :meth:`end_episode`."""
+        """Nothing holds the stream at the moment; the hold lasts until :meth:`end_episode`."""
         self.held_by = None
 
     def end_episode(self) -> None:
-        """What held the stream is filled, accepted or gone."""
+        """The gap that held the stream is filled, accepted, or gone."""
         self.held_since = None
 
     # -- acceptance and passing ---------------------------------------------------------------------------
 
     def accept(self, first: int, last: int, reason: str, elapsed: float | None) -> None:
-        """These numbers of the current epoch may be passed. `elapsed`: what the gap's clock said, in seconds."""
+        """These numbers of the current epoch may be passed. `elapsed`: the gap's clock, in seconds."""
         self.accepted.add(first, last)
         self._accepted_as = reason, elapsed
 
     def how_accepted(self, gap: Gap) -> tuple[str, float | None]:
-        """Why a gap is accepted now, and what its clock said."""
+        """The reason for which a gap is accepted now, and its clock in seconds."""
         if gap.reason == "open":
             return "accepted", self.clock.elapsed
         return gap.reason, self._expired_after
 
     def enter_epoch(self) -> None:
-        """What was accepted in the epoch before does not count in the next."""
+        """Acceptance in one epoch does not apply to the next."""
         self.accepted.discard_below(MAX_SEQ + 1)
 
     def close(self, epoch: int, first: int, last: int) -> tuple[str, float | None]:
-        """Accepted numbers are passed; returns why, and what their gap's clock said."""
+        """Accepted numbers are passed; returns the reason and the gap's clock."""
         self.closed.add(epoch, first, last)
         self.accepted.remove(first, last)
         self._passing.append((epoch, first, last))
         return self._accepted_as
 
     def close_before(self, epoch: int, last: int) -> None:
-        """All of an epoch of which nothing came is passed, with the gap of unknown extent before it."""
+        """An epoch of which nothing arrived is passed as a whole, with the gap of unknown extent before it."""
         self.closed.add(epoch, 1, last)
         self._passing.append((epoch, 1, last))
 
@@ -271,7 +271,7 @@ class GapTracker:
 
     @property
     def any_passing(self) -> bool:
-        """Whether anything was passed since the last commit."""
+        """Whether any range was passed since the last commit."""
         return bool(self._passing)
 
     @property
@@ -280,16 +280,16 @@ class GapTracker:
         return tuple(self._passed)
 
     def take_passing(self) -> list[Span3]:
-        """What was passed since the last commit."""
+        """The ranges that were passed since the last commit."""
         passing, self._passing = self._passing, []
         return passing
 
     def put_back(self, passing: list[Span3]) -> None:
-        """These could not be committed: they belong to the next commit."""
+        """The commit failed: these belong to the next one."""
         self._passing[:0] = passing
 
     def committed(self, passing: Iterable[Span3], accepted: tuple[Span3, ...]) -> bool:
-        """A commit holds what was passed, and what is accepted. Returns whether the latter is news."""
+        """A commit holds these passed and accepted ranges. Returns whether the accepted ones changed."""
         self._passed += passing
         del self._passed[:-MAX_DECLARED]
         before, self.accepted_committed = self.accepted_committed, accepted
@@ -297,7 +297,7 @@ class GapTracker:
 
 
 def is_part(target: GapKey, whole: GapKey) -> bool:
-    """Whether a gap is what is left of another."""
+    """Whether a gap is the remainder of another."""
     if target[0] != whole[0] or target[1] < whole[1]:
         return False
     return whole[2] is None or (target[2] is not None and target[2] <= whole[2])

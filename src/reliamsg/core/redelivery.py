@@ -1,7 +1,7 @@
-"""What of a stream may be delivered next: order, limits, and attempts that are counted before they are made.
+"""What may be delivered next from a stream: order, limits, and attempts that are counted in advance.
 
-A message that may have been delivered before is delivered again only after a commit that counts the attempt: so a
-message that kills its process on every attempt uses up its deliveries instead of coming back for ever.
+A message that may have been delivered before is delivered again only after a commit has counted the attempt. So a
+message that kills its process on every attempt uses up its deliveries instead of coming back forever.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ BACKOFF_MIN_S = 0.1
 BACKOFF_MAX_S = 5.0
 
 COUNTED_TOGETHER = 64
-"""After an unclean stop, this many messages have an attempt counted in one commit, once, whether it is made or not.
-From then on each is counted, and handled, alone, so that one that kills its handler uses up no deliveries of others."""
+"""After an unclean stop, attempts at this many messages are counted together in one commit, once, whether or not they
+are made. From then on, each message is counted and handled alone, so that one that kills its handler does not use up
+the deliveries of others."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class DeliveryRules:
     max_unacknowledged: int = 1_000
     max_deliveries: int = 5
     halt: bool = False
-    """A message that used up its deliveries halts its stream instead of going to the dead letters."""
+    """A message that has used up its deliveries halts its stream instead of becoming a dead letter."""
 
 
 @dataclass(slots=True)
@@ -43,19 +44,19 @@ class Offer:
     last: int
     redelivered: bool = False
     retry: bool = False
-    """Again, after handling raised."""
+    """Again, after its handler raised."""
     counted: bool = False
-    """A commit counts the attempts already."""
+    """A commit has counted the attempts already."""
     spent: bool = False
-    """It has used up its deliveries: bury it instead."""
+    """It has used up its deliveries and becomes a dead letter instead."""
     alone: bool = False
-    """Nothing else is to be handled together with it."""
+    """It has to be handled on its own."""
     unjournalled: bool = False
-    """It may have been delivered before this process began; no journal says so."""
+    """It may have been delivered before this process began, but no journal says so."""
 
 
 class Redelivery:
-    """Attempts at the messages of one stream, as far as they have to be counted.
+    """The attempts at messages of one stream that have to be counted.
 
     An attempt is *pending* until a commit holds it, and *granted* from then until it is made.
     """
@@ -65,17 +66,17 @@ class Redelivery:
     def __init__(self, attempts: Iterable[tuple[int, int, int]] = ()) -> None:
         """`attempts`: as the inbox holds them: epoch, number, deliveries so far."""
         self.counts = {(epoch, seq): count for epoch, seq, count in attempts}
-        """By epoch and number, the deliveries of what was or may have been delivered before. For others to read: most
-        streams have none, and are then spared a call for each message."""
+        """By epoch and number: deliveries of messages that were, or may have been, delivered before. Callers read it to
+        skip :meth:`settled` for the many streams that have none."""
         self._pending: dict[Position, int] = {}
         self._granted: dict[Position, int] = {}
         self.retry_at = 0.0
-        """When what failed may be delivered again."""
+        """When failed messages may be delivered again."""
         self.halted = False
-        """A message used up its deliveries, and nothing of the stream is delivered any more."""
+        """A message has used up its deliveries, and nothing more of the stream is delivered."""
 
     def halt(self) -> None:
-        """Deliver nothing of this stream any more."""
+        """Deliver nothing more of this stream."""
         self.halted = True
 
     @property
@@ -84,7 +85,7 @@ class Redelivery:
         return bool(self._pending)
 
     def attempts(self, epoch: int, seq: int) -> int:
-        """How often a message was delivered, where it was delivered at all."""
+        """The number of deliveries of a message that was delivered."""
         return self.counts.get((epoch, seq), 1)
 
     # -- deliveries ---------------------------------------------------------------------------------------
@@ -96,10 +97,10 @@ class Redelivery:
         now: float,
         unit: int,
     ) -> tuple[Offer | None, bool]:
-        """What to deliver next, if anything, and whether a commit is needed before there can be (more).
+        """The next offer, if any, and whether a commit is needed before there can be (more).
 
-        `entered`: the epochs of which anything may be delivered, or was delivered and is not settled, in order.
-        `unit`: how many messages the application takes at once.
+        `entered`: the epochs of which anything may be delivered, or is delivered and unsettled, in order. `unit`: how
+        many messages the application takes at once.
         """
         if self.halted:
             return None, False
@@ -118,7 +119,7 @@ class Redelivery:
         return None, False
 
     def take(self, known: Reorder, offered: Offer, last: int) -> None:
-        """Messages up to `last` of an offer are delivered now."""
+        """Messages of an offer, up to `last`, are delivered now."""
         if offered.counted:
             for seq in range(offered.first, last + 1):
                 self.counts[known.epoch, seq] = self._granted.pop((known.epoch, seq))
@@ -128,7 +129,7 @@ class Redelivery:
             known.advance(last)
 
     def untake(self, known: Reorder, offered: Offer, first: int, last: int) -> None:
-        """`first` to `last`, the end of what was taken, did not reach the application after all."""
+        """`first` to `last`, the end of a delivered run, did not reach the application after all."""
         if offered.counted:
             for seq in range(first, last + 1):
                 self._granted[known.epoch, seq] = self.attempts(known.epoch, seq)
@@ -140,8 +141,8 @@ class Redelivery:
     def fail(
         self, rules: DeliveryRules, known: Reorder, span: Span, now: float, counts: bool = True
     ) -> list[int]:
-        """Handling of `span` raised: have the messages delivered again, one by one, after a while. Returns those that
-        have used up their deliveries. Unless it `counts`, as many deliveries are left to them as before."""
+        """The handler of `span` raised: deliver its messages again later, one by one. Returns those that have used up
+        their deliveries. Unless it `counts`, none is used up."""
         spent: list[int] = []
         most = 1
         first, last = span
@@ -159,7 +160,7 @@ class Redelivery:
         return spent
 
     def settled(self, epoch: int, span: Span) -> None:
-        """Nothing of these is delivered any more."""
+        """None of these is delivered any more."""
         first, last = span
         for key in [key for key in self.counts if key[0] == epoch and first <= key[1] <= last]:
             del self.counts[key]
@@ -174,17 +175,17 @@ class Redelivery:
     # -- commits ------------------------------------------------------------------------------------------
 
     def take_pending(self) -> dict[Position, int]:
-        """The attempts that the next commit has to hold."""
+        """The attempts that the next commit has to count."""
         pending, self._pending = self._pending, {}
         return pending
 
     def put_back(self, pending: Mapping[Position, int]) -> None:
-        """These could not be committed: they belong to the next commit."""
+        """The commit failed: these belong to the next one."""
         self._pending.update({key: count for key, count in pending.items() if key not in self._pending})
 
     def grant(self, pending: Mapping[Position, int], live: Mapping[int, Reorder]) -> None:
-        """These are on disk: they may be made, unless they were, or need not be meanwhile. `live`: the epochs that
-        anything is known of."""
+        """These attempts are durable: they may be made, unless they were made or became needless meanwhile. `live`: the
+        epochs that are not behind the stream."""
         for key, count in pending.items():
             known = live.get(key[0])
             if known is None or known.held.run_from(key[1]) is None:
@@ -211,7 +212,7 @@ class Redelivery:
         return Offer(known.epoch, known.incarnation, first, last), False
 
     def _together(self, rules: DeliveryRules, known: Reorder, first: int, last: int, unit: int) -> int:
-        """How far the attempts of possibly redelivered messages are counted in one commit."""
+        """The last number whose attempt is counted in the same commit as that of `first`."""
         last = min(last, known.redelivered_below - 1)
         if first <= known.journalled:  # so that no row of the journal holds both kinds
             last = min(last, known.journalled)
@@ -228,14 +229,14 @@ class Redelivery:
         return last
 
     def _goes_alone(self, rules: DeliveryRules, known: Reorder, seq: int) -> bool:
-        """Whether a message may be the one that kills the process: others with it would use up their deliveries as
-        well."""
+        """Whether a message may be the one that kills the process: messages delivered with it would use up their
+        deliveries, too."""
         return rules.max_deliveries <= 2 or (known.epoch, seq) in self.counts
 
     def _counted(
         self, rules: DeliveryRules, known: Reorder, first: int, last: int, retry: bool
     ) -> tuple[Offer | None, bool]:
-        """Offer messages whose attempt a commit holds already; otherwise have it committed."""
+        """Offer messages whose attempt is counted already; otherwise have it counted."""
         keys = [(known.epoch, seq) for seq in range(first, last + 1)]
         found = Offer(
             known.epoch, known.incarnation, first, last, redelivered=True, retry=retry, counted=True
@@ -254,8 +255,8 @@ class Redelivery:
         return None, True
 
     def _tries(self, known: Reorder, seq: int) -> int:
-        """How often a message was delivered, before it is again. That it may have been, before an unclean stop, does
-        not count: it would go to the dead letters without having been handled."""
+        """The number of deliveries before the next one. A possible delivery before an unclean stop does not count:
+        otherwise a message could become a dead letter without having been handled."""
         counted = self.counts.get((known.epoch, seq))
         if counted is not None:
             return counted

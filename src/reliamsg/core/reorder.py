@@ -1,15 +1,14 @@
-"""Deduplication and hold-back of one epoch of one stream.
+"""Deduplication and reordering within one epoch of one stream.
 
 Numbers go through these states, and every number at or above `position` is in exactly one of them::
 
-    unknown ── place() ──▶ held ── take() ──▶ handed out ── settle() ──▶ settled
-       └────────────────────── settle(): a gap was passed ────────────────────▲
+    unknown ── place() ──▶ held ── advance() ──▶ delivered ── settle() ──▶ settled
+       └───────────────────── settle(): a gap was passed ────────────────────▲
 
-`held` keeps a number until it is settled, so that "handed out" is what is held below `cursor`. Settled numbers
-beyond `position` are ranges of their own; for a stream that is handled in order there are none.
-Besides what is true there is what is true *and on disk*: ``safe_position`` and ``safe`` follow ``position`` and
-``settled`` at each commit, and `persisted` is the part of `held` whose bytes are in the inbox. Only these let a
-broker forget its copy.
+`held` keeps a number until it is settled, so the delivered numbers are those held below `cursor`. Settled numbers
+beyond `position` are kept as ranges; a stream that is handled in order has none. Next to the state in memory there is
+the durable one: ``safe_position`` and ``safe`` follow ``position`` and ``settled`` at each commit, and `persisted` is
+the part of `held` whose bytes are in the inbox. Only durable state allows a delivery to be acknowledged to its broker.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ __all__ = ["Reorder"]
 
 
 class Reorder:
-    """What is known of one epoch: which numbers arrived, were handed out, are settled."""
+    """One epoch: which of its numbers have arrived, were delivered, and are settled."""
 
     __slots__ = (
         "announced", "asked", "cursor", "elsewhere", "epoch", "held", "high_water", "incarnation", "journalled", "last",
@@ -39,43 +38,43 @@ class Reorder:
         self.position = position
         """Everything below is settled."""
         self.cursor = position
-        """The next number to hand out for the first time."""
+        """The next number to deliver for the first time."""
         self.settled = RangeSet()
         self.held = RangeSet()
         self.persisted = RangeSet()
         self.retry = RangeSet()
-        """Handed out, failed, and to be handed out again before anything else."""
+        """Delivered, failed, and to be delivered again before anything else."""
         self.safe_position = position
         self.safe = RangeSet()
         self.high_water = 0
-        """Committed: numbers below may have been handed out."""
+        """Committed: numbers below may have been delivered."""
         self.redelivered_below = 0
-        """Numbers below may have been handed out before this process began."""
+        """Numbers below may have been delivered before this process began."""
         self.journalled = 0
-        """Numbers up to this one are known to have been, by the journal."""
+        """Numbers up to this one were delivered before this process began, according to the journal."""
         self.last: int | None = None
-        """The epoch's last number, once a later epoch was entered."""
+        """The last number of the epoch, once a later epoch was entered."""
         self.undecodable = RangeSet()
-        """Missing numbers of which a copy came that could not be read."""
+        """Missing numbers of which an unreadable copy arrived."""
         self.announced = 0
-        """The highest number that is known to exist because the producer says so."""
+        """The highest number that its producer has announced."""
         self.let_go = 0
-        """The highest number that arrived and was left to its producer, to be asked for later."""
+        """The highest number that arrived and was left to its producer, to be requested later."""
         self.told = False
-        """The epoch is known only because the producer says so: nothing of it has arrived."""
+        """The epoch is only announced: nothing of it has arrived."""
         self.unlinked = False
-        """Nor did it say which epoch came before: none of which anything is held did."""
+        """The announcement did not say which epoch came before, since the producer holds nothing of that one."""
         self.elsewhere = 0
-        """The caller keeps this number, and gives it when the stream has come to it; 0 where it keeps nothing. A gap
-        before it ends there."""
+        """The caller keeps this number and those beyond it, and passes them in once the stream has come to it; 0:
+        nothing. A gap before it ends there."""
         self.removed = RangeSet()
-        """Numbers that the producer took back. What of them arrived nevertheless is handed out."""
+        """Numbers that the producer removed. Those that arrived nevertheless are delivered."""
         self.asked = RangeSet()
-        """Missing numbers that were asked for, and journalled as such."""
+        """Missing numbers whose request was journalled."""
 
     @classmethod
     def told_of(cls, epoch: int, incarnation: int, prev: Prev | None = None) -> Self:
-        """An epoch of which nothing arrived."""
+        """An epoch that is only announced."""
         known = cls(epoch, incarnation, prev)
         known.told = True
         return known
@@ -83,7 +82,7 @@ class Reorder:
     def restore(
         self, settled: Sequence[Span], high_water: int, journalled: int, last: int | None, let_go: int
     ) -> None:
-        """Go on as the inbox holds it; see the attributes."""
+        """Restore what the inbox holds; see the attributes."""
         self.settled, self.safe = RangeSet(settled), RangeSet(settled)
         self.high_water = self.redelivered_below = high_water
         self.journalled, self.last, self.let_go = journalled, last, let_go
@@ -93,37 +92,37 @@ class Reorder:
     # -- what is said of it -----------------------------------------------------------------------------------
 
     def announce(self, last: int) -> None:
-        """Numbers up to `last` are known to exist."""
+        """Numbers up to `last` exist."""
         self.announced = max(self.announced, last)
 
     def confirm(self, prev: Prev | None) -> None:
-        """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""
+        """Data of an epoch arrives that was only announced: data outweighs announcements."""
         self.told, self.unlinked, self.prev = False, False, prev
 
     def unlink(self) -> None:
-        """It was not said which epoch came before."""
+        """The announcement did not say which epoch came before."""
         self.unlinked = True
 
     def link_to(self, prev: Prev | None) -> None:
-        """Its producer says which epoch came before; data outweighs that."""
+        """The producer announces which epoch came before. Data outweighs that."""
         if self.told and self.prev is None:
             self.prev = prev
             self.unlinked &= prev is None
 
     @property
     def epoch_before(self) -> int | None:
-        """Which epoch came before, 0 for none; None where nobody said so."""
+        """The epoch before, 0 for none; None if nobody said so."""
         if self.prev is not None:
             return self.prev.epoch
         return None if self.told else 0
 
     def leave_to_producer(self, last: int) -> None:
-        """Numbers up to `last` arrived and are left to their producer, to be asked for later."""
+        """Numbers up to `last` arrived and are left to their producer, to be requested later."""
         self.let_go = max(self.let_go, last)
         self.announce(last)
 
     def keep_elsewhere(self, first: int) -> bool:
-        """The caller keeps `first` and what follows; returns whether that is news."""
+        """The caller keeps `first` and what follows; returns whether that is new."""
         if first <= self.cursor or self.cursor < self.elsewhere <= first:
             return False
         self.elsewhere = first
@@ -131,17 +130,17 @@ class Reorder:
         return True
 
     def end(self) -> None:
-        """The stream goes on with another epoch: nothing of this one comes beyond the cursor."""
+        """The stream enters another epoch: nothing of this one is expected beyond the cursor."""
         self.last = self.cursor - 1
 
     def abandon(self) -> None:
-        """Nothing of it is waited for any more."""
+        """Stop waiting for anything of this epoch."""
         self.last = self.proven
         self.place_at(self.last + 1)
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything of an epoch that was left is settled."""
+        """Whether a later epoch was entered, and everything of this one is settled."""
         return self.last is not None and self.position > self.last
 
     # -- what arrived -----------------------------------------------------------------------------------------
@@ -151,8 +150,8 @@ class Reorder:
         self.redelivered_below = max(self.redelivered_below, below)
 
     def place_at(self, first: int) -> None:
-        """The epoch begins, or goes on, with `first`: nothing will be done about what comes before. What was handed
-        out from there on may be handed out again."""
+        """Begin, or continue, with `first`, and ignore everything before it. Numbers from there on that were delivered
+        may be delivered again."""
         if self.cursor > first:
             self.flag_redelivered(self.cursor)
         self.held.discard_below(first)
@@ -163,7 +162,7 @@ class Reorder:
         self.settled.discard_below(self.position)
 
     def place(self, first: int, last: int) -> list[Span]:
-        """Note that `first` to `last` arrived; return what of it is new, in order."""
+        """Record that `first` to `last` arrived; return the ranges that are new, in order."""
         first = max(first, self.position)
         if first > last:
             return []
@@ -178,7 +177,7 @@ class Reorder:
         return new
 
     def head(self) -> int:
-        """The next number to hand out for the first time, past what is settled already."""
+        """The next number to deliver for the first time, past those already settled."""
         if not self.settled.empty:
             run = self.settled.run_from(self.cursor)
             if run is not None:
@@ -186,21 +185,21 @@ class Reorder:
         return self.cursor
 
     def deliverable(self) -> Span | None:
-        """The unbroken run of arrived numbers that starts at the head."""
+        """The unbroken run of held numbers that starts at the head."""
         head = self.head()
         run = self.held.run_from(head)
         return None if run is None else (head, run)
 
     def advance(self, last: int) -> None:
-        """Everything up to `last` is handed out now."""
+        """Numbers up to `last` are delivered now."""
         self.cursor = max(self.cursor, last + 1)
 
     def untake(self, first: int) -> None:
-        """What was taken from `first` on did not reach the application after all."""
+        """Numbers from `first` on did not reach the application after all."""
         self.cursor = max(self.position, min(self.cursor, first))
 
     def acknowledge(self, first: int, last: int) -> list[Span]:
-        """The application dealt with `first` to `last`; return what was not settled before."""
+        """The application acknowledged `first` to `last`; return the ranges that were not settled before."""
         last = min(last, self.cursor - 1)
         if first > last:
             return []
@@ -210,7 +209,7 @@ class Reorder:
         return done
 
     def settle(self, first: int, last: int) -> None:
-        """Nothing will be done about `first` to `last` any more. All of it lies at or above `position`."""
+        """Finish `first` to `last`, all of which lie at or above `position`."""
         self.held.remove(first, last)
         if not self.retry.empty:
             self.retry.remove(first, last)
@@ -225,7 +224,7 @@ class Reorder:
         self.cursor = max(self.cursor, self.position)
 
     def reopen(self, first: int, last: int) -> None:
-        """The bytes of `first` to `last`, not handed out yet, are of no use: wait for another copy."""
+        """The bytes of `first` to `last`, which were not delivered yet, are unreadable: wait for another copy."""
         for span in self.held.overlap(max(first, self.cursor), last) if last >= self.cursor else ():
             self.held.remove(*span)
             self.persisted.remove(*span)
@@ -233,7 +232,7 @@ class Reorder:
 
     @property
     def unacknowledged(self) -> int:
-        """How many numbers are handed out, or wait to be handed out again, and not settled."""
+        """The count of numbers that were delivered, or wait for redelivery, and are not settled."""
         count = self.cursor - self.position
         if count and not self.settled.empty:
             for first, last in self.settled.overlap(self.position, self.cursor - 1):
@@ -242,22 +241,22 @@ class Reorder:
 
     @property
     def highest(self) -> int:
-        """The highest number that is known to exist."""
+        """The highest number known to exist."""
         return max(self.arrived, self.announced)
 
     @property
     def proven(self) -> int:
-        """The same, also from before this process began: what was handed out and not settled comes again."""
+        """The same, including what is known from before this process: delivered but unsettled numbers arrive again."""
         return max(self.highest, self.journalled, self.last or 0)
 
     @property
     def arrived(self) -> int:
-        """The highest number that is known to exist from this epoch's own data."""
+        """The highest number known to exist from the epoch's own data."""
         return max(self.held.last or 0, self.settled.last or 0, self.cursor - 1)
 
     @property
     def in_order(self) -> bool:
-        """Whether everything known to exist beyond the cursor has arrived, and is one run from there on."""
+        """Whether everything known to exist from the cursor on has arrived, as one run."""
         held, cursor = self.held, self.cursor
         top = held.last or 0
         if self.announced > max(top, cursor - 1) or not self.settled.empty:
@@ -266,7 +265,7 @@ class Reorder:
 
     @property
     def more_to_come(self) -> bool:
-        """Whether anything of the epoch may still have to be handed out for the first time."""
+        """Whether a number may still have to be delivered for the first time."""
         return self.last is None or self.cursor <= self.last
 
     def is_safe(self, first: int, last: int) -> bool:
@@ -280,11 +279,11 @@ class Reorder:
         return all(self.safe.covers(*span) for span in self.persisted.missing(first, last))
 
     def unsafe_held(self, first: int, last: int) -> list[Span]:
-        """What of `first` to `last` is held, not settled and not persisted: what a spill must write."""
+        """The held numbers among `first` to `last` that are neither settled nor persisted."""
         return [part for span in self.held.overlap(first, last) for part in self.persisted.missing(*span)]
 
     def holes(self, end: int, most: int) -> list[Span]:
-        """The lowest `most` missing ranges up to `end`, without what was removed."""
+        """The lowest `most` missing ranges up to `end`, excluding removed numbers."""
         head = self.head()
         if end < head or self.held.run_from(head) == end:
             return []
@@ -301,7 +300,7 @@ class Reorder:
         return found
 
     def committed(self, position: int, settled: Sequence[Span], high_water: int) -> None:
-        """A commit holds this position, these settled ranges and this high-water mark."""
+        """A commit holds this position, these settled ranges, and this high-water mark."""
         self.high_water = high_water
         self.safe_position = max(self.safe_position, position)
         self.safe = RangeSet(settled)

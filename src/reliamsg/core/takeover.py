@@ -1,8 +1,8 @@
-"""What another inbox of the group may have delivered, where this one goes on in its place.
+"""What another inbox of the group may have delivered before this one took its place.
 
-Three things bound it: the last report of the inbox that this one succeeds, what the producer remembers of an inbox
-that was lost, and, where neither says enough, that whatever existed at the takeover may have been delivered. Messages
-within these bounds are delivered with the flag ``redelivered``.
+Three bounds apply: the last report of the inbox that this one succeeds, what the producer remembers of an inbox that
+was lost, and, if neither suffices, everything that existed at the takeover. Messages within these bounds are delivered
+with the flag ``redelivered``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["LastReport", "Remembered", "TakeoverBounds", "Uncertainty"]
 
 @dataclass(frozen=True, slots=True)
 class LastReport:
-    """Where another inbox of the group stopped, by the last report that it sent."""
+    """Where another inbox of the group stopped, according to its last report."""
 
     position: Position
     entered: tuple[int, int]
     high_water: int
     accepted: tuple[Span3, ...] = ()
-    """Gaps that had been accepted there, and not passed."""
+    """Gaps that were accepted there and not passed."""
 
     def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that the other inbox may have delivered count as delivered before."""
+        """Flag the numbers of an epoch that the other inbox may have delivered."""
         if self.position[0] <= known.epoch < self.entered[0]:
             known.flag_redelivered(MAX_SEQ)  # it had gone through all of it
         if (known.epoch, known.incarnation) == self.entered:
@@ -37,21 +37,21 @@ class LastReport:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What an inbox that is no more had settled, and may have delivered, as the producer remembers it."""
+    """What the producer remembers of an inbox that is gone: what it had settled and may have delivered."""
 
     position: Position
     """Everything before it was settled."""
     epoch: int
-    """Everything of earlier epochs may have been delivered, and of this one what is below a number."""
+    """Earlier epochs may have been delivered completely, and this one below a number."""
     incarnation: int | None
     """None: not known."""
     below: int
     knows: tuple[tuple[int, int], ...] = ()
-    """Epochs up to the position, and their incarnations, as the producer knows them: of what another history has in
-    between nothing was settled."""
+    """Epochs up to the position and their incarnations, as the producer knows them. Nothing of another history in
+    between was settled."""
 
     def settled_in(self, chain: Iterable[ChainEntry]) -> Position:
-        """Before which position of a chain everything was settled."""
+        """The position in a chain before which everything was settled."""
         for epoch, incarnation, _, _ in chain:
             if epoch > self.position[0]:
                 break
@@ -60,7 +60,7 @@ class Remembered:
         return self.position
 
     def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that were delivered there count as delivered before."""
+        """Flag the numbers of an epoch that may have been delivered there."""
         if known.epoch < self.epoch:
             known.flag_redelivered(MAX_SEQ)
         elif known.epoch == self.epoch and self.incarnation in (None, known.incarnation):
@@ -69,19 +69,19 @@ class Remembered:
 
 @dataclass(slots=True)
 class Uncertainty:
-    """What another inbox, whose place this one took, may have delivered in its last moments without having been able to
-    report it. Whatever existed then counts as delivered."""
+    """What another inbox may have delivered in its last moments without being able to report it, before this one took
+    its place. Everything that existed then counts as delivered."""
 
     after: int
-    """Of epochs up to this one it had reported what it may have delivered."""
+    """It had reported its deliveries of epochs up to this one."""
     end: Position | None = None
-    """Behind all that existed, as the producer says; None until it does: then whatever arrives existed. Announcements
-    that predate the takeover do not count."""
+    """The end of all that existed, as announced by the producer. None until then, so everything that arrives existed.
+    Announcements that predate the takeover do not count."""
     link: tuple[int, int] | None = None
-    """The latest epoch of the history that the producer spoke of then, and its incarnation; None where not known."""
+    """The latest epoch of the history that the producer announced then, and its incarnation; None if unknown."""
 
     def flag(self, known: Reorder) -> None:
-        """Numbers of an epoch that may have been delivered count as delivered before."""
+        """Flag the numbers of an epoch that may have been delivered."""
         if known.epoch <= self.after:
             return
         if self.end is None:
@@ -93,17 +93,17 @@ class Uncertainty:
         known.flag_redelivered(below)
 
     def resolve(self, end: Position, link: tuple[int, int]) -> None:
-        """The producer says what existed: everything before `end`, whose latest epoch is `link`."""
+        """The producer announces that everything before `end` existed; `link` is the latest epoch."""
         self.end, self.link = end, link
 
     def extend(self, end: Position) -> None:
-        """More existed than was known, if the end is known at all."""
+        """More existed than was known, if the end is known."""
         if self.end is not None:
             self.end = max(self.end, end)
 
     def _is_lost(self, known: Reorder) -> bool:
-        """Whether an epoch belongs to a history that the producer knew nothing of: it went with an outbox that was
-        lost, so all of it existed."""
+        """Whether an epoch belongs to a history that the producer does not know, because its outbox was lost: then all
+        of it existed."""
         if self.link is None or known.epoch < self.link[0]:
             return False
         own = known.epoch, known.incarnation
@@ -114,7 +114,7 @@ class Uncertainty:
 
 
 class TakeoverBounds:
-    """All of that for one stream."""
+    """All three bounds for one stream."""
 
     __slots__ = ("number", "remembered", "report", "uncertainty")
 
@@ -125,30 +125,30 @@ class TakeoverBounds:
         self.remembered: Remembered | None = None
         """What the producer remembers of another inbox of the group, of which nothing else is known."""
         self.uncertainty = uncertainty
-        """Also where the stream was joined though its producer did not vouch for all that arrived."""
+        """Also set if the stream was joined although its producer did not vouch for everything that arrived."""
         self.number = number
-        """The latest of the inbox's takeovers that the stream knows of."""
+        """The latest takeover of the inbox that the stream has taken part in."""
 
     def succeed(self, report: LastReport) -> None:
-        """This inbox goes on where another one stopped."""
+        """This inbox continues where another one stopped."""
         self.report = report
 
     def remember(self, remembered: Remembered) -> None:
-        """The producer told of another inbox."""
+        """The producer announced another inbox of the group."""
         self.remembered = remembered
 
     def begin(self, after: int, number: int) -> None:
-        """Takeover `number` of the inbox: another one may have gone on with the stream, and reported what it delivered
-        of epochs up to `after` only."""
+        """Takeover `number` of the inbox: another one may have continued the stream, and reported its deliveries of
+        epochs up to `after` only."""
         self.uncertainty, self.number = Uncertainty(after), number
 
     def note_unproven(self) -> None:
-        """Anybody may have replayed what arrived: nobody vouches for any of it."""
+        """Anyone may have replayed what arrived: nobody vouches for it."""
         if self.uncertainty is None:
             self.uncertainty = Uncertainty(0)
 
     def note_proven(self, new: Position) -> None:
-        """The producer vouches for what arrived from `new` on; what lies before it may have been delivered."""
+        """The producer vouches for what arrived from `new` on; earlier messages may have been delivered."""
         if self.uncertainty is None:
             self.uncertainty = Uncertainty(0, new)
         else:
@@ -156,12 +156,12 @@ class TakeoverBounds:
 
     @property
     def unresolved(self) -> Uncertainty | None:
-        """The uncertainty of which the producer has not said yet what existed."""
+        """The uncertainty for which the producer has not announced yet what existed."""
         uncertainty = self.uncertainty
         return None if uncertainty is None or uncertainty.end is not None else uncertainty
 
     def flag(self, known: Reorder) -> None:
-        """The epoch is entered: what another inbox may have delivered of it counts as delivered before."""
+        """The epoch is entered: flag what another inbox may have delivered of it."""
         for bound in (self.report, self.remembered, self.uncertainty):
             if bound is not None:
                 bound.flag(known)
