@@ -1,16 +1,16 @@
 """The epochs of a stream: which follows which, and where two histories fork.
 
-Every batch names the stream's previous non-empty epoch (`prev`). Given the epoch that is being handed out and
-the lowest later one that has arrived, there are four cases:
+Every batch names the previous non-empty epoch of its stream (`prev`). There are four cases, given the current epoch and
+the lowest later one that has arrived:
 
 =========  =========================================================  ==================================
 link       when                                                       then
 =========  =========================================================  ==================================
 ENDS       `prev` is the known epoch, and ends at or after all known  finish it (or pass its gap), enter
-UNKNOWN    `prev` is newer than the known epoch, or was not told      one gap of unknown extent, enter
-FORK       `prev` is missing, older, another incarnation, or ends     what is known to exist first, then
+UNKNOWN    `prev` is later than the known epoch, or was not announced one gap of unknown extent, enter
+FORK       `prev` is missing, earlier, another incarnation, or ends   what is known to exist first, then
            before what is known                                       enter and report a conflict
-OPEN       no later epoch has arrived                                 go on
+OPEN       no later epoch has arrived                                 continue
 =========  =========================================================  ==================================
 """
 
@@ -28,11 +28,11 @@ from reliamsg.message import Prev
 __all__ = ["MAX_FINISHED", "Finished", "History", "Link", "LinkKind", "follow_on", "link"]
 
 MAX_FINISHED = 1_000
-"""Finished epochs of a stream that are remembered; a producer enters one at each start."""
+"""Finished epochs of a stream that are remembered. A producer begins one at each start."""
 MAX_SUPERSEDED = 100
-"""Superseded epochs of a stream of which it is remembered what arrived."""
+"""Superseded epochs of a stream whose arrivals are remembered."""
 MAX_SUPERSEDED_SPANS = 1_000
-"""Ranges of each that are remembered; what was forgotten is declared again if it comes again."""
+"""Ranges of each that are remembered; forgotten ranges are declared again if they arrive again."""
 
 
 class LinkKind(Enum):
@@ -44,17 +44,17 @@ class LinkKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """How the known epoch and the lowest later one hang together."""
+    """How the known epoch and the lowest later one are related."""
 
     kind: LinkKind
     last: int = 0
-    """ENDS: the known epoch's last number. FORK: its highest that is known to exist."""
+    """ENDS: the last number of the known epoch. FORK: the highest that is known to exist."""
     reason: str = ""
     """FORK: for people."""
 
 
 def link(known: Reorder, later: Reorder | None) -> Link:
-    """Decide how `later`, the lowest epoch above `known` that has arrived, continues it."""
+    """How `later`, the lowest epoch above `known` that has arrived, continues it."""
     if later is None:
         return Link(LinkKind.OPEN)
     if later.unlinked:
@@ -63,7 +63,7 @@ def link(known: Reorder, later: Reorder | None) -> Link:
 
 
 def follow_on(known: Finished, epoch: int, prev: Prev | None) -> Link:
-    """Decide how an epoch, of which its data says that it follows `prev`, continues one below it that is known up to a
+    """How an epoch, which follows `prev` according to its data, continues an earlier one that is known up to a
     number."""
     if prev is not None and prev.epoch > known.epoch:
         return Link(LinkKind.UNKNOWN)
@@ -82,7 +82,7 @@ def follow_on(known: Finished, epoch: int, prev: Prev | None) -> Link:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finished:
-    """An epoch that is behind us: every number up to `last` is settled."""
+    """An epoch that is behind its stream: every number up to `last` is settled."""
 
     epoch: int
     incarnation: int
@@ -90,7 +90,7 @@ class Finished:
 
 
 class History:
-    """The epochs of a stream that are behind it."""
+    """The epochs behind a stream."""
 
     def __init__(
         self,
@@ -101,37 +101,36 @@ class History:
     ) -> None:
         self.finished: list[Finished] = sorted(finished)
         self.floor = floor
-        """Epochs at or below may have been entered, finished and forgotten."""
+        """Epochs at or below may have been entered, finished, and forgotten."""
         self.superseded: dict[int, RangeSet] = {epoch: RangeSet(spans) for epoch, spans in superseded}
-        """What was declared of epochs that were never entered, although a later one was, or beyond the end of one that
-        was left."""
+        """Declared ranges of epochs that were passed over, or beyond the end of an epoch that was left."""
         self.unended = set(unended)
-        """Epochs that were left by a gap of unknown extent: nobody said where they end."""
+        """Epochs that were left by a gap of unknown extent, so that their end is unknown."""
         self.changed = False
-        """Something that the next commit has to hold changed here, or in what was passed, joined or taken over."""
+        """The next commit has to store a change of this, or of what was passed, joined, or taken over."""
         self._saving = False
 
     def note_change(self) -> None:
-        """The next commit has to hold it."""
+        """The next commit has to store a change."""
         self.changed = True
 
     def take_change(self) -> bool:
-        """Whether anything changed that the commit that begins now has to hold."""
+        """Whether the commit that is about to be written has to store a change."""
         self._saving, self.changed = self.changed, False
         return self._saving
 
     def saved(self) -> None:
-        """The commit is on disk."""
+        """The commit is durable."""
         self._saving = False
 
     def not_saved(self, changed: bool) -> None:
-        """The commit failed. `changed`: it was to hold a change."""
+        """The commit failed. `changed`: it was to store a change."""
         self.changed |= changed
         self._saving = False
 
     @property
     def is_safe(self) -> bool:
-        """Whether all that is known of epochs behind the stream is on disk."""
+        """Whether everything known of epochs behind the stream is durable."""
         return not (self.changed or self._saving)
 
     def add(self, epoch: int, incarnation: int, last: int) -> None:
@@ -147,12 +146,12 @@ class History:
         return self.finished[i] if i < len(self.finished) and self.finished[i].epoch == epoch else None
 
     def before(self, epoch: int) -> Finished | None:
-        """The highest of the finished epochs below."""
+        """The highest finished epoch below."""
         i = bisect_left(self.finished, Finished(epoch, 0, 0))
         return self.finished[i - 1] if i else None
 
     def after(self, epoch: int) -> list[Finished]:
-        """The lowest of the finished epochs above, if there is one."""
+        """The lowest finished epoch above, if any."""
         i = bisect_left(self.finished, Finished(epoch + 1, 0, 0))
         return self.finished[i : i + 1]
 
@@ -161,7 +160,7 @@ class History:
         return self.floor > 0 or (bool(self.finished) and self.finished[0].epoch < epoch)
 
     def supersede(self, epoch: int, first: int, last: int) -> list[Span]:
-        """These exist, and can't be handed out any more; return what of it is new."""
+        """These ranges exist, and can't be delivered any more; return those that are new."""
         seen = self.superseded.setdefault(epoch, RangeSet())
         new = seen.missing(first, last)
         seen.add(first, last)

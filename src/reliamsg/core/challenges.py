@@ -1,4 +1,4 @@
-"""Streams of which the producer is to say something that no recording can say, and when it is asked again."""
+"""Streams whose producer has to answer something that no recording can answer, and when it is asked again."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from reliamsg.message import Stream
 __all__ = ["Challenges"]
 
 FIRST_S = 1.0
-"""From the first request to the second; then twice as long each time, up to MOST_S."""
+"""Between the first two requests; doubled each time, up to MOST_S."""
 MOST_S = 30.0
 MAX_TRIES = 10
-"""Then nothing is asked before something of the stream comes again."""
+"""After these, nothing is asked until something of the stream arrives again."""
 MAX_STREAMS = 1_000
-"""Asked about at a time; one more takes the place of the one that was asked about first."""
+"""Asked about at a time; one more replaces the one that was asked about first."""
 MAX_DUE = 100
 """Asked about at once."""
 
@@ -27,7 +27,7 @@ class Challenges:
         """When each is asked about next, and how often it was."""
 
     def want(self, stream: Stream, now: float) -> None:
-        """An answer is needed. Asking begins at once, unless it is going on."""
+        """An answer is needed: ask at once, unless that is going on."""
         if stream in self._wanted or not stream.producer:
             return
         if len(self._wanted) >= MAX_STREAMS:
@@ -35,11 +35,11 @@ class Challenges:
         self._wanted[stream] = (now, 0)
 
     def answered(self, stream: Stream) -> None:
-        """There is no need any more."""
+        """An answer is not needed any more."""
         self._wanted.pop(stream, None)
 
     def due(self, now: float) -> list[Stream]:
-        """Streams to be asked about now."""
+        """Streams to ask about now."""
         found = [stream for stream, (at, _) in self._wanted.items() if at <= now][:MAX_DUE]
         for stream in found:
             _, tries = self._wanted.pop(stream)
@@ -48,7 +48,7 @@ class Challenges:
         return found
 
     def tries(self, stream: Stream) -> int:
-        """How often a stream was asked about, without an answer."""
+        """How often a stream was asked about without an answer."""
         return self._wanted[stream][1] if stream in self._wanted else 0
 
     def deadline(self) -> float | None:

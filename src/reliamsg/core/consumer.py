@@ -1,11 +1,12 @@
-"""The receiving side of the protocol: what arrives is placed, handed out in order, settled, and only then released.
+"""The receiving side of the protocol.
 
-:class:`ConsumerCore` has one :class:`~reliamsg.core.stream.StreamReceiver` for each stream that is in memory. It takes
-and gives ranges; the bytes are its caller's. What follows from a call is collected in ``effects``: see there after any
-call; after a tick look at :meth:`~ConsumerCore.asks`, after a commit at ``moved``.
+:class:`ConsumerCore` has a :class:`~reliamsg.core.stream.StreamReceiver` for each stream in memory. It works on ranges
+of numbers; their bytes are up to the caller. The effects of a call are collected in ``effects``, which the caller
+handles after any call; after a tick it sends :meth:`~ConsumerCore.asks`, and after a commit it reports the streams in
+``moved``.
 
-A commit goes in three steps: :meth:`~ConsumerCore.snapshot`, the caller's transaction, then
-:meth:`~ConsumerCore.committed`, which returns the deliveries that brokers may forget, or
+A commit takes three steps: :meth:`~ConsumerCore.snapshot`, the caller's transaction, and then
+:meth:`~ConsumerCore.committed`, which returns the deliveries that brokers may release, or
 :meth:`~ConsumerCore.commit_failed`.
 
 Not thread-safe: the caller holds one lock around every call. Times are monotonic seconds.
@@ -34,65 +35,66 @@ from reliamsg.wire.limits import MAX_SEQ
 __all__ = ["ConsumerCore"]
 
 MAX_ASKS = 500
-"""Requests that are made at once; the others follow at the next look."""
+"""Requests made at once; the others follow at the next look."""
 MAX_FAR = 10_000
-"""Streams of which it is known that far epochs wait in quarantine."""
+"""Streams that are remembered to have far epochs in quarantine."""
 MAX_PUT_OFF = 4
-"""Words of other inboxes that are remembered of a stream without room, or about far epochs."""
+"""Reports of other inboxes that are remembered for a stream without room, or about far epochs."""
 FAR_LOOK_MS = 60_000
-"""What else is too far ahead is looked for when the horizon has moved on by so much."""
+"""Later far epochs are looked for when the horizon has moved on by this much."""
 MAX_CHAIN = 10_000
-"""Epochs in a chain that is looked at."""
+"""Epochs in a chain that is accepted."""
 
 
 class ConsumerCore:
     """All streams of one group."""
 
     def __init__(self, rules: Rules, sites: dict[str, int], known_us: int = 0) -> None:
-        """`sites`: each site's name and how many deliveries it lets wait unacknowledged. `known_us`: the latest that
-        the clock was ever known to say, in µs since 1970."""
+        """`sites`: each site's name and prefetch window. `known_us`: the latest reading of the clock that was ever
+        known, in µs since 1970."""
         self.rules = rules
         self.horizon = Horizon(known_us, rules.signed)
         self.challenges = Challenges()
-        """Streams about which the caller asks their producers."""
+        """Streams whose producers the caller has to challenge."""
         self.effects = Effects()
         self.group = Group(rules, self.effects, self.challenges, Jitter(rules.seed))
-        """What streams that the caller restores need."""
+        """Shared by all streams; needed to restore one."""
         self.far: dict[Stream, int] = {}
-        """Streams of which far epochs were seen, and the lowest of these; see :meth:`believed`."""
+        """Streams with far epochs, and the lowest of these; see :meth:`believed`."""
         self._put_off: dict[Stream, list[LastReport]] = {}
-        """Where other inboxes stopped in epochs that are far, or in streams without room: gone on with once these are
-        believed, and there is room."""
+        """Reports of other inboxes about epochs that are far, or about streams without room. They are adopted once
+        these are believed, and there is room."""
         self.streams: dict[Stream, StreamReceiver] = {}
         self.waiting = WaitingRoom(sites)
-        """Deliveries that brokers must keep for now."""
+        """Deliveries that brokers have to keep."""
         self.known_elsewhere = 0
         """Streams that the inbox knows and that are not in memory. Set by the caller."""
         self.graves: dict[Stream, StreamReceiver] = {}
-        """What is remembered of streams that were forgotten: of those about which the caller is about to say something.
-        It sets this before that, and clears it after."""
+        """Remembered state of forgotten streams, for those that the caller is about to mention. It sets this before,
+        and clears it afterwards."""
         self.retiring: dict[Stream, StreamReceiver] = {}
-        """Idle streams that the next commit leaves as after a clean stop, so that they may be forgotten."""
+        """Idle streams that the next commit stores as after a clean stop, so that they may be forgotten."""
         self.succeeded: dict[Stream, int] = {}
-        """Since when another's place was taken: what it had told, for streams that were not in memory then."""
+        """The reports of the inbox whose place was taken, for streams that were not in memory then."""
         self.moved: set[Stream] = set()
-        """Streams whose :meth:`report` changed with a commit. The caller takes them out."""
+        """Streams whose :meth:`report` changed with a commit. The caller removes them."""
         self._number = 0
         self.succeeds = False
-        """Another inbox may have read streams that are not known here. Set before the first arrival, and to be kept."""
+        """Another inbox may have read streams that are not known here. Set by the caller before the first arrival, and
+        stored by it."""
         self.takeover = 0
-        """How often this inbox took the place of another. The same."""
+        """How often this inbox took the place of another one. The same."""
 
     # -- arrivals ---------------------------------------------------------------------------------------
 
     def receive(self, incoming: Incoming, now: float, wall_us: int = 0) -> Arrival:
-        """A verified envelope arrived. `wall_us` is what the clock says, in µs since 1970.
+        """A verified envelope arrived. `wall_us`: the reading of the clock, in µs since 1970.
 
-        A delivery that is `deferred` is to be given again when ``effects.moves`` has risen; one that is `refused` has
-        left no trace here. A repair that is deferred or refused may be dropped, since it is asked for again. What is
-        replayed from the quarantine comes back from :meth:`committed` with its token and the site
-        :data:`~reliamsg.core.waiting.QUARANTINE`. One whose epoch is too `far` ahead has left no trace here either;
-        keep it, and give it again when :meth:`believed` says so.
+        A delivery that is `deferred` has to be passed in again when ``effects.moves`` has risen; one that is `refused`
+        has left no trace. A repair that is deferred or refused may be dropped, since it is requested again. A delivery
+        replayed from the quarantine is returned by :meth:`committed` with its token and the site
+        :data:`~reliamsg.core.waiting.QUARANTINE`. A delivery whose epoch is too `far` ahead has left no trace either:
+        keep it, and pass it in again when :meth:`believed` returns its stream.
         """
         stream, epoch = incoming.stream, incoming.epoch
         self.horizon.look(wall_us)
@@ -127,14 +129,14 @@ class ConsumerCore:
     def undecodable(
         self, stream: Stream, epoch: int, incarnation: int, first: int, last: int, now: float | None = None
     ) -> None:
-        """A copy of these numbers came that can't be read: if nothing better comes, that is why. With `now` they are
-        known to exist from now on, and asked for."""
+        """An unreadable copy of these numbers arrived. If nothing better arrives, that is the reason of the gap. With
+        `now`, they are known to exist from now on, and are requested."""
         state = self.streams.get(stream)
         if state is not None:
             state.undecodable(epoch, incarnation, first, last, now)
 
     def reopen(self, stream: Stream, epoch: int, first: int, last: int, site: str, now: float) -> set[str]:
-        """Bytes that came from `site` and were placed turned out unreadable; wait for another copy.
+        """Bytes that came from `site` and are held turned out to be unreadable: wait for another copy.
 
         Returns the sites that delivered a duplicate whose bytes were not kept: they must deliver it again.
         """
@@ -144,8 +146,9 @@ class ConsumerCore:
         return sites
 
     def is_behind_hold(self, stream: Stream, epoch: int, incarnation: int, first: int, last: int) -> bool:
-        """Whether a delivery brings anything new, all of it behind the gap that holds its stream: it is of no use
-        before that is filled or accepted. The caller may keep it until then instead of giving it to :meth:`receive`."""
+        """Whether a delivery contains anything new, and all of it is behind the gap that holds its stream, so that it
+        is useless until the gap is filled or accepted. The caller may keep it until then instead of passing it to
+        :meth:`receive`."""
         state = self.streams.get(stream) if stream in self.effects.holding else None
         if state is None or self.is_far(stream, epoch):
             return False
@@ -162,20 +165,20 @@ class ConsumerCore:
         now: float,
     ) -> bool:
         """Leave a delivery behind the gap that holds its stream to its producer, if that has to keep it for the group.
-        Its broker may forget it with the next commit. False where the producer is not known to keep it."""
+        Its broker may release it with the next commit. False if the producer is not known to keep it."""
         if stream not in self.effects.holding:
             return False
         return self.streams[stream].let_go((epoch, incarnation, prev), first, last, now)
 
     def kept(self, stream: Stream, epoch: int, first: int, now: float) -> None:
-        """The caller keeps `first` and what follows, and gives it when the stream has come to it. So what is missing
-        before that is a gap of its own, which may expire."""
+        """The caller keeps `first` and what follows, and passes it in once the stream has come to it. So missing
+        numbers before that are a gap of their own, which may expire."""
         state = self.streams.get(stream)
         if state is not None:
             state.keep_elsewhere(epoch, first, now)
 
     def assign(self, stream: Stream) -> int:
-        """The number for the next message that came without identity."""
+        """The number for the next message that arrived without an identity."""
         state = self.streams.get(stream)
         known = state.epochs.current if state is not None else None
         return 1 if known is None else max(known.highest + 1, known.redelivered_below)
@@ -183,11 +186,12 @@ class ConsumerCore:
     # -- status and state -------------------------------------------------------------------------------
 
     def announce(self, site: str, announced: Announced, now: float, wall_us: int = 0) -> str:
-        """A verified status was heard at `site`, and says this about one stream. `wall_us` is what the clock says.
+        """A verified status arrived from `site`, with this announcement about one stream. `wall_us`: the reading of the
+        clock.
 
-        Returns why there is no room for the stream, or that its epoch is too far ahead; empty where it was taken in.
-        Call :meth:`tick` and :meth:`asks` soon: what is said takes effect a moment later, since what it tells of may be
-        on its way.
+        Returns why there is no room for the stream, or that its epoch is too far ahead; empty if it was accepted. Call
+        :meth:`tick` and :meth:`asks` soon: announcements take effect a moment later, because announced messages may be
+        in flight.
         """
         self.horizon.look(wall_us)
         if not _is_sound(announced):
@@ -212,7 +216,7 @@ class ConsumerCore:
         return ""
 
     def is_far(self, stream: Stream, epoch: int) -> bool:
-        """Whether an epoch of a stream is too far ahead to be believed without its producer's answer."""
+        """Whether an epoch of a stream is too far ahead to be believed without an answer by its producer."""
         if not (stream.producer and self.horizon.is_far(epoch)):
             return False
         state = self.streams.get(stream)
@@ -231,8 +235,7 @@ class ConsumerCore:
             self.far[stream] = min(epoch, self.far.get(stream, epoch))
 
     def vouch(self, stream: Stream, epoch: int) -> bool:
-        """The producer, or an operator, says that an epoch is what it seems. False where there is no room for the
-        stream."""
+        """The producer, or an operator, vouches for an epoch. False if there is no room for the stream."""
         state = self.streams.get(stream) or self.open(stream)
         if state is None:
             return False
@@ -241,7 +244,7 @@ class ConsumerCore:
         return True
 
     def believed(self) -> list[tuple[Stream, int]]:
-        """Streams of which what was too far ahead is not any more, and up to which epoch. To be asked now and then."""
+        """Streams with far epochs that are believed now, and up to which epoch. To be called now and then."""
         found: list[tuple[Stream, int]] = []
         for stream, epoch in self.far.items():
             if not self.is_far(stream, epoch):
@@ -254,10 +257,13 @@ class ConsumerCore:
     def asks(
         self, now: float, only_heads: bool = False, only_head_of: Callable[[Stream], bool] | None = None
     ) -> list[Ask]:
-        """Requests that are due: send each to its stream's producer, with :meth:`report`. :meth:`tick` returns when
-        to look again. With `only_heads` nothing is asked for that could not be handed out at once (the inbox is
-        full); `only_head_of` says of which streams that holds anyway (the caller keeps what comes behind). It holds of
-        those, too, that gaps hold and that left what comes behind to their producers."""
+        """Requests that are due: send each to the producer of its stream, with :meth:`report`. :meth:`tick` returns
+        when to look again.
+
+        With `only_heads`, nothing is requested that could not be delivered at once, because the inbox is full;
+        `only_head_of` tells for which streams that applies anyway, because the caller keeps what follows. It also
+        applies to held streams that left later messages to their producers.
+        """
         found: list[Ask] = []
         queue = self.effects.ask_queue
         while queue and len(found) < MAX_ASKS:
@@ -271,9 +277,9 @@ class ConsumerCore:
         return found
 
     def report(self, stream: Stream) -> Report:
-        """What is committed of a stream, and what it lacks; an empty report where it is not known.
+        """The committed state of a stream, and what it lacks; an empty report for an unknown one.
 
-        ``moved`` holds the streams whose committed values changed; the caller takes them out.
+        ``moved`` holds the streams whose committed state changed; the caller removes them.
         """
         state = self.streams.get(stream)
         return Report() if state is None else state.report()
@@ -287,13 +293,15 @@ class ConsumerCore:
         now: float,
         accepted: tuple[Span3, ...] = (),
     ) -> bool:
-        """Go on where another inbox of the group stopped: with the report that it sent last. What may have been
-        handed out by it is flagged; gaps that were accepted there are accepted. A stream that is known here and is
-        behind goes on there, and forgets what it holds from before: look at all of it again. False where it is not
-        behind (it stays where it is, and what may have been handed out is flagged), or another incarnation is known
-        here. Where there is no room for the stream, or the report is of an epoch that is far ahead, that happens as
-        soon as there is room, and the epoch is believed, if ever: with the first call of :meth:`receive` or
-        :meth:`announce` after that, in which ``moves`` rises."""
+        """Continue where another inbox of the group stopped, according to its last report.
+
+        Messages that it may have delivered are flagged; gaps that were accepted there are accepted. A stream that is
+        known here and is behind continues there, and forgets what it held: read all of it again. Returns False if it is
+        not behind (it stays where it is, and possible deliveries are flagged), or if another incarnation is known here.
+        If there is no room for the stream, or the report is about an epoch that is far ahead, this happens as soon as
+        there is room and the epoch is believed: with the first call of :meth:`receive` or :meth:`announce` after that,
+        in which ``effects.moves`` rises.
+        """
         self.horizon.learn(entered[0])
         told = LastReport(position, entered, high_water, accepted)
         state = self.streams.get(stream)
@@ -308,7 +316,7 @@ class ConsumerCore:
         return state.adopt(told, now)
 
     def adopt_after_all(self, stream: Stream, now: float) -> None:
-        """Go on where another inbox of the group stopped, if that had been put off."""
+        """Continue where another inbox of the group stopped, if that had been put off."""
         if stream not in self._put_off:
             return
         said = self._put_off[stream]
@@ -322,9 +330,9 @@ class ConsumerCore:
             self.adopt(stream, one.entered, one.position, one.high_water, now, one.accepted)
 
     def succeed(self, told: Mapping[Stream, int]) -> None:
-        """This inbox takes the place of another that may have read until now. After :meth:`adopt`. `told`: the latest
-        epoch of each stream of which that one had told what it may have handed out. All else that exists by now may
-        have been handed out as well: it is flagged."""
+        """This inbox takes the place of another one that may have read until now. To be called after :meth:`adopt`.
+        `told`: for each stream the latest epoch whose deliveries that one had reported. Everything else that exists by
+        now may have been delivered, too, and is flagged."""
         self.succeeds = True
         self.succeeded = dict(told)
         self.takeover += 1
@@ -333,41 +341,41 @@ class ConsumerCore:
             self._doubt_again(state)
 
     def _doubt_again(self, state: StreamReceiver) -> None:
-        """Another inbox may have gone on with the stream, whatever was found out about any before that one."""
+        """Another inbox may have continued the stream, whatever is known about earlier ones."""
         state.doubt(self.succeeded.get(state.stream, 0), self.takeover)
 
     # -- deliveries ---------------------------------------------------------------------------------------
 
     def acknowledge(self, stream: Stream, epoch: int, first: int, last: int, now: float) -> None:
-        """The application dealt with `first` to `last`. Durable with the next commit."""
+        """The application acknowledged `first` to `last`. Durable with the next commit."""
         state = self.streams.get(stream)
         if state is not None:
             state.acknowledge(epoch, first, last, now)
 
     def bury(self, stream: Stream, epoch: int, seq: int, reason: str, now: float) -> bool:
-        """A message goes to the dead letters: it counts as acknowledged. False if it was settled before."""
+        """A message becomes a dead letter, which counts as acknowledged. False if it was settled before."""
         state = self.streams.get(stream)
         return state is not None and state.bury(epoch, seq, reason, now)
 
     def fail(
         self, stream: Stream, epoch: int, first: int, last: int, now: float, counts: bool = True
     ) -> list[int]:
-        """Handling raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
-        `counts`, this delivery uses up none: it was not the messages' fault."""
+        """The handler raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
+        `counts`, this delivery uses up none: the messages were not at fault."""
         state = self.streams.get(stream)
         return [] if state is None else state.fail(epoch, first, last, now, counts)
 
     # -- gaps and time ------------------------------------------------------------------------------------
 
     def accept(self, gap: Gap, now: float) -> bool:
-        """Move past a gap and declare it. False when it has been filled or passed meanwhile."""
+        """Pass a gap and declare it. False if it has been filled or passed meanwhile."""
         state = self.streams.get(gap.stream)
         return state is not None and state.declare(gap, now)
 
     def tick(self, now: float, paused: bool = False, kept: Kept | None = None) -> float | None:
-        """Let the clocks run up to `now`, or (`paused`) all but those of gaps: what is missing may be at a broker, and
-        can't be taken in before the application goes on. A gap of which the caller has anything `kept`, to be given
-        later, does not expire. Returns when to call again; None when nothing is timed."""
+        """Advance the clocks to `now`, or (`paused`) all but those of gaps: missing messages may be at a broker, and
+        can't be accepted until the application continues. A gap of which the caller has anything `kept`, to be passed
+        in later, does not expire. Returns when to call again; None if nothing is timed."""
         timed = self.effects.timed
         deadline: float | None = now + 0.05 if self.effects.ask_queue else None
         connected = self.waiting.any_connected
@@ -384,7 +392,7 @@ class ConsumerCore:
 
     @property
     def any_gap(self) -> bool:
-        """Whether messages that are missing hold up any stream."""
+        """Whether missing messages hold up any stream."""
         return any(self.streams[stream].gaps.clock.target is not None for stream in self.effects.timed)
 
     # -- commits ----------------------------------------------------------------------------------------
@@ -395,7 +403,7 @@ class ConsumerCore:
         return bool(self.effects.dirty or self.effects.notes)
 
     def snapshot(self, closing: bool = False) -> Snapshot:
-        """What the next commit must hold. With `closing`, high-water marks become exact."""
+        """The contents of the next commit. With `closing`, high-water marks become exact."""
         self._number += 1
         retiring = self.retiring
         return Snapshot(
@@ -407,7 +415,7 @@ class ConsumerCore:
         )
 
     def committed(self, snapshot: Snapshot) -> list[tuple[str, object]]:
-        """The commit is on disk. Returns (site, token) of the deliveries that brokers may forget now."""
+        """The commit is durable. Returns (site, token) of the deliveries that brokers may release now."""
         streams: dict[Stream, None] = {}
         for change in snapshot.changes:
             stream = change.stream
@@ -423,7 +431,7 @@ class ConsumerCore:
         return released
 
     def commit_failed(self, snapshot: Snapshot) -> None:
-        """Nothing of the snapshot was stored: all of it belongs to the next one."""
+        """The commit failed: everything in the snapshot belongs to the next one."""
         for change in snapshot.changes:
             self.effects.mark(change.stream)
             self.streams[change.stream].change_failed(change)
@@ -431,12 +439,12 @@ class ConsumerCore:
     # -- at the start -----------------------------------------------------------------------------------
 
     def restore(self, state: StreamReceiver, now: float) -> None:
-        """Take over a stream as the inbox holds it."""
+        """Add a stream as the inbox holds it."""
         self._restore(state, now)
         self.effects.mark(state.stream)
 
     def restore_retired(self, state: StreamReceiver, now: float) -> None:
-        """The same of one that had been forgotten: it is as it is on disk."""
+        """The same for a stream that was forgotten: it is as on disk."""
         self.known_elsewhere -= 1
         self._doubt_absent(state)
         self._restore(state, now)
@@ -450,8 +458,8 @@ class ConsumerCore:
         state.restore(now)
 
     def retire(self, now: float, most: int, spared: float) -> None:
-        """Look at up to `most` streams, those that were longest in memory first, and have those that are idle, and
-        were not used for `spared` seconds, left as after a clean stop with the next commit: then they may be forgotten
+        """Retire streams among the `most` that have been in memory longest: those that are idle and were not used for
+        `spared` seconds. The next commit stores them as after a clean stop; then they may be forgotten
         (:meth:`forget`)."""
         for stream in list(islice(self.streams, most)):
             state = self.streams.pop(stream)
@@ -460,7 +468,7 @@ class ConsumerCore:
                 self._retire(state)
 
     def retire_these(self, streams: Iterable[Stream]) -> None:
-        """The same of certain streams, as far as they are in memory and idle."""
+        """The same for certain streams, as far as they are in memory and idle."""
         for stream in streams:
             state = self.streams.get(stream)
             if state is not None:
@@ -472,7 +480,7 @@ class ConsumerCore:
             self.effects.mark(state.stream)
 
     def forget(self, state: StreamReceiver, stored: bool) -> bool:
-        """Forget a stream that was retired, if its commit is on disk and it is still idle; False where not yet.
+        """Forget a stream that was retired, if its commit is durable and it is still idle; otherwise return False.
         `stored`: the inbox knows it."""
         stream = state.stream
         if not self._may_leave(state):
@@ -490,7 +498,7 @@ class ConsumerCore:
         return True
 
     def is_idle(self, state: StreamReceiver) -> bool:
-        """Whether everything of a stream is settled and committed, and nothing is waited for."""
+        """Whether everything of a stream is settled and committed, and nothing is awaited."""
         return not self.waiting.of(state.stream) and state.is_idle
 
     def _may_leave(self, state: StreamReceiver) -> bool:
@@ -498,7 +506,7 @@ class ConsumerCore:
 
     @property
     def places(self) -> int:
-        """For so many more streams there is room in memory. Those that gaps hold have as many places of their own."""
+        """How many more streams fit into memory. Streams that gaps hold have as many places of their own."""
         return self.rules.max_streams - len(self.streams) + self.places_of_held
 
     @property
@@ -507,7 +515,7 @@ class ConsumerCore:
         return min(len(self.effects.holding), self.rules.max_streams)
 
     def open(self, stream: Stream) -> StreamReceiver | None:
-        """A stream that was not known; None where there are too many."""
+        """Add a stream that is not in memory; None if there are too many."""
         if self.places <= 0:
             return None
         if len(self.streams) + self.known_elsewhere >= self.rules.max_known_streams:
@@ -525,7 +533,7 @@ class ConsumerCore:
 
 
 def _is_sound(announced: Announced) -> bool:
-    """Whether the numbers make sense at all."""
+    """Whether the numbers make sense."""
     below = 0
     if len(announced.chain) > MAX_CHAIN:
         return False

@@ -1,4 +1,4 @@
-"""What the streams of a group share, and what they have the group do."""
+"""What the streams of a group share, and what they want the group to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Effects", "Group", "Note"]
 
 @dataclass(slots=True)
 class Note:
-    """Something to be journalled; see :mod:`reliamsg.store.journal` for the kinds."""
+    """A journal row; see :mod:`reliamsg.store.journal` for the kinds."""
 
     kind: str
     stream: Stream
@@ -30,7 +30,7 @@ class Note:
 
 
 class Effects:
-    """Collects what follows from calls of a group's streams, until the group takes it."""
+    """Collects the effects of calls on a group's streams until the group handles them."""
 
     __slots__ = (
         "ask_queue", "conflicts", "dirty", "held_up", "holding", "missed", "moves", "notes", "timed", "touched",
@@ -39,34 +39,34 @@ class Effects:
 
     def __init__(self) -> None:
         self.notes: list[Note] = []
-        """What is to be journalled with the next commit."""
+        """To be journalled with the next commit."""
         self.conflicts: list[tuple[Stream, int, str]] = []
-        """(stream, epoch, what is wrong), each reported once."""
+        """(stream, epoch, problem), each reported once."""
         self.missed: list[Gap] = []
-        """Gaps that were passed by joining, and found out afterwards."""
+        """Gaps that were passed by joining, and detected afterwards."""
         self.held_up: list[Gap] = []
-        """Gaps that began to hold their streams, each episode once."""
+        """Gaps that began to hold their streams, once for each hold."""
         self.holding: dict[Stream, None] = {}
-        """Streams that gaps hold, each until its episode ends."""
+        """Streams that gaps hold, until the hold ends."""
         self.touched: dict[Stream, None] = {}
         """Streams that may have something to deliver, in this order."""
         self.dirty: dict[Stream, None] = {}
-        """Streams of which the next commit holds something."""
+        """Streams with changes for the next commit."""
         self.urgent = False
         """The next commit is wanted now."""
         self.timed: dict[Stream, float] = {}
-        """Streams that wait for a time, and when each is to be looked at."""
+        """Streams with a timer, and when to look at each."""
         self.ask_queue: dict[Stream, None] = {}
-        """Streams with requests that are due."""
+        """Streams with due requests."""
         self.moves = 0
-        """How often a stream was joined or went on to another epoch."""
+        """How often a stream was joined or entered another epoch."""
 
     def note(self, note: Note) -> None:
         """Journal this with the next commit."""
         self.notes.append(note)
 
     def mark(self, stream: Stream, urgent: bool = False) -> None:
-        """The next commit holds something of the stream. `urgent`: it is wanted now."""
+        """The stream has changes for the next commit. `urgent`: it is wanted now."""
         self.dirty[stream] = None
         if urgent:
             self.urgent = True
@@ -76,11 +76,11 @@ class Effects:
         self.touched[stream] = None
 
     def time(self, stream: Stream) -> None:
-        """A clock of the stream is to be looked at by the next tick."""
+        """The next tick has to look at the stream."""
         self.timed[stream] = 0.0
 
     def move(self) -> None:
-        """A stream was joined, went on to another epoch, or may take in what was put off."""
+        """A stream was joined, entered another epoch, or may accept what was put off."""
         self.moves += 1
 
     def hold(self, stream: Stream, gap: Gap) -> None:
@@ -94,7 +94,7 @@ class Effects:
             found.pop(stream, None)
 
     def take_dirty(self) -> list[Stream]:
-        """The streams that the next commit holds something of: it is being written."""
+        """The streams with changes, for the commit that is about to be written."""
         found, self.urgent = list(self.dirty), False
         self.dirty.clear()
         return found
@@ -102,10 +102,10 @@ class Effects:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What all streams of a group share."""
+    """Shared by all streams of a group."""
 
     rules: Rules
     effects: Effects
     challenges: Challenges
-    """Streams about which the caller asks their producers."""
+    """Streams whose producers the caller has to challenge."""
     jitter: Jitter

@@ -1,4 +1,4 @@
-"""The epochs of one stream that are not behind it: which of them is being delivered, and what is missing from them."""
+"""The epochs of one stream that are not behind it: which one is being delivered, and what is missing from them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from reliamsg.wire.limits import MAX_SEQ
 __all__ = ["MAX_EPOCHS_AHEAD", "MAX_MISSING", "MAX_REMOVED", "EpochChain", "Joined", "gap_at_head"]
 
 MAX_EPOCHS_AHEAD = 32
-"""The lowest epochs of a stream that are taken in before they are entered. Brokers keep what is further ahead."""
+"""The lowest epochs of a stream that are accepted before they are entered. Brokers keep messages of later ones."""
 _MAX_EPOCHS_AT_ALL = 4 * MAX_EPOCHS_AHEAD
-"""More than those lowest there may be for a time: lower ones can arrive after higher ones."""
+"""There may temporarily be more than those lowest ones: lower epochs can arrive after higher ones."""
 MAX_MISSING = 100
-"""Missing ranges that a producer is told of: the lowest."""
+"""Missing ranges that are reported to a producer: the lowest."""
 MAX_REMOVED = 1_000
-"""Removed ranges of a status, and of an epoch, that are taken in."""
+"""Removed ranges of a status, and of an epoch, that are taken into account."""
 
 
 class EpochChain:
-    """Epochs that are draining, current, or not entered yet, and the history of those behind them."""
+    """The epochs that are draining, current, or not entered yet, and the history of those behind them."""
 
     __slots__ = (
         "current",
@@ -47,24 +47,25 @@ class EpochChain:
         self.current: Reorder | None = None
         """The epoch that is being delivered; None while the stream is not joined."""
         self.draining: list[Reorder] = []
-        """Entered before the current one, delivered, and not settled yet; in order."""
+        """Entered before the current one, delivered, but not settled yet; in order."""
         self.finishing: list[Reorder] = []
-        """Settled completely since the last commit."""
+        """Completely settled since the last commit."""
         self.history = History() if history is None else history
         self.entered_to = 0
-        """The highest epoch that had been entered before this process began; what lies below and was not is behind the
-        stream."""
+        """The highest epoch that was entered before this process began. Lower epochs that were not entered are behind
+        the stream."""
         self.joined: Position | None = None
         """Where the group joined the stream."""
         self.joined_after: int | None = None
-        """The epoch before that; 0 for none, None where it is not known."""
+        """The epoch before that; 0 for none, None if unknown."""
         self.unheard = False
-        """It was joined without a word from its producer, which may count the group from before that."""
+        """The group joined without an announcement by the producer, which may count the group from an earlier
+        position."""
         if joined is not None:
             self.joined, self.joined_after, self.unheard = joined
 
     def restore(self, epochs: Iterable[tuple[Reorder, bool]]) -> None:
-        """Go on with these, in order, as an earlier process left them: each with whether it was entered."""
+        """Continue with these epochs, in order, as an earlier process left them; each with whether it was entered."""
         for known, entered in epochs:
             self.live[known.epoch] = known
             self.entered_to = max(self.entered_to, known.epoch if entered else 0)
@@ -82,23 +83,23 @@ class EpochChain:
         return self.current is None or (epoch > self.current.epoch and epoch > self.entered_to)
 
     def has_entered(self, epoch: int) -> bool:
-        """Whether the stream came to this epoch, or went beyond it."""
+        """Whether the stream has come to this epoch, or beyond it."""
         return self.current is not None and epoch <= self.current.epoch
 
     def had_entered(self, epoch: int) -> bool:
-        """Whether that was so before this process began, also if it has come to be so again not yet."""
+        """The same before this process began, even if the stream has not come to it again yet."""
         return epoch <= self.entered_to
 
     def came_before(self, epoch: int) -> bool:
-        """Whether the epoch came before the group joined, as far as is known. What lies between the epoch in which it
-        did and the one before that is another history's: its outbox went back, and so did its clock."""
+        """Whether the epoch came before the group joined, as far as is known. Epochs between the one in which it joined
+        and the one before that belong to another history: the outbox went back, and so did its clock."""
         if self.joined is None or epoch >= self.joined[0]:
             return False
         return self.joined_after is None or epoch <= self.joined_after
 
     def was_passed_over(self, epoch: int) -> bool:
-        """Whether the epoch, which is behind the stream, is not known to have been entered, or to have come before the
-        group joined."""
+        """Whether an epoch behind the stream was neither entered, nor came before the group joined, as far as is
+        known."""
         known = epoch <= self.history.floor or self.history.find(epoch) is not None
         return not (known or self.came_before(epoch))
 
@@ -112,11 +113,11 @@ class EpochChain:
 
     @property
     def has_one(self) -> bool:
-        """Whether the current epoch is the only one of which anything may be missing or come."""
+        """Whether the current epoch is the only one that is not draining."""
         return self.current is not None and len(self.live) == len(self.draining) + 1
 
     def next_epoch(self) -> Reorder | None:
-        """The lowest epoch beyond the current one of which anything is known."""
+        """The lowest known epoch beyond the current one."""
         current = self.current
         if len(self.live) <= len(self.draining) + (current is not None):
             return None
@@ -124,13 +125,13 @@ class EpochChain:
         return self.live[min(later)]
 
     def lowest_arrived(self) -> Reorder | None:
-        """The lowest epoch of which anything is here, of a stream that is not joined. Of what arrived before a crash
-        and was not stored, only the epoch may be known."""
+        """The lowest epoch of which anything is held, for a stream that is not joined. After a crash, nothing may be
+        left of an epoch but its number."""
         found = [epoch for epoch, known in self.live.items() if known.held.first is not None]
         return self.live[min(found)] if found else None
 
     def is_held_up(self, known: Reorder, first: int) -> bool:
-        """Whether `first` can't be delivered before something that is missing arrives."""
+        """Whether `first` can only be delivered once missing messages have arrived."""
         if known is not self.current:
             return self.current is None or known.epoch > self.current.epoch
         if first <= known.cursor:
@@ -139,7 +140,7 @@ class EpochChain:
         return run is None or first > run[1] + 1
 
     def incarnation_of(self, epoch: int) -> int | None:
-        """The incarnation of an epoch, where anything is known of it."""
+        """The incarnation of an epoch, if it is known."""
         known = self.live.get(epoch)
         if known is not None:
             return known.incarnation
@@ -147,7 +148,7 @@ class EpochChain:
         return None if done is None else done.incarnation
 
     def reached(self, epoch: int) -> int:
-        """The last number of an epoch that came to the group, or was passed; 0 where nothing is known of it."""
+        """The last number of an epoch that arrived or was passed; 0 if nothing is known of it."""
         if self.current is not None and epoch == self.current.epoch:
             return self.current.arrived
         done = self.history.find(epoch)
@@ -157,41 +158,42 @@ class EpochChain:
 
     @property
     def entered(self) -> list[Reorder]:
-        """The epochs of which anything may be delivered and unacknowledged, in order."""
+        """The epochs of which anything may be delivered or unacknowledged, in order."""
         return self.draining if self.current is None else [*self.draining, self.current]
 
     @property
     def unacknowledged(self) -> int:
-        """Messages that were delivered, or are to be delivered again, and are not settled."""
+        """The number of messages that were delivered, or wait for redelivery, and are not settled."""
         if not self.draining:
             return 0 if self.current is None else self.current.unacknowledged
         return sum(known.unacknowledged for known in self.entered)
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything that was delivered is dealt with."""
+        """Whether everything that was delivered is settled."""
         return not self.draining and (self.current is None or self.current.unacknowledged == 0)
 
     @property
     def is_failing(self) -> bool:
-        """Whether a message waits to be delivered again."""
+        """Whether a message waits for redelivery."""
         return any(not known.retry.empty for known in self.entered)
 
     @property
     def position(self) -> Position:
-        """(epoch, next number that is not settled)."""
+        """(epoch, next unsettled number)."""
         if self.draining:
             return self.draining[0].epoch, self.draining[0].position
         return (0, 1) if self.current is None else (self.current.epoch, self.current.position)
 
     @property
     def has_let_go(self) -> bool:
-        """Whether anything that arrived was left to its producer, and is not settled."""
+        """Whether anything that arrived was left to its producer and is not settled."""
         return any(known.let_go >= known.position for known in self.live.values())
 
     def flag_moved(self, known: Reorder) -> None:
-        """What one opening of an outbox published may come in two epochs: it was moved, and the outbox put back to when
-        it was not. Numbers that were delivered in the other one count as delivered before."""
+        """Flag messages of an opening of the outbox that may arrive in two epochs, because they were renumbered and the
+        outbox was then restored to an earlier state. Numbers delivered in one epoch count as delivered before in the
+        other."""
         prev = known.prev
         above = prev.epoch if prev is not None and prev.incarnation == known.incarnation else 0
         left = [(old.epoch, old.incarnation, old.last) for old in self.history.finished]
@@ -203,17 +205,17 @@ class EpochChain:
     # -- going on -----------------------------------------------------------------------------------------------
 
     def add(self, known: Reorder) -> Reorder:
-        """Something is known of one more epoch."""
+        """Add an epoch."""
         self.live[known.epoch] = known
         return known
 
     def discard(self, epoch: int) -> None:
-        """What was said of an epoch does not hold."""
+        """Drop an epoch whose announcement proved wrong."""
         del self.live[epoch]
 
     def enter(self, later: Reorder, is_ended: bool) -> Reorder:
-        """Everything of the current epoch is delivered or passed: go on with the next. `is_ended`: it is known where
-        the epoch before ends. Returns that one."""
+        """Go on with the next epoch, since all of the current one is delivered or passed. `is_ended`: the end of the
+        current one is known. Returns it."""
         known = self.current
         assert known is not None  # only a joined stream has an epoch to leave
         known.end()
@@ -225,7 +227,7 @@ class EpochChain:
         return known
 
     def finish_drained(self) -> bool:
-        """Epochs that are settled to their end become history, in order. Returns whether there were any."""
+        """Move epochs that are completely settled into history, in order. Returns whether there were any."""
         found = False
         while self.draining and self.draining[0].is_drained:
             known = self.draining.pop(0)
@@ -258,25 +260,25 @@ class EpochChain:
             self.current = None
 
     def joined_behind(self, epochs: Iterable[int]) -> None:
-        """The latest of these came directly before the epoch with which the stream goes on."""
+        """The latest of these came directly before the epoch with which the stream continues."""
         self.joined_after = max(epochs, default=self.joined_after)
 
     def note_heard(self) -> None:
-        """The producer of a stream that was joined without a word from it was heard."""
+        """The producer of a stream that was joined without its announcement has announced it."""
         self.unheard = False
         self.history.note_change()
 
     def take_finishing(self) -> list[Reorder]:
-        """Epochs that the next commit drops."""
+        """The epochs that the next commit drops."""
         found, self.finishing = self.finishing, []
         return found
 
     def put_back(self, finishing: list[Reorder]) -> None:
-        """The commit failed: they belong to the next one."""
+        """The commit failed: these belong to the next one."""
         self.finishing[:0] = finishing
 
     def _leave(self, epoch: int) -> Reorder:
-        """Nothing of an epoch is waited for any more."""
+        """Stop waiting for anything of an epoch."""
         known = self.live.pop(epoch)
         known.abandon()
         self.finishing.append(known)
@@ -285,8 +287,8 @@ class EpochChain:
     # -- what is said to exist --------------------------------------------------------------------------------
 
     def extend(self, announced: Announced) -> None:
-        """Take in what a chain says of the current epoch and of later ones: that they exist, what they follow, and
-        where they end. Data outweighs it."""
+        """Take into account what a chain announces about the current epoch and later ones: their existence, order, and
+        ends. Data outweighs it."""
         before: Prev | None = None
         for number, (epoch, incarnation, first, last) in enumerate(announced.chain):
             prev, before = before, Prev(epoch, incarnation, last)
@@ -328,11 +330,11 @@ class EpochChain:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether nothing is missing, for the usual case: one epoch, in one piece."""
+        """Whether nothing is missing, in the usual case: one epoch, in one piece."""
         return self.has_one and self.current is not None and self.current.in_order
 
     def is_puzzled(self, cuts: Iterator[int]) -> bool:
-        """Whether only a status can tell what is missing. `cuts`: where chains of owners end that are known in part."""
+        """Whether only a status can tell what is missing. `cuts`: the ends of chains that are only partly known."""
         if self.current is None:
             return bool(self.live)
         epochs = self._epochs()
@@ -342,7 +344,7 @@ class EpochChain:
 
     @property
     def top(self) -> Position:
-        """The latest that is known to exist."""
+        """The latest position known to exist."""
         if len(self.live) == 1 or self.has_one:
             known = self.current or next(iter(self.live.values()))
         else:
@@ -358,7 +360,7 @@ class EpochChain:
 
 
 Joined = tuple[Position | None, int | None, bool]
-"""Where the group joined a stream, the epoch before that, and whether its producer had not been heard."""
+"""Where the group joined a stream, the epoch before that, and whether the producer had announced nothing by then."""
 
 
 def _end(known: Reorder, later: Reorder | None) -> int:
@@ -370,8 +372,8 @@ def _end(known: Reorder, later: Reorder | None) -> int:
 
 
 def gap_at_head(known: Reorder, joint: Link) -> GapKey | None:
-    """The gap that keeps an epoch, of which nothing can be delivered, from going on; None where it is complete.
-    `joint`: how the next epoch continues it."""
+    """The gap at the head of an epoch of which nothing can be delivered; None if the epoch is complete. `joint`: how
+    the next epoch continues it."""
     target = _whole_gap(known, joint)
     if target is not None and known.elsewhere > target[1]:
         epoch, head, last = target
@@ -402,5 +404,5 @@ def _whole_gap(known: Reorder, joint: Link) -> GapKey | None:
 
 
 def missing_in(known: Reorder, first: int, last: int) -> list[Span]:
-    """What of these is neither held nor settled."""
+    """The ranges among these that are neither held nor settled."""
     return [part for span in known.held.missing(first, last) for part in known.settled.missing(*span)]

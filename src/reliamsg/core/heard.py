@@ -1,7 +1,7 @@
-"""What producers said about a stream, and for how long it counts.
+"""What producers have announced about a stream, and for how long it counts.
 
-A stream has one producer, but two processes may own copies of its outbox, each in an epoch of its own; so what was
-said is kept for each such *owner*. The newest status of an owner replaces its earlier ones.
+A stream has one producer, but two processes may own copies of its outbox, each in an epoch of its own; so announcements
+are kept for each such *owner*. The latest status of an owner replaces its earlier ones.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ __all__ = [
 ]
 
 GRACE_S = 0.25
-"""What a status tells of counts as missing so much later: it may be on its way."""
+"""Announced messages count as missing only after this time, in seconds: they may be in flight."""
 JOIN_GRACE_S = 1.0
-"""The same for a stream that the group is about to join: something from before may be on its way."""
+"""The same for a stream that the group is about to join: earlier messages may be in flight."""
 MAX_OWNERS = 3
-"""Owners of a stream's outbox of which it is remembered what they said: those heard last."""
+"""Owners of a stream's outbox whose announcements are remembered: those heard last."""
 MAX_INTERVAL_S = 120.0
-"""A producer that promises its next status later than that is not believed."""
+"""The longest interval between two statuses that a producer may promise."""
 MAX_KEPT = 40
-"""Epochs of a chain that are remembered: those that matter next. More than are taken in at a time."""
+"""Epochs of a chain that are remembered: those that matter next. More than are accepted at a time."""
 
 
 class Owner:
-    """One opening of a producer's outbox, as its latest status has it."""
+    """One opening of a producer's outbox, as its latest status describes it."""
 
     __slots__ = ("answered", "cut", "heard_at", "interval", "latest")
 
     def __init__(self, announced: Announced, now: float, cut: bool) -> None:
         self.answered = False
-        """It has said something since this inbox began to read."""
+        """It has announced something since this inbox began to read."""
         self.take(announced, now, cut)
 
     def take(self, announced: Announced, now: float, cut: bool) -> None:
-        """Its newest status was heard. `cut`: its chain goes on."""
+        """Its latest status was received. `cut`: its chain continues beyond what is kept."""
         self.latest = replace(announced, removed=()) if announced.removed else announced
         self.heard_at = now
         self.interval = min(max(announced.interval, 0.0), MAX_INTERVAL_S)
@@ -69,7 +69,7 @@ class Owner:
         return self.latest.chain[-1][0] if self.latest.chain else 0
 
     def is_older(self, announced: Announced) -> bool:
-        """Whether a status is older than the newest one."""
+        """Whether a status is older than the latest one."""
         latest = self.latest
         return 0 < announced.number < latest.number or announced.lsn < latest.lsn
 
@@ -78,7 +78,8 @@ class Owner:
         return now - self.heard_at <= 2 * self.interval
 
     def offers(self, known: Reorder, first: int, last: int) -> Span | None:
-        """What of `first` to `last` it may still hold: from some number on. What it has not spoken of yet, it may."""
+        """The numbers among `first` to `last` that it may still hold: from some number on. It may hold those that it
+        has not announced yet."""
         for epoch, incarnation, held_from, _ in self.latest.chain:
             if epoch == known.epoch:
                 if incarnation != known.incarnation or held_from > last:
@@ -87,7 +88,7 @@ class Owner:
         return (first, last) if known.epoch > self.top else None
 
     def holds(self, known: Reorder, first: int, last: int | None) -> bool:
-        """Whether it says that it holds any of `first` to `last` (None: any later number of the epoch)."""
+        """Whether it announces that it holds any of `first` to `last` (None: any later number of the epoch)."""
         for epoch, incarnation, held_from, end in self.latest.chain:
             if epoch == known.epoch:
                 low, high = max(first, held_from), end if last is None else min(last, end)
@@ -97,8 +98,8 @@ class Owner:
         return False
 
     def keeps(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
-        """Whether it has to keep all of `first` to `last` until the group has settled them. What it stored since its
-        newest status is kept as well."""
+        """Whether it has to keep all of `first` to `last` until the group has settled them. This includes messages that
+        it stored since its latest status."""
         latest = self.latest
         if not (latest.consumed and self.answered) or self.cut:
             return False
@@ -112,7 +113,7 @@ class Owner:
 
 
 class Heard:
-    """All that was said about one stream."""
+    """Everything that was announced about one stream."""
 
     __slots__ = ("_silence", "kept", "owners", "proof", "waiting")
 
@@ -120,36 +121,37 @@ class Heard:
         self.owners: dict[tuple[int, int], Owner] = {}
         """By epoch and incarnation."""
         self.waiting: list[tuple[float, Announced]] = []
-        """What takes effect at a time to come: of each owner the oldest, and the newest since."""
+        """Announcements that take effect later: of each owner the oldest, and the latest since."""
         self.kept: Announced | None = None
-        """What the newest opening said first of messages that it keeps for the group, which begins with the latest and
-        has not joined; None where nothing waits for that."""
+        """The first announcement by the latest opening of messages that it keeps for the group, which begins with the
+        latest message and has not joined; None if there is none."""
         self._silence = GapClock()
-        """For how long nothing of these came."""
+        """For how long none of these arrived."""
         self.proof: Announced | None = None
-        """What the producer said in answer to this group, since it began to read; kept while the stream is not
+        """What the producer announced in answer to this group, since it began to read. Kept until the stream is
         joined."""
 
     def prove(self, announced: Announced) -> None:
-        """The producer said this after the group asked: it is no recording."""
+        """The producer announced this after the group asked, so it is not a recording."""
         if self.proof is None:
             self.proof = announced
 
     def drop_proof(self) -> None:
-        """The stream is joined, or another inbox may have read meanwhile: what was said before does not count."""
+        """Earlier announcements do not count any more: the stream is joined, or another inbox may have read
+        meanwhile."""
         self.proof = None
 
     def tick_silence(self, now: float, counts: bool) -> float:
-        """Count the time since the last call, if it `counts`; returns for how long nothing came, in seconds."""
+        """Count the time since the last call, if it `counts`; return the seconds for which nothing arrived."""
         return self._silence.tick(now, counts)
 
     def drop_kept(self) -> None:
-        """Nothing waits for the group to join."""
+        """The group does not wait to join any more."""
         self.kept = None
 
     @property
     def any(self) -> bool:
-        """Whether anything was said."""
+        """Whether anything was announced."""
         return bool(self.owners)
 
     def was_told_by(self, epoch: int, incarnation: int) -> bool:
@@ -162,12 +164,12 @@ class Heard:
 
     @property
     def cuts(self) -> Iterator[int]:
-        """The last epoch that is remembered of each chain that goes on."""
+        """The last epoch that is remembered of each chain that continues."""
         return (owner.top for owner in self.owners.values() if owner.cut)
 
     def take(self, announced: Announced, now: float, cut: bool, signed: bool = False) -> bool:
-        """Note who said what; False where that is older than what is known. It takes no effect here. `signed`: nobody
-        else could have said what is known."""
+        """Record an announcement, without effect; False if it is older than what is known. `signed`: nobody else could
+        have announced what is known."""
         key = (announced.epoch, announced.incarnation)
         owner = self.owners.get(key)
         if owner is None:
@@ -182,8 +184,8 @@ class Heard:
         return True
 
     def put_off(self, announced: Announced, until: float) -> None:
-        """Have what was said take effect at `until`. Of each owner's statuses only the oldest and the newest wait: what
-        the one left out said, the newest says as well. One status may come in several parts."""
+        """Have an announcement take effect at `until`. Only the oldest and the latest of each owner wait: the latest
+        includes those between. One status may arrive in several parts."""
         key = (announced.epoch, announced.incarnation)
         own = [i for i, (_, other) in enumerate(self.waiting) if (other.epoch, other.incarnation) == key]
         if own:
@@ -206,32 +208,32 @@ class Heard:
             self.kept = announced
 
     def due(self, now: float) -> Announced | None:
-        """What takes effect now, if anything; ask until there is nothing."""
+        """The announcement that takes effect now, if any; call until there is none."""
         if self.waiting and self.waiting[0][0] <= now:
             return self.waiting.pop(0)[1]
         return None
 
     def offered(self, known: Reorder, first: int, last: int) -> Span | None:
-        """What of missing numbers it makes sense to ask for."""
+        """The missing numbers that are worth requesting."""
         if not self.owners:
             return first, last
         parts = [owner.offers(known, first, last) for owner in self.owners.values()]
         return min((part for part in parts if part is not None), default=None)
 
     def may_hold(self, known: Reorder, first: int, last: int, now: float) -> bool:
-        """Whether a producer that was heard lately says that it holds any of these numbers, or has yet to speak of
-        them."""
+        """Whether a producer that was heard recently announces that it holds any of these numbers, or has not announced
+        them yet."""
         owners = self.owners.values()
         return any(owner.is_fresh(now) and owner.offers(known, first, last) is not None for owner in owners)
 
     def holds(self, known: Reorder, first: int, last: int | None, now: float) -> bool:
-        """Whether a producer that was heard lately says that it holds any of these numbers."""
+        """Whether a producer that was heard recently announces that it holds any of these numbers."""
         return any(owner.is_fresh(now) and owner.holds(known, first, last) for owner in self.owners.values())
 
     def keeps(self, epoch: int, incarnation: int, first: int, last: int, ahead: int, now: float) -> bool:
-        """Whether the stream's producer, heard lately, has to keep these for the group. Only its latest opening counts,
-        and that must be as late as `ahead`, the latest epoch of which anything is known: what an earlier one held may
-        have been lost or replaced since."""
+        """Whether the stream's producer, heard recently, has to keep these for the group. Only its latest opening
+        counts, and must be as late as `ahead`, the latest known epoch: messages that an earlier one held may be lost or
+        replaced."""
         if not self.owners or max(self.owners)[0] < ahead:
             return False
         owner = self.owners[max(self.owners)]
@@ -239,8 +241,8 @@ class Heard:
 
 
 def trimmed(announced: Announced, floor: int | None, remembered: Remembered | None) -> tuple[Announced, bool]:
-    """What of a chain matters next to a stream: from the epoch before `floor`, the one that it is in, or from where it
-    may begin (None). Returns whether the chain goes on behind that."""
+    """The part of a chain that matters next to a stream: from the epoch before `floor`, the current one, or from where
+    it may begin (None). Returns whether the chain continues beyond that."""
     chain = announced.chain
     if len(chain) <= MAX_KEPT:
         return announced, False
@@ -253,13 +255,13 @@ def trimmed(announced: Announced, floor: int | None, remembered: Remembered | No
 
 
 def end_of(announced: Announced) -> Position:
-    """Behind all that exists of the stream."""
+    """The end of everything that exists of the stream."""
     epoch, _, _, last = announced.chain[-1] if announced.chain else (0, 0, 1, 0)
     return epoch, last + 1
 
 
 def latest_of(announced: Announced) -> tuple[int, int]:
-    """The latest epoch of which anything exists, or the opening's own where there is none, and its incarnation."""
+    """The latest epoch that is not empty, or else the epoch of the opening, and its incarnation."""
     if not announced.chain:
         return announced.epoch, announced.incarnation
     epoch, incarnation, _, _ = announced.chain[-1]
@@ -267,7 +269,7 @@ def latest_of(announced: Announced) -> tuple[int, int]:
 
 
 def keeps_any(announced: Announced) -> bool:
-    """Whether the producer keeps anything of the stream until the group has settled it."""
+    """Whether the producer keeps any messages of the stream until the group has settled them."""
     since = announced.since
     if since is None or not announced.consumed:
         return False
@@ -275,10 +277,12 @@ def keeps_any(announced: Announced) -> bool:
 
 
 def start_of(announced: Announced, remembered: Remembered | None) -> tuple[Position, int, Prev | None] | None:
-    """Where a group that knows nothing of the stream starts: with the oldest that is offered, and at the latest where
-    the producer counts it from, or where another inbox of the group had come to. Returns the position, its epoch's
-    incarnation, and the epoch before; None where nothing is held and the producer does not count the group, or has
-    published nothing since it does."""
+    """Where a group without a position starts: with the oldest message that is held, but not after the position from
+    which the producer counts it, or where another inbox of the group was.
+
+    Returns the position, the incarnation of its epoch, and the epoch before; None if nothing is held and the producer
+    does not count the group, or has published nothing since it does.
+    """
     since, before = announced.since, None
     if since is not None and remembered is not None:
         since = max(since, remembered.settled_in(announced.chain))  # what is gone from before that is no loss
@@ -295,8 +299,8 @@ def start_of(announced: Announced, remembered: Remembered | None) -> tuple[Posit
 
 
 def start_after(announced: Announced, remembered: Remembered) -> tuple[Position, int, Prev | None] | None:
-    """Where a group goes on that another inbox of it left, as :func:`start_of` says it; None where that is beyond all
-    that the producer knows."""
+    """Where a group continues that another inbox of it left, in the form of :func:`start_of`; None if that is beyond
+    everything that the producer knows."""
     position, before = remembered.settled_in(announced.chain), None
     for epoch, incarnation, _, last in announced.chain:
         if epoch >= position[0]:
@@ -306,8 +310,8 @@ def start_after(announced: Announced, remembered: Remembered) -> tuple[Position,
 
 
 def new_from(announced: Announced, remembered: Remembered | None, latest: bool) -> Position:
-    """From where on a stream is new to a group without a position, as its producer answers it: from where the group is
-    counted; else from the oldest that is held, or, with `latest`, behind all that exists."""
+    """The position from which a stream is new to a group without one, according to its producer: from where the group
+    is counted; otherwise from the oldest message that is held, or, with `latest`, behind everything that exists."""
     if latest:
         return end_of(announced) if announced.since is None else announced.since
     start = start_of(announced, remembered)

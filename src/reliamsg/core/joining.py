@@ -1,4 +1,4 @@
-"""Where a group joins a stream: where the producer says that it begins, or with what arrives."""
+"""Where a group joins a stream: where its producer announces the beginning, or with the first arrival."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from reliamsg.message import Gap, Prev, Stream
 __all__ = ["JOINED_LATE", "Joining"]
 
 JOINED_LATE = "joined late"
-"""The reason of a gap that was passed by joining, and is found out afterwards."""
+"""The reason of a gap that was passed by joining, and detected afterwards."""
 
 
 class Joining:
-    """Has one stream joined, gone on with in the place of another inbox, or left where it is."""
+    """Joins one stream, or continues it in place of another inbox."""
 
     __slots__ = (
         "_effects",
@@ -46,7 +46,7 @@ class Joining:
         self._redelivery, self._takeover = parts.redelivery, parts.takeover
 
     def before_joining(self) -> GapKey | None:
-        """Join the stream if it is clear where; else say what is waited for."""
+        """Join the stream if it is clear where; otherwise return what to wait for."""
         lowest = self._epochs.lowest_arrived()
         if lowest is None:
             return None
@@ -72,14 +72,14 @@ class Joining:
         return lowest.epoch, 0, first - 1
 
     def believed(self, announced: Announced) -> Announced | None:
-        """By what the group may join once this takes effect: with keys only what its producer says to this group,
-        now."""
+        """The announcement by which the group may join when this one takes effect. With keys, only announcements in
+        answer to this group count."""
         if self._rules.signed and announced.late and self._takeover.report is None:
             return self._heard.proof
         return announced
 
     def joins_soon(self) -> bool:
-        """Whether a status waits to take effect by which the group will join the stream."""
+        """Whether an announcement by which the group will join is about to take effect."""
         if self._epochs.current is not None:
             return False
         said = [self.believed(announced) for _, announced in self._heard.waiting]
@@ -88,25 +88,25 @@ class Joining:
         return any(told is not None and self._is_told_where(told) for told in said)
 
     def _is_told_where(self, announced: Announced) -> bool:
-        """Whether the group will join by this, if nothing arrives."""
+        """Whether the group will join by this announcement if nothing arrives."""
         kept = self._rules.begin == "latest" and keeps_any(announced)
         return kept or self._start(announced) is not None
 
     def _start(self, announced: Announced) -> tuple[Position, int, Prev | None] | None:
-        """Where the group is to begin by this; see :func:`start_of`. One that begins with the latest is told only where
-        another inbox of it was."""
+        """Where the group begins according to this announcement; see :func:`start_of`. A group that begins with the
+        latest message is only told if another inbox of it was there before."""
         if self._rules.begin == "earliest":
             return start_of(announced, self._takeover.remembered)
         left = self._left_by_another()
         return None if left is None else start_after(announced, left)
 
     def _left_by_another(self) -> Remembered | None:
-        """Where another inbox of the group was, if the producer said so."""
+        """Where another inbox of the group was, according to the producer."""
         remembered = self._takeover.remembered
         return None if remembered is None or remembered.position[0] < 1 else remembered
 
     def join_as_told(self, announced: Announced) -> None:
-        """Join the stream where its producer says that it begins, or with what arrived from before that."""
+        """Join where the producer announces the beginning, or with earlier messages that have arrived."""
         if self._takeover.report is not None:
             self._adopt_as_told(self._takeover.report, announced)
             return
@@ -129,8 +129,8 @@ class Joining:
         self.join(known, first)
 
     def join_behind(self, announced: Announced) -> None:
-        """Nothing of a stream came, of which the producer keeps messages until the group has settled them: begin behind
-        all that it told of, unless it has said since where the group was."""
+        """Nothing arrived of a stream whose producer keeps messages until the group has settled them: begin behind
+        everything announced, unless the producer has announced since where the group was."""
         self.join_as_told(announced)
         if self._epochs.current is not None:
             return
@@ -142,9 +142,9 @@ class Joining:
         self.join(known, last + 1)
 
     def join(self, lowest: Reorder, first: int, late: bool = False) -> None:
-        """The stream begins with number `first` of its lowest epoch. What came before is no loss, unless its producer
-        counts the group for it, or saw another inbox of it there: where nothing is known of that (`late`: it was not
-        heard, or its outbox does not know of the epoch), it may say so yet."""
+        """Begin with number `first` of the lowest epoch. Earlier messages are not lost, unless the producer counts the
+        group for them, or knows another inbox of the group that was there. If that is unknown (`late`: the producer was
+        not heard, or its outbox does not know the epoch), it may still announce it."""
         earliest = self._rules.begin == "earliest"
         lowest.place_at(first)
         prev = lowest.prev
@@ -171,8 +171,8 @@ class Joining:
         self._begin(lowest, first, "", late)
 
     def join_after_all(self) -> None:
-        """What comes before the lowest that arrived has had its time. What its producer has said by now counts, also if
-        that was before it published what arrived."""
+        """Join with the lowest arrival, since what may come before it has had its time. Announcements by now count,
+        even if they predate the arrival."""
         lowest = self._epochs.lowest_arrived()
         assert lowest is not None  # it is what waited
         assert lowest.held.first is not None
@@ -193,9 +193,9 @@ class Joining:
         self.join(lowest, lowest.held.first, late=report is None)
 
     def declare_missed(self, announced: Announced) -> None:
-        """The producer of a stream that was joined without a word from it is heard. What it counted the group for, and
-        the group began behind, is a gap after all. To one that begins with the latest that goes for where another inbox
-        was."""
+        """The producer of a stream that was joined without its announcement has announced it: messages for which it
+        counts the group, and which lie before the position of joining, are a gap after all. For a group that begins
+        with the latest message, this applies to messages after the position of another inbox."""
         joined, since = self._epochs.joined, announced.since
         if joined is None or not announced.chain:
             return
@@ -225,7 +225,7 @@ class Joining:
                     self._effects.mark(self._stream, urgent=True)
 
     def adopt(self, report: LastReport) -> bool:
-        """Start where another inbox of the group stopped; see :meth:`ConsumerCore.adopt`."""
+        """Start where another inbox of the group stopped; see :meth:`~reliamsg.core.consumer.ConsumerCore.adopt`."""
         own = self._epochs.position
         if not self._go_on_at(report):
             return False
@@ -233,7 +233,7 @@ class Joining:
         return True
 
     def _go_on_at(self, report: LastReport) -> bool:
-        """Start there, unless this inbox is as far itself."""
+        """Start there, unless this inbox has come as far itself."""
         position, entered = report.position, report.entered
         if position[0] < 1:
             return False
@@ -252,17 +252,20 @@ class Joining:
         return True
 
     def _flag_entered(self, report: LastReport) -> None:
-        """The other inbox had settled no more than this one, but may have handed out more."""
+        """The other inbox had settled no more than this one, but may have delivered more."""
         self._takeover.succeed(report)
         self._parts.take_accepted()
         self._parts.flag_entered()
         self._effects.mark(self._stream, urgent=True)
 
     def flag_handed_out(self, announced: Announced, end: Position, settled: Position) -> bool:
-        """The producer says how far the group was. If this inbox never was there, it takes the place of one that was
-        lost, is an old copy of it, or another one has read meanwhile: what that one may have handed out is flagged when
-        it comes again. That is everything up to `end`, where nobody knows. `settled`: the position of this inbox as its
-        last commit holds it. Returns whether this inbox is behind."""
+        """The producer announces how far the group was.
+
+        If this inbox never was there, it replaces one that was lost, is an old copy of it, or another one has read
+        meanwhile: messages that the other one may have delivered are flagged when they come again, up to `end` if
+        nothing more precise is known. `settled`: the position of this inbox as its last commit holds it. Returns
+        whether this inbox is behind.
+        """
         if announced.reached is None:
             return False
         position, mark = announced.reached
@@ -287,8 +290,8 @@ class Joining:
         return True
 
     def skip_settled(self, announced: Announced) -> bool:
-        """Of what another inbox has settled, and this one has not, go on with the first that the producer still holds:
-        what it has let go since, whoever the status is for, is no gap. Returns whether there was any of that."""
+        """Go on with the first message that the producer still holds among those that another inbox has settled and
+        this one has not: messages that it released meanwhile are no gap. Returns whether there was anything to skip."""
         remembered = self._takeover.remembered
         if self._epochs.current is None or self._epochs.draining or remembered is None:
             return False  # with epochs that are left and not settled, a later status finds it done
@@ -320,11 +323,13 @@ class Joining:
         chain: Sequence[ChainEntry] = (),
         existed: Position = (0, 0),
     ) -> None:
-        """The group had settled everything before `position`, and this inbox nothing from `own` on. If nobody's journal
-        tells of what lies between, it went with the disk of an inbox. `chain`: which epochs that is, as far as it
-        tells; what another history has between them nobody settled. Of the epoch of the position an outbox that is an
-        older copy tells too little. `existed`: behind all that there was by then, of which that inbox may have settled
-        more than it told."""
+        """Note that the group had settled everything before `position`, and this inbox nothing from `own` on.
+
+        If no journal accounts for what lies between, it was lost with the disk of an inbox. `chain`: the epochs in
+        question, as far as it knows them: nobody settled what another history has between them, and an outbox that is
+        an older copy knows too little of the last one. `existed`: the end of everything that existed then, of which the
+        other inbox may have settled more than it reported.
+        """
         found = [
             (
                 max(own, (epoch, 1) if number else (0, 1)),
@@ -342,14 +347,15 @@ class Joining:
                 self._effects.note(Note("behind", self._stream, end[0], 0, end[1], end[1], detail=detail))
 
     def _leave_behind(self, position: Position) -> None:
-        """The other inbox has dealt with everything before `position`."""
+        """Another inbox has dealt with everything before `position`."""
         self._epochs.leave_behind(position[0])
         self._gaps.drop()
         self._redelivery.drop_before(position)
         self._effects.mark(self._stream)
 
     def _adopt_as_told(self, report: LastReport, announced: Announced) -> None:
-        """The other inbox had left messages of an earlier epoch undone: the chain says which incarnation that was."""
+        """The other inbox had left messages of an earlier epoch unsettled: the chain says which incarnation that
+        was."""
         prev: Prev | None = None
         for epoch, incarnation, _, last in announced.chain:
             if epoch >= report.position[0]:
@@ -388,8 +394,8 @@ class Joining:
         self._effects.touch(self._stream)
 
     def _doubt_unproven(self, latest: bool) -> str:
-        """Anybody may have sent again what arrived: what its producer does not vouch for may have been handed out
-        before. Returns what the journal says."""
+        """Without keys of the producer in the answer, anyone may have replayed what arrived: messages that the producer
+        does not vouch for may have been delivered before. Returns the reason for the journal."""
         if self._heard.proof is None:
             self._takeover.note_unproven()
             return "unproven"
@@ -398,12 +404,12 @@ class Joining:
 
 
 def _tells_of(announced: Announced, epoch: int) -> bool:
-    """Whether a producer knows of an epoch: an outbox that was lost, or is an older copy, does not."""
+    """Whether a producer knows an epoch. An outbox that was lost, or is an older copy, does not."""
     return any(entry[0] == epoch for entry in announced.chain)
 
 
 def _with(announced: Announced, arrived: Reorder) -> Announced:
-    """What a producer would have said, had it known of an epoch of which something arrived since."""
+    """What a producer would have announced, had it known an epoch of which something has arrived since."""
     chain = {entry[0]: entry for entry in announced.chain}
     if arrived.prev is not None:
         epoch, incarnation, last = arrived.prev

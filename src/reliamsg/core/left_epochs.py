@@ -1,8 +1,9 @@
-"""What is learned of epochs that are behind their stream.
+"""What is learned about epochs that are behind their stream.
 
-What of them was left before its end or never entered can't be delivered any more, and is declared. An opening of the
-producer's outbox that did not know what the group had been given (its outbox was lost, or is an older copy) is reported
-and journalled with what was known: so an audit can tell what went with the disk from what was never published.
+Messages of an epoch that was left before its end, or never entered, can't be delivered any more, and are declared. An
+opening of the producer's outbox that does not know what the group has received (the outbox was lost, or is an older
+copy) is reported and journalled with what was known, so that an audit can tell messages that were lost with a disk from
+messages that were never published.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ __all__ = ["ANOTHER_INCARNATION", "LeftEpochs"]
 
 ANOTHER_INCARNATION = "another incarnation of a known epoch"
 MAX_REPORTED = 100
-"""Conflicts of a stream that are reported; any further ones are only counted."""
+"""Conflicts of a stream that are reported; others are only counted."""
 
 
 class LeftEpochs:
-    """Declares and reports what is learned of the epochs behind one stream."""
+    """Declares and reports what is learned about the epochs behind one stream."""
 
     __slots__ = ("_closed", "_epochs", "_group", "_reported", "_stream")
 
@@ -38,8 +39,8 @@ class LeftEpochs:
     # -- superseded -------------------------------------------------------------------------------------------
 
     def supersede(self, epoch: int, incarnation: int, first: int, last: int, site: str = "") -> None:
-        """These exist, and are behind the stream: declare what of it was not declared before. `site`: they arrived from
-        there, so that what was declared before is late."""
+        """Declare the ranges that were not declared before, since they exist and are behind the stream. `site`: they
+        have arrived from there, so ranges that were declared before are late."""
         effects, history = self._group.effects, self._epochs.history
         seen = RangeSet([(first, last)])
         for span in history.supersede(epoch, first, last):
@@ -52,8 +53,8 @@ class LeftEpochs:
             effects.note(Note("late", self._stream, epoch, incarnation, *span, site, "superseded"))
 
     def supersede_told(self, announced: Announced) -> None:
-        """A producer says that these epochs exist, and up to which number. None of them is given another epoch any
-        more: no status names what still may be."""
+        """A producer announces that these epochs exist, and where they end. None of them is renumbered any more: a
+        status does not name epochs that still may be."""
         for epoch, incarnation, _, last in announced.chain:
             own = incarnation == announced.incarnation
             first = self._gone_back_from(announced, epoch) if own else None
@@ -63,17 +64,17 @@ class LeftEpochs:
                 self.supersede(epoch, incarnation, first, last)
 
     def supersede_before(self, prev: Prev | None) -> None:
-        """The same of what a batch says that it follows."""
+        """The same for the epoch that a batch names as its predecessor."""
         if prev is not None:
             first = self._behind(prev.epoch, prev.incarnation)
             if first is not None and first <= prev.last:
                 self.supersede(prev.epoch, prev.incarnation, first, prev.last)
 
     def _gone_back_from(self, announced: Announced, epoch: int) -> int | None:
-        """The first number for which an opening counts this group that speaks to it, in an epoch of its own before the
-        one with which the group joined: its outbox went back, and so did its clock, though it may have moved above
-        since. None where there is none. (A group that joined without having been told from where on it is counted may
-        hear of what came before; one that wants the latest is not owed that.)"""
+        """The first number for which an opening counts this group, in an epoch of its own before the one with which the
+        group joined: its outbox went back, and so did its clock, though it may have moved above since. None if there is
+        none. (A group that joined without being told from where it is counted may learn of earlier messages; a group
+        that begins with the latest is not owed them.)"""
         since, epochs = announced.since, self._epochs
         gone_back = (
             self._group.rules.begin == "earliest"
@@ -88,8 +89,8 @@ class LeftEpochs:
         return since[1] if epoch == since[0] else 1
 
     def _behind(self, epoch: int, incarnation: int) -> int | None:
-        """The first number of an epoch behind the stream that can't be delivered, since the epoch was left before or
-        never entered; None where there is none."""
+        """The first number of an epoch behind the stream that can't be delivered, because the epoch was left before its
+        end or never entered; None if there is none."""
         epochs = self._epochs
         if epochs.current is None or epochs.is_ahead(epoch):
             return None
@@ -105,8 +106,8 @@ class LeftEpochs:
     # -- forks ------------------------------------------------------------------------------------------------
 
     def find_fork(self, epoch: int, incarnation: int, prev: Prev | None) -> None:
-        """Data says what its epoch follows, which is not told by entering it: it is behind the stream, or was gone on
-        with where another inbox had stopped. Hold that against what is known of the epochs before."""
+        """Compare the predecessor that data names with what is known of earlier epochs. Entering an epoch does that
+        otherwise; this one is behind the stream, or was continued where another inbox had stopped."""
         known = self._before(epoch)
         if known is None:
             return
@@ -115,12 +116,12 @@ class LeftEpochs:
             self._report_fork(epoch, incarnation, joint.reason, known)
 
     def report_entered_fork(self, epoch: int, incarnation: int, reason: str, known: Finished) -> None:
-        """The stream goes on with an epoch that did not know of the one before it."""
+        """The stream enters an epoch that did not know of the one before it."""
         self._group.effects.note(self._conflict(epoch, incarnation, reason, known))
         self.report(epoch, incarnation, reason)
 
     def find_told_fork(self, announced: Announced) -> None:
-        """Tell of a producer that has gone back behind what arrived from it, though it has sent nothing new yet."""
+        """Report a producer that has gone back behind what arrived from it, even though it has sent nothing new yet."""
         for epoch, incarnation, _, last in announced.chain:
             known = self._epochs.reached(epoch)
             if epoch < announced.epoch and last < known:
@@ -147,7 +148,7 @@ class LeftEpochs:
         return False
 
     def report(self, epoch: int, incarnation: int, reason: str) -> bool:
-        """Tell of a conflict, once for each epoch and incarnation; False where it was told before."""
+        """Report a conflict, once for each epoch and incarnation; False if it was reported before."""
         key = (epoch, incarnation)
         if key in self._reported or len(self._reported) >= MAX_REPORTED:
             return False
@@ -156,8 +157,8 @@ class LeftEpochs:
         return True
 
     def _find_fork_before(self, known: Finished) -> None:
-        """Of an epoch that is behind the stream more exists than was delivered, up to that number. Whatever was entered
-        next did not know of it, unless the gap before that was of unknown extent."""
+        """More of an epoch behind the stream exists than was delivered, up to that number. The epoch that was entered
+        next did not know of it, unless the gap before it was of unknown extent."""
         epochs = self._epochs
         left = epochs.history.find(known.epoch) or self._before(known.epoch + 1)
         if left is not None and left.epoch in epochs.history.unended:
@@ -179,7 +180,7 @@ class LeftEpochs:
             self._group.effects.mark(self._stream, urgent=True)
 
     def _conflict(self, epoch: int, incarnation: int, reason: str, known: Finished) -> Note:
-        """What the journal says of an opening that did not know of an epoch, or not up to that number."""
+        """The journal row for an opening that did not know of an epoch, or not up to that number."""
         detail: dict[str, Any] = {"known": [known.epoch, f"{known.incarnation:016x}", known.last]}
         current = self._epochs.current
         if current is not None and current.epoch > epoch:
@@ -187,7 +188,7 @@ class LeftEpochs:
         return Note("conflict", self._stream, epoch, incarnation, 0, 0, "", reason, detail)
 
     def _before(self, epoch: int) -> Finished | None:
-        """The highest of the epochs below of which anything is known from their data."""
+        """The highest of the epochs below that is known from its data."""
         found = [
             Finished(known.epoch, known.incarnation, known.proven)
             for known in self._epochs.live.values()

@@ -1,4 +1,4 @@
-"""The owners of what the inbox holds of one stream."""
+"""The owners of the state of one stream that the inbox stores."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class StreamParts:
     takeover: TakeoverBounds = field(default_factory=TakeoverBounds)
 
     def flag(self, known: Reorder) -> None:
-        """The epoch is entered: what another inbox may have delivered of it counts as delivered before."""
+        """The epoch is entered: flag what another inbox may have delivered of it."""
         self.takeover.flag(known)
         self.epochs.flag_moved(known)
 
     def flag_entered(self) -> None:
-        """The same for all epochs that are entered."""
+        """The same for all entered epochs."""
         for known in self.epochs.entered:
             self.flag(known)
 
     def take_accepted(self) -> None:
-        """What was accepted where this inbox takes over from counts here as well, as far as it is of the current epoch
-        and not dealt with."""
+        """Take over what was accepted in the inbox that this one succeeds, as far as it concerns unsettled numbers of
+        the current epoch."""
         report, current = self.takeover.report, self.epochs.current
         if report is None or current is None:
             return

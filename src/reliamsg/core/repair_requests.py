@@ -1,11 +1,11 @@
-"""What a group lacks, and when it asks the producer for it.
+"""What a group lacks, and when it requests it from the producer.
 
-A number is asked for when it has been missing for ``nak_delay``: sites run ahead of each other, and most of what is
-missing is on its way. Instead of a time for each range there is one bound: when it was taken nothing above it was
-known, so what is missing at or below it has been so since then, at least.
+A number is requested when it has been missing for ``nak_delay``: sites run ahead of each other, and most missing
+messages are in flight. There is one bound instead of a time for each range: when the bound was taken, nothing above it
+was known, so everything missing at or below it has been missing at least since then.
 
-Requests are bounded: a window of numbers is wanted at a time, lowest first. When half of it has arrived the next is
-asked for; what does not come is asked for again, with backoff.
+Requests are bounded: a window of numbers is wanted at a time, the lowest first. When half of it has arrived, the next
+is requested. Messages that do not arrive are requested again, with backoff.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from reliamsg.message import Stream
 __all__ = ["WINDOW_NUMBERS", "WINDOW_SPANS", "Ask", "RepairScheduler"]
 
 WINDOW_NUMBERS = 20_000
-"""Numbers of a stream that are asked for and have not come."""
+"""Numbers of a stream that are requested and have not arrived."""
 WINDOW_SPANS = 64
 """The same in ranges."""
 BACKOFF_MAX_S = 10.0
-"""Between requests to which nothing comes."""
+"""Between requests that bring nothing."""
 MAX_ASKED = 1_000
-"""Ranges of an epoch of which it is remembered that they were journalled as asked for."""
+"""Ranges of an epoch whose request is remembered as journalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,13 @@ class Ask:
 
     stream: Stream
     missing: tuple[Span3, ...] = ()
-    """What is known to exist and has not arrived, lowest first."""
+    """Ranges that are known to exist and have not arrived, lowest first."""
     wanted: tuple[Span3, ...] = ()
-    """What of it is to be sent now. Empty: only a status is wanted, since it is not known what is missing."""
+    """The ranges to be sent now. If empty, only a status is requested, because it is unknown what is missing."""
 
 
 class _Requests:
-    """Those for what a stream lacks at present."""
+    """The requests for what a stream lacks at present."""
 
     __slots__ = (
         "asked_to", "head", "interval", "look", "next_at", "queued", "ripe", "ripens_at", "young", "young_until",
@@ -51,27 +51,27 @@ class _Requests:
 
     def __init__(self, interval: float) -> None:
         self.young: Position = (0, 0)
-        """What is missing up to here may be asked for from `ripens_at` on."""
+        """Missing numbers up to here may be requested from `ripens_at` on."""
         self.young_until = 0.0
-        """What is found to be missing before that ripens with the rest."""
+        """Numbers found to be missing before this time are requested together with those."""
         self.ripens_at: float | None = None
         """None: nothing above `ripe` is known."""
         self.ripe: Position = (0, 0)
-        """What is missing up to here may be asked for."""
+        """Missing numbers up to here may be requested."""
         self.asked_to: Position | None = None
-        """Of what is missing up to here everything possible was asked for; None where nothing was."""
+        """Everything missing up to here has been requested, as far as possible; None: nothing."""
         self.head: Position = (0, 0)
-        """The lowest number that was asked for and has not come."""
+        """The lowest number that was requested and has not arrived."""
         self.next_at = 0.0
-        """When everything is asked for again, if that has not come."""
+        """When everything that has not arrived is requested again."""
         self.interval = interval
         self.look = False
-        """There may be room for more in the window."""
+        """The window may have room."""
         self.queued = False
 
 
 class RepairScheduler:
-    """Decides when a stream's producer is asked, and for what."""
+    """Decides when to send requests to a stream's producer, and for what."""
 
     __slots__ = ("_epochs", "_group", "_heard", "_requests", "_stream")
 
@@ -83,11 +83,11 @@ class RepairScheduler:
 
     @property
     def any_missing(self) -> bool:
-        """Whether anything is missing, as far as is known."""
+        """Whether anything is known to be missing."""
         return self._requests is not None
 
     def arrived(self, epoch: int, first: int) -> None:
-        """Numbers from `first` on were missing until now."""
+        """Numbers from `first` on have arrived, which were missing until now."""
         requests = self._requests
         if requests is not None and requests.asked_to is not None and (epoch, first) <= requests.asked_to:
             requests.look = True
@@ -95,7 +95,7 @@ class RepairScheduler:
     # -- when to ask ----------------------------------------------------------------------------------------
 
     def watch(self, now: float) -> None:
-        """Notice that something is missing, or that nothing is any more. To be called after anything changed."""
+        """Notice whether anything is missing. To be called after any change."""
         requests, epochs, group = self._requests, self._epochs, self._group
         if requests is None and epochs.is_in_order:
             return
@@ -118,7 +118,7 @@ class RepairScheduler:
         group.effects.time(self._stream)
 
     def hurry(self, now: float) -> None:
-        """A producer is there that was not, a moment ago: ask it soon, whatever the backoff says."""
+        """A producer has appeared: send a request soon, whatever the backoff says."""
         requests, delay = self._requests, self._group.rules.nak_delay
         if requests is not None and requests.asked_to is not None:
             requests.interval = delay
@@ -126,7 +126,7 @@ class RepairScheduler:
             self._group.effects.time(self._stream)
 
     def look(self, now: float, connected: bool) -> float | None:
-        """Put the stream into the queue if it is time to ask. Returns when to look again."""
+        """Queue the stream if a request is due. Returns when to look again."""
         requests, delay = self._requests, self._group.rules.nak_delay
         if requests is None or requests.queued:
             return None
@@ -153,8 +153,8 @@ class RepairScheduler:
         return at if requests.ripens_at is None else min(at, requests.ripens_at)
 
     def _has_come_on(self, requests: _Requests) -> bool:
-        """Whether the lowest number that was asked for has come since the last look. Producers send in order: while it
-        does, the rest is on its way."""
+        """Whether the lowest requested number has arrived since the last look. Producers send in order, so while it
+        does, the rest is in flight."""
         if requests.asked_to is None:
             return False
         found = requests.asked_to
@@ -166,14 +166,14 @@ class RepairScheduler:
         return came
 
     def _has_window(self, requests: _Requests) -> bool:
-        """Whether half of the window is free, and there is more to ask for."""
+        """Whether half of the window is free, and there is more to request."""
         spans, count, more = _outstanding(self._epochs.lacking(), requests)
         return more and 2 * spans <= WINDOW_SPANS and 2 * count <= WINDOW_NUMBERS
 
     # -- what to ask for ------------------------------------------------------------------------------------
 
     def ask(self, now: float, only_head: bool) -> Ask | None:
-        """The request for what the stream lacks, if there is anything to ask for."""
+        """The request for what the stream lacks, if there is anything to request."""
         requests, rules = self._requests, self._group.rules
         if requests is None:
             return None
@@ -200,7 +200,7 @@ class RepairScheduler:
     def _wanted(
         self, requests: _Requests, missing: list[tuple[Reorder, int, int]], again: bool, only_head: bool
     ) -> list[Span3]:
-        """What to ask for: from the lowest on, or beyond what was asked for, as far as the window goes."""
+        """The ranges to request: the lowest ones, or those beyond earlier requests, as far as the window goes."""
         spans, numbers, beyond = WINDOW_SPANS, WINDOW_NUMBERS, (0, 0)
         if not again and requests.asked_to is not None:
             used, count, _ = _outstanding(missing, requests)
@@ -224,7 +224,7 @@ class RepairScheduler:
         return wanted
 
     def _journal(self, wanted: list[Span3]) -> None:
-        """Note what is asked for, the first time that it is."""
+        """Journal each request once."""
         for epoch, first, last in wanted:
             known = self._epochs.live[epoch]
             for new in known.asked.missing(first, last):
@@ -234,7 +234,8 @@ class RepairScheduler:
 
 
 def _outstanding(missing: list[tuple[Reorder, int, int]], requests: _Requests) -> tuple[int, int, bool]:
-    """Of what is missing: ranges and numbers that were asked for, and whether there are others that may be."""
+    """Among the missing ranges: the ranges and numbers that were requested, and whether there are others that may
+    be."""
     spans = count = 0
     assert requests.asked_to is not None  # else it is due anyway
     for known, first, last in missing:

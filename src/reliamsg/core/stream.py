@@ -1,9 +1,10 @@
-"""One stream at a group: what arrives is placed, delivered in order, settled, and only then released.
+"""One stream at a group: what arrives is stored, delivered in order, settled, and only then released.
 
-A stream is joined once, where its producer says that it begins or with what arrives (:mod:`~reliamsg.core.joining`).
-From then on one of its epochs is current: it is delivered in order up to its end, or up to a gap, whose clock runs
-while it holds up the stream. :meth:`StreamReceiver.advance` is called whenever anything changed. It finds what holds
-the stream up, and aims the gap clock at it; what holds up nothing it passes itself.
+A stream is joined once, where its producer announces the beginning or with the first arrival
+(:mod:`~reliamsg.core.joining`). From then on one of its epochs is current: it is delivered in order up to its end, or
+up to a gap, whose clock runs while it holds up the stream. :meth:`StreamReceiver.advance` is called after every change.
+It finds what holds up the stream, and watches that gap; it passes on its own what does not hold it up.
+:mod:`~reliamsg.core.phase` has a table of the phases.
 """
 
 from __future__ import annotations
@@ -34,39 +35,39 @@ from reliamsg.wire.limits import MAX_SEQ
 __all__ = ["RESERVE", "Arrival", "EpochChange", "Kept", "Snapshot", "StreamChange", "StreamReceiver"]
 
 RESERVE = 2_000
-"""Numbers that are committed ahead as perhaps delivered; more for a stream that uses them up fast."""
+"""Numbers that are committed in advance as possibly delivered; more for a stream that uses them up quickly."""
 POLL_S = 0.5
-"""Clocks that stand still are looked at as often: what sets them going again need not tell."""
+"""Interval for looking at clocks that stand still: they may start again without notice."""
 MAX_UNDECODABLE = 1_000
-"""Ranges of an epoch of which it is remembered that a copy could not be read."""
+"""Ranges of an epoch that are remembered as unreadable."""
 
 Kept = Callable[[Stream, tuple[int, int]], bool]
-"""Whether who calls keeps anything of a stream, up to this epoch and number, that was not taken in yet."""
+"""Whether the caller keeps anything of a stream, up to this epoch and number, that it has not passed in yet."""
 
 
 @dataclass(slots=True)
 class Arrival:
-    """What became of a delivery."""
+    """The result of passing in a delivery."""
 
     new: Sequence[Span] = ()
-    """Keep the bytes of these."""
+    """Keep the bytes of these ranges."""
     late: Sequence[Span] = ()
-    """These were passed before; they can't be delivered in order any more."""
+    """These were passed before, and can't be delivered in order any more."""
     quarantine: bool = False
-    """Another history's: keep the bytes aside."""
+    """It belongs to another history: keep the bytes aside."""
     release: bool = False
-    """The broker may forget it already."""
+    """The broker may release it at once."""
     deferred: bool = False
-    """Too far ahead: give it again later, and have its broker keep it until then."""
+    """Too far ahead: pass it in again later; its broker has to keep it until then."""
     far: bool = False
-    """Its epoch is too far ahead to be believed: keep it until its producer was asked."""
+    """Its epoch is too far ahead to be believed: keep it until its producer has answered."""
     refused: str = ""
-    """Why there is no room for its stream at all; empty where there is."""
+    """Why there is no room for its stream; empty if there is."""
 
 
 @dataclass(slots=True)
 class EpochChange:
-    """An epoch as a commit must hold it."""
+    """An epoch as a commit holds it."""
 
     known: Reorder
     position: int
@@ -79,35 +80,35 @@ class EpochChange:
 
 @dataclass(slots=True)
 class StreamChange:
-    """A stream as a commit must hold it."""
+    """A stream as a commit holds it."""
 
     stream: Stream
     parts: StreamParts
-    """What the commit holds of it besides; read before anything else is done to the stream."""
+    """More of what the commit holds; to be read before the next call."""
     vouched: int
     epochs: list[EpochChange]
     finished: list[Reorder]
-    """Of `epochs`, those that the commit must drop."""
+    """Those of `epochs` that the commit drops."""
     gap: tuple[GapKey, float, float] | None
-    """The one at the head; what elapsed of its time, and what was waited."""
+    """The gap at the head, its elapsed time, and its waited time."""
     attempts: dict[Position, int]
-    """Those that the commit counts before they are made."""
+    """Attempts that the commit counts in advance."""
     history: bool
-    """Whether history, closed gaps or joining changed."""
+    """Whether history, closed gaps, or joining changed."""
     declared: list[Span3] = field(default_factory=list)
-    """What was passed since the last commit."""
+    """Ranges that were passed since the last commit."""
     accepted: tuple[Span3, ...] = ()
-    """What is accepted as lost and not passed."""
+    """Ranges that are accepted as lost and not passed."""
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """What one commit must hold."""
+    """The contents of one commit."""
 
     number: int
     changes: list[StreamChange]
     also: set[Stream] = field(default_factory=set)
-    """Streams that the caller persisted bytes of in the same commit."""
+    """Streams whose bytes the caller persists in the same commit."""
 
 
 class StreamReceiver:
@@ -127,23 +128,23 @@ class StreamReceiver:
         self.epochs, self.gaps = parts.epochs, parts.gaps
         self.redelivery, self.takeover = parts.redelivery, parts.takeover
         self.heard = Heard()
-        """What its producers have said."""
+        """What its producers have announced."""
         self._rules, self._effects, self._challenges = group.rules, group.effects, group.challenges
         self._repairs = RepairScheduler(stream, group, self.epochs, self.heard)
         self._left = LeftEpochs(stream, group, self.epochs, self.gaps.closed)
         self.joining = Joining(stream, group, parts, self.heard, self._left)
         self.used_at = 0.0
         self.vouched = vouched
-        """The highest epoch that the producer or an operator vouched for though it was far ahead."""
+        """The highest epoch that the producer or an operator vouched for although it was far ahead."""
         self.committed: tuple[Position, tuple[int, int], int] = ((0, 1), (0, 0), 0)
-        """Position, highest epoch entered with incarnation, high-water mark, as the last commit holds them."""
+        """Position, highest entered epoch with its incarnation, and high-water mark, as the last commit holds them."""
         self._giving = False
-        """What was taken is on its way to the application, which may not have been given all of it yet."""
+        """The application has not received all of what was taken yet."""
         self._reserve, self._reserved_at = RESERVE, 0
 
     @property
     def phase(self) -> Phase:
-        """What it waits for."""
+        """The phase that the stream is in."""
         if self.redelivery.halted:
             return Phase.HALTED
         if self.epochs.current is None:
@@ -170,15 +171,15 @@ class StreamReceiver:
         return later is not None and epoch >= later.epoch
 
     def is_first_of_gap(self, known: Reorder, head: int, seq: int, now: float) -> bool:
-        """Whether a number is in the gap that begins at `head`, and no producer that was heard lately may hold any
-        before it. What an opening before the latest last said it held may be gone since."""
+        """Whether a number lies in the gap that begins at `head`, and no producer that was heard recently may hold any
+        earlier number of it. What earlier openings announced may not be held any more."""
         beyond = known.held.next_at(head)
         if not self.heard.any or (beyond is not None and seq > beyond):
             return False
         return not self.heard.may_hold(known, head, seq - 1, now)
 
     def is_done_with(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
-        """Whether all of these arrived and are settled, as far as it is remembered."""
+        """Whether all of these arrived and are settled, as far as is remembered."""
         known = self.epochs.live.get(epoch)
         if known is not None:
             done = known.incarnation == incarnation and last < known.position
@@ -190,7 +191,7 @@ class StreamReceiver:
     # -- arrivals ---------------------------------------------------------------------------------------------
 
     def receive(self, incoming: Incoming, now: float) -> tuple[Reorder | None, Arrival]:
-        """Something of the stream arrived; returns its epoch too, unless that is behind the stream."""
+        """A delivery of the stream arrived; returns also its epoch, unless that is behind the stream."""
         self.used_at = now
         known, arrival = self._receive(incoming, now)
         if arrival.new and self.takeover.unresolved is not None:
@@ -200,7 +201,7 @@ class StreamReceiver:
         return known, arrival
 
     def note_of_duplicate(self, incoming: Incoming) -> Note:
-        """What the journal says of a delivery of a stream that was forgotten, all of which is settled."""
+        """The journal row for a delivery of a stream that was forgotten, everything of which is settled."""
         forgotten = self.gaps.closed.may_have_forgotten(incoming.epoch, incoming.first)
         return _note("duplicate", incoming, "late_or_duplicate" if forgotten else "forgotten")
 
@@ -227,7 +228,7 @@ class StreamReceiver:
         return known, self._place(known, incoming, now)
 
     def _confirm(self, known: Reorder, incarnation: int, prev: Prev | None) -> Reorder | None:
-        """Data of an epoch arrives that was only said to exist: from now on the data's word counts."""
+        """Data of an epoch arrives that was only announced: data outweighs announcements."""
         if known.incarnation == incarnation:
             known.confirm(prev)
             if not self.epochs.is_ahead(known.epoch):
@@ -240,7 +241,7 @@ class StreamReceiver:
         return known
 
     def _place(self, known: Reorder, incoming: Incoming, now: float) -> Arrival:
-        """Numbers of an epoch that is being delivered, or is still to come."""
+        """The delivery belongs to an epoch that is being delivered, or will be."""
         first, last = incoming.first, incoming.last
         late: list[Span] = []
         top = last if known.last is None else min(last, known.last)
@@ -276,7 +277,7 @@ class StreamReceiver:
             at = span[1] + 1
 
     def _receive_past(self, incoming: Incoming) -> Arrival:
-        """Data of an epoch that is behind the stream."""
+        """The delivery belongs to an epoch that is behind the stream."""
         epoch, first, last = incoming.epoch, incoming.first, incoming.last
         history, closed = self.epochs.history, self.gaps.closed
         done = history.find(epoch)
@@ -309,10 +310,10 @@ class StreamReceiver:
         return Arrival(late=late)
 
     def _receive_late(self, incoming: Incoming, end: int | None, spans: list[Span]) -> None:
-        """Account for what can't be delivered in order any more.
+        """Account for ranges that can't be delivered in order any more.
 
-        What lies beyond the end of an epoch that was left was never known to exist, and so never declared; nor was what
-        lies between, which existed as well.
+        Numbers beyond the end of an epoch that was left were not known to exist, and so were not declared; the same
+        applies to the numbers between.
         """
         for span in spans:
             if end is not None and span[1] > end:
@@ -333,8 +334,8 @@ class StreamReceiver:
         return self.epochs.current is None and report is not None and epoch < report.position[0]
 
     def undecodable(self, epoch: int, incarnation: int, first: int, last: int, now: float | None) -> None:
-        """A copy of these numbers came that can't be read: if nothing better comes, that is why. With `now` they are
-        known to exist from now on, and asked for."""
+        """An unreadable copy of these numbers arrived. If nothing better arrives, that is the reason of the gap. With
+        `now`, they are known to exist from now on, and are requested."""
         known = self.epochs.live.get(epoch)
         if known is None or known.incarnation != incarnation:
             return
@@ -347,7 +348,7 @@ class StreamReceiver:
                 self.advance(now)
 
     def reopen(self, epoch: int, first: int, last: int, now: float) -> None:
-        """Bytes of these, which were placed, turned out unreadable; wait for another copy."""
+        """Bytes of these held numbers turned out to be unreadable: wait for another copy."""
         known = self.epochs.live[epoch]
         known.reopen(first, last)
         if known.last is None:
@@ -356,7 +357,7 @@ class StreamReceiver:
         self.advance(now)
 
     def brings_only_behind_hold(self, epoch: int, incarnation: int, first: int, last: int) -> bool:
-        """Whether these bring anything new, all of it behind the gap that holds the stream."""
+        """Whether these contain anything new, and all of it is behind the gap that holds the stream."""
         if not self.is_behind_hold(epoch, first):
             return False
         known = self.epochs.live.get(epoch)
@@ -365,8 +366,8 @@ class StreamReceiver:
         return known.incarnation == incarnation and bool(missing_in(known, first, last))
 
     def keep_elsewhere(self, epoch: int, first: int, now: float) -> None:
-        """The caller keeps `first` and what follows, and gives it when the stream has come to it. So what is missing
-        before that is a gap of its own, which may expire."""
+        """The caller keeps `first` and what follows, and passes it in once the stream has come to it. So missing
+        numbers before that are a gap of their own, which may expire."""
         known = self.epochs.current
         if known is None or known.epoch != epoch or known.last is not None:
             return
@@ -374,7 +375,7 @@ class StreamReceiver:
             self.advance(now)
 
     def vouch(self, epoch: int) -> None:
-        """The producer, or an operator, says that an epoch is what it seems."""
+        """The producer, or an operator, vouches for an epoch."""
         if epoch > self.vouched:
             self.vouched = epoch
             self.epochs.history.note_change()
@@ -388,8 +389,8 @@ class StreamReceiver:
         last: int,
         now: float,
     ) -> bool:
-        """Leave `first` to `last` to their producer; False where it is not known to keep them, and nothing was done.
-        `of`: their epoch, its incarnation and the one before."""
+        """Leave `first` to `last` to their producer; False, without any effect, if it is not known to keep them. `of`:
+        their epoch, its incarnation, and the one before."""
         epoch, incarnation, prev = of
         if not self.heard.keeps(epoch, incarnation, first, last, max(self.epochs.live, default=0), now):
             return False
@@ -412,8 +413,9 @@ class StreamReceiver:
     # -- announcements ----------------------------------------------------------------------------------------
 
     def announce(self, announced: Announced, site: str, now: float) -> None:
-        """Its producer says this. Nothing that it says ever sinks: an older status that comes after a newer one is not
-        looked at, and the end of an epoch that was announced stays known. What arrives outweighs what is said."""
+        """The producer announces the state of the stream. Announcements never take anything back: a status that is
+        older than the latest one is ignored, and an announced end of an epoch stays known. Data outweighs
+        announcements."""
         if self._left.names_another_history(announced, site):
             return
         self.used_at = now
@@ -454,20 +456,20 @@ class StreamReceiver:
             self._effects.time(self.stream)
 
     def _floor(self) -> int | None:
-        """The lowest epoch of which a chain still matters; None where nothing of the stream is known."""
+        """The lowest epoch of a chain that still matters; None if nothing of the stream is known."""
         if self.epochs.current is not None:
             return self.epochs.current.epoch
         report = self.takeover.report
         return None if report is None else report.position[0]
 
     def _wants_answer(self) -> bool:
-        """Whether it is not known what of a stream is new to the group."""
+        """Whether it is unknown what of the stream is new to the group."""
         if self.epochs.current is None:
             return self.heard.proof is None and self.takeover.report is None
         return self.takeover.unresolved is not None
 
     def _take_effect(self, now: float) -> float | None:
-        """Have what was said take effect, as far as it is time; returns when there will be more."""
+        """Have announcements take effect whose time has come; returns when there will be more."""
         heard = self.heard
         while (announced := heard.due(now)) is not None:
             if self.epochs.current is None:
@@ -483,7 +485,7 @@ class StreamReceiver:
         return heard.waiting[0][0] if heard.waiting else None
 
     def _is_settled(self, announced: Announced) -> bool:
-        """Whether all that it tells of is known, and arrived: the usual case."""
+        """Whether everything announced is known and has arrived: the usual case."""
         current = self.epochs.current
         if current is None or announced.removed or not announced.chain:
             return current is not None and not announced.removed
@@ -495,7 +497,7 @@ class StreamReceiver:
     # -- delivering -------------------------------------------------------------------------------------------
 
     def offer(self, now: float, unit: int) -> Offer | None:
-        """What could be delivered next; `unit` is how many messages the application takes at once."""
+        """The next messages to deliver, if any. `unit`: how many messages the application takes at once."""
         epochs = self.epochs
         if epochs.current is None:
             return None
@@ -505,7 +507,7 @@ class StreamReceiver:
         return found
 
     def take(self, offered: Offer, last: int, now: float, *, giving: bool = False) -> None:
-        """The offer is accepted, up to `last`. `giving`: the application gets it bit by bit, until :meth:`given`."""
+        """Deliver the offer up to `last`. `giving`: the application receives it bit by bit, until :meth:`given`."""
         known = self.epochs.live[offered.epoch]
         self.redelivery.take(known, offered, last)
         self._giving = giving
@@ -515,7 +517,7 @@ class StreamReceiver:
             self.advance(now)
 
     def given(self, now: float) -> None:
-        """The application was given all that was taken of the stream, or what it was not given came back."""
+        """The application has received everything that was taken, or the rest came back."""
         self._giving = False
         if len(self.epochs.live) > 1 and self.epochs.next_epoch() is not None:
             self.advance(now)
@@ -532,14 +534,14 @@ class StreamReceiver:
         self._effects.touch(self.stream)
 
     def acknowledge(self, epoch: int, first: int, last: int, now: float) -> None:
-        """The application dealt with `first` to `last`. Durable with the next commit."""
+        """The application acknowledged `first` to `last`. Durable with the next commit."""
         known = self.epochs.live.get(epoch)
         if known is not None:
             for span in known.acknowledge(first, last):
                 self._settled(known, "acknowledged", span, "", now)
 
     def bury(self, epoch: int, seq: int, reason: str, now: float) -> bool:
-        """A message goes to the dead letters: it counts as acknowledged. False if it was settled before."""
+        """A message becomes a dead letter, which counts as acknowledged. False if it was settled before."""
         known = self.epochs.live.get(epoch)
         if known is None or known.held.run_from(seq) is None:
             return False
@@ -558,8 +560,8 @@ class StreamReceiver:
         self._effects.touch(self.stream)
 
     def fail(self, epoch: int, first: int, last: int, now: float, counts: bool) -> list[int]:
-        """Handling raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
-        `counts`, this delivery uses up none: it was not the messages' fault."""
+        """The handler raised. Returns the numbers that have used up their deliveries; the others come again. Unless it
+        `counts`, this delivery uses up none: the messages were not at fault."""
         known = self.epochs.live.get(epoch)
         if known is None:
             return []
@@ -577,7 +579,7 @@ class StreamReceiver:
     # -- going on ---------------------------------------------------------------------------------------------
 
     def advance(self, now: float) -> None:
-        """Find out what the stream waits for, after anything changed."""
+        """Find out what the stream waits for. To be called after any change."""
         self._finish_drained()
         while True:
             if self.epochs.current is None:
@@ -636,8 +638,8 @@ class StreamReceiver:
             self._effects.time(self.stream)
 
     def _resume(self, target: GapKey | None) -> None:
-        """The stream waits for something else than before, or for nothing: what held it does not any more. What is left
-        of it after a part came is still the same episode."""
+        """The stream waits for something else than before, or for nothing, so nothing holds it. The remainder of a gap
+        after a part arrived belongs to the same hold."""
         gaps = self.gaps
         gaps.resume()
         if gaps.held_since is None:
@@ -656,7 +658,7 @@ class StreamReceiver:
             self._effects.holding.pop(self.stream, None)
 
     def _enter(self, later: Reorder, joint: Link) -> None:
-        """Everything of the current epoch is delivered or passed: go on with the next."""
+        """Enter the next epoch, since everything of the current one is delivered or passed."""
         known = self.epochs.enter(later, joint.kind is not LinkKind.UNKNOWN)
         self.gaps.closed.add(known.epoch, known.cursor, MAX_SEQ)
         self._effects.move()
@@ -674,12 +676,12 @@ class StreamReceiver:
         self._finish_drained()
 
     def _finish_drained(self) -> None:
-        """Epochs that are settled to their end become history."""
+        """Move epochs that are completely settled into history."""
         if self.epochs.draining and self.epochs.finish_drained():
             self._effects.mark(self.stream)
 
     def _expire(self, now: float) -> None:
-        """The gap at the head has had its time."""
+        """`gap_timeout` has passed for the gap at the head."""
         clock = self.gaps.clock
         assert clock.target is not None  # its clock has run
         if self.epochs.current is None:
@@ -710,7 +712,7 @@ class StreamReceiver:
         self._effects.touch(self.stream)
 
     def _hold(self, gap: Gap) -> None:
-        """The stream stays where it is until the gap is filled or accepted."""
+        """Hold the stream until the gap is filled or accepted."""
         if self.gaps.hold(gap):
             self._effects.hold(self.stream, gap)
             known = self.epochs.current
@@ -730,8 +732,8 @@ class StreamReceiver:
         self._effects.touch(self.stream)
 
     def declare(self, gap: Gap, now: float) -> bool:
-        """Pass a gap, as far as it is still one. What of it lies behind data that arrived is passed when its turn
-        comes, and nothing of it before all that lies ahead of it is dealt with."""
+        """Pass a gap, as far as it still is one. Its part behind data that has arrived is passed in its turn, and
+        nothing of it before everything ahead of it is settled."""
         known = self.epochs.current
         if known is None or known.epoch != gap.epoch:
             return False
@@ -794,7 +796,8 @@ class StreamReceiver:
         reason: str,
         elapsed: float | None,
     ) -> None:
-        """Pass the known epoch's open end, and all of what `later` says came directly before it, if it does."""
+        """Pass the open end of an epoch, and everything that `later` names as its direct predecessor, if it names
+        one."""
         prev = later.prev
         detail: dict[str, object] = {"until_epoch": later.epoch, "extent": "unknown"}
         if elapsed is not None:
@@ -812,14 +815,14 @@ class StreamReceiver:
     # -- taking over ------------------------------------------------------------------------------------------
 
     def adopt(self, report: LastReport, now: float) -> bool:
-        """Go on where another inbox of the group stopped; see :meth:`~reliamsg.core.consumer.ConsumerCore.adopt`."""
+        """Continue where another inbox of the group stopped; see :meth:`~reliamsg.core.consumer.ConsumerCore.adopt`."""
         done = self.joining.adopt(report)
         self.advance(now)
         return done
 
     def doubt(self, after: int, takeover: int) -> None:
-        """Another inbox may have gone on with the stream, whatever was found out about any before that one. `after`: up
-        to which epoch it reported what it delivered; `takeover`: the number of this takeover."""
+        """Another inbox may have continued the stream. `after`: it reported its deliveries of epochs up to this one.
+        `takeover`: the number of this takeover."""
         if self.stream.producer:
             self.takeover.begin(after, takeover)
             self.epochs.history.note_change()
@@ -833,14 +836,14 @@ class StreamReceiver:
             self.takeover.begin(0, takeover)
 
     def ask(self, now: float, only_head: bool) -> Ask | None:
-        """The request for what is missing, if one is due. `only_head`: for nothing that could not be delivered at
+        """The request for what is missing, if one is due. `only_head`: request nothing that could not be delivered at
         once."""
         return self._repairs.ask(now, only_head or (self.is_held and self.epochs.has_let_go))
 
     # -- time -------------------------------------------------------------------------------------------------
 
     def tick(self, now: float, connected: bool, paused: bool, kept: Kept | None) -> float | None:
-        """Let a stream's clocks run up to `now`; returns when to look at it again, None when nothing of it is timed."""
+        """Advance the clocks to `now`; returns when to call again, None if nothing is timed."""
         times = [
             self._take_effect(now),
             self._retry(now),
@@ -859,7 +862,7 @@ class StreamReceiver:
         return None
 
     def _tick_silence(self, now: float, counts: bool) -> float | None:
-        """Let the time run for which a group that begins with the latest was given nothing of what is kept for it."""
+        """Count how long a group that begins with the latest message has received nothing of what is kept for it."""
         heard = self.heard
         if heard.kept is None:
             return None
@@ -903,8 +906,7 @@ class StreamReceiver:
         return now + min(max(left, 0.001), POLL_S)
 
     def _is_kept(self, kept: Kept | None) -> bool:
-        """Whether anything of the gap at the head need not be waited for: who calls has it, and will have it taken
-        in."""
+        """Whether the caller keeps anything of the gap at the head, so that it need not be waited for."""
         target = self.gaps.clock.target
         if kept is None or target is None:
             return False
@@ -915,14 +917,14 @@ class StreamReceiver:
         return later is not None and kept(self.stream, (later.epoch, 0))
 
     def _is_removed(self) -> bool:
-        """Whether the messages of the gap at the head are gone for good: the producer took them back."""
+        """Whether the producer has removed the messages of the gap at the head."""
         target, known = self.gaps.clock.target, self.epochs.current
         if target is None or known is None or target[2] is None or known.epoch != target[0]:
             return False
         return known.removed.covers(target[1], target[2])
 
     def _is_promised(self, now: float) -> bool:
-        """Whether a producer that was heard lately says that it holds what the gap at the head lacks."""
+        """Whether a producer that was heard recently announces that it holds messages of the gap at the head."""
         target, known = self.gaps.clock.target, self.epochs.current
         if target is None or known is None or known.epoch != target[0]:
             return False
@@ -931,7 +933,7 @@ class StreamReceiver:
     # -- commits ----------------------------------------------------------------------------------------------
 
     def take_change(self, closing: bool) -> StreamChange:
-        """The stream as a commit must hold it. With `closing`, high-water marks become exact."""
+        """The stream as the next commit holds it. With `closing`, high-water marks become exact."""
         epochs = []
         for known in (*self.epochs.live.values(), *self.epochs.finishing):
             entered = self.epochs.has_entered(known.epoch)
@@ -974,7 +976,7 @@ class StreamReceiver:
         )
 
     def change_committed(self, change: StreamChange) -> bool:
-        """The change is on disk. Returns whether what is told to producers differs from before."""
+        """The change is durable. Returns whether the report to producers differs from before."""
         self.epochs.history.saved()
         for epoch in change.epochs:
             epoch.known.committed(epoch.position, epoch.settled, epoch.high_water)
@@ -987,7 +989,7 @@ class StreamReceiver:
         return bool(change.declared) or self.committed != before or accepts
 
     def _note_position(self, change: StreamChange) -> None:
-        """Remember what the commit holds of the stream's position."""
+        """Record the stream's position as the commit holds it."""
         entered = [epoch for epoch in change.epochs if epoch.entered]
         if not entered:
             return
@@ -1002,37 +1004,37 @@ class StreamReceiver:
         )
 
     def change_failed(self, change: StreamChange) -> None:
-        """Nothing of the change was stored: all of it belongs to the next one."""
+        """The commit failed: all of the change belongs to the next one."""
         self.epochs.put_back(change.finished)
         self.gaps.put_back(change.declared)
         self.redelivery.put_back(change.attempts)
         self.epochs.history.not_saved(change.history)
 
     def report(self) -> Report:
-        """What is committed of a stream, and what it lacks now."""
+        """The committed state of the stream, and what it lacks now."""
         missing = tuple((known.epoch, first, last) for known, first, last in self.epochs.lacking())
         return Report(*self.committed, missing, self.gaps.passed, self.gaps.accepted_committed)
 
     def _accepted(self) -> tuple[Span3, ...]:
-        """What is accepted as lost and not passed yet: epoch, first and last number."""
+        """Ranges that are accepted as lost and not passed yet: epoch, first and last number."""
         epoch = 0 if self.epochs.current is None else self.epochs.current.epoch
         return tuple((epoch, *span) for span in self.gaps.accepted)
 
     def restore(self, now: float) -> None:
-        """The stream is as its inbox holds it."""
+        """Continue with what the inbox holds of the stream."""
         self.used_at = now
         self._restore_report()
         self.advance(now)
         self._effects.touch(self.stream)
 
     def revive(self) -> None:
-        """The stream had been forgotten, and is known again from where it was: all of it is to be stored."""
+        """The stream was forgotten, and is used again: all of it has to be stored."""
         self._restore_report()
         self.epochs.history.note_change()
         self._effects.mark(self.stream)
 
     def _restore_report(self) -> None:
-        """The stream is as its inbox holds it: all of that is committed."""
+        """Everything that the inbox holds of the stream is committed."""
         known = self.epochs.current
         if known is None:
             return
@@ -1051,8 +1053,8 @@ class StreamReceiver:
 
     @property
     def is_stored_exactly(self) -> bool:
-        """Whether the inbox holds the stream as after a clean stop. What may have been delivered before an unclean stop
-        stays in the mark."""
+        """Whether the inbox holds the stream as after a clean stop. Possible deliveries before an unclean stop stay in
+        the mark."""
         known = self.epochs.current
         return known is None or (
             known.high_water == max(known.position, known.redelivered_below)
@@ -1061,8 +1063,8 @@ class StreamReceiver:
 
     @property
     def is_idle(self) -> bool:
-        """Whether everything of the stream is settled, and it waits for nothing but deliveries to be let go of. Whether
-        the group is about to join it is another question: :meth:`~reliamsg.core.joining.Joining.joins_soon`."""
+        """Whether everything of the stream is settled, and nothing but releases of deliveries is awaited. Whether the
+        group is about to join it is a separate question: :meth:`~reliamsg.core.joining.Joining.joins_soon`."""
         known = self.epochs.current
         if not self.stream.producer or self.epochs.draining or self.epochs.finishing:
             return False
@@ -1091,7 +1093,7 @@ def _reason(incoming: Incoming) -> str:
 
 
 def _note(kind: str, incoming: Incoming, reason: str | None = None, span: Span | None = None) -> Note:
-    """What the journal says of what arrived, or of a part of it."""
+    """The journal row for a delivery, or for a part of it."""
     first, last = (incoming.first, incoming.last) if span is None else span
     said = _reason(incoming) if reason is None else reason
     return Note(kind, incoming.stream, incoming.epoch, incoming.incarnation, first, last, incoming.site, said)

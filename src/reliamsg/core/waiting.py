@@ -1,9 +1,9 @@
-"""Deliveries that are not safe here yet, and that their brokers must keep for so long.
+"""Deliveries that are not durable here yet, so that their brokers must keep them.
 
-A delivery leaves when all of its numbers are settled or persisted and that is committed. One that waits too long
-is *overdue*: its bytes are to be persisted ahead of their turn, so that no gap and no slow handler uses up a
-site's prefetch window. Where a stream's handler is fast, and what waits is only what the broker had in store, the
-window turns over by itself, and to write all of it would only take the disk's time.
+A delivery is released when all of its numbers are settled or persisted, and that is committed. A delivery that waits
+too long is *overdue*: its bytes are persisted ahead of their turn, so that no gap and no slow handler uses up a site's
+prefetch window. If a stream's handler is fast, and only the broker's backlog waits, the window turns over by itself,
+and persisting all of it would only cost disk time.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from reliamsg.message import Stream
 __all__ = ["QUARANTINE", "REPAIRS", "SPILL_AFTER_S", "Waiting", "WaitingRoom"]
 
 REPAIRS = ""
-"""In place of a site: what came as a repair, which no broker keeps. It is persisted like anything else; a crash before
-that costs another request."""
+"""Instead of a site: a repair, which no broker keeps. It is persisted like anything else; a crash before that costs
+another request."""
 QUARANTINE = "#"
-"""In place of a site, too: what is taken in again from the quarantine, which keeps it until it is safe elsewhere. No
-site has this name."""
+"""Instead of a site: a delivery replayed from the quarantine, which keeps it until it is durable elsewhere. No site has
+this name."""
 REPAIRS_CROWDED_BYTES = 4 * 1024 * 1024
-"""With so many bytes of repairs in memory they are persisted as soon as deliveries of a crowded site."""
+"""With this many bytes of repairs in memory, they are persisted as early as deliveries of a crowded site."""
 REPAIRS_AFTER_S = 1.0
-"""A repair that is not safe at this age is overdue: it uses up no broker's window, and most are settled by then."""
+"""A repair that is not durable at this age is overdue. It does not use a broker's window, and most are settled by
+then."""
 
 SPILL_AFTER_S = 0.1
-"""A delivery that is not safe at this age is overdue."""
+"""A delivery that is not durable at this age is overdue."""
 SPILL_CROWDED_S = 0.02
 """The same at a site of which half the prefetch window is used."""
 MOVING_S, MOVING_MESSAGES, MOVING_DELIVERY = 0.1, 10_000, 300
-"""A stream moves if within so many seconds it lets go of so many messages, or begins to wait; a delivery counts as so
-many at least. That is as fast as persisting is, so that nobody behind it would come sooner if it were persisted."""
+"""A stream moves if it releases this many messages within this many seconds, or has just begun to wait; each delivery
+counts as MOVING_DELIVERY messages at least. Persisting would not be faster, so nobody behind it would benefit."""
 SPILL_MOVING_S = 5.0
 """A delivery of a stream that moves is overdue at this age. Once any was overdue, and as long as anything of the stream
 is persisted, it has no more time than others."""
@@ -43,7 +44,7 @@ is persisted, it has no more time than others."""
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A delivery that its broker must keep until it is safe here."""
+    """A delivery that its broker must keep until it is durable here."""
 
     number: int
     site: str
@@ -55,17 +56,17 @@ class Waiting:
     last: int
     at: float
     ahead: bool
-    """It came out of order: persist it at once."""
+    """It arrived out of order: persist it at once."""
     size: int = 0
-    """In bytes, where they count."""
+    """In bytes, if they count."""
     after: int = 0
-    """The commit that it waits for at least."""
+    """The earliest commit that may release it."""
     spilling: bool = False
     released: bool = False
 
 
 class _Stream:
-    """The deliveries of one stream, and how it lets go of them."""
+    """The deliveries of one stream, and how fast it releases them."""
 
     __slots__ = ("moved", "since", "stalled_at", "waiting")
 
@@ -74,12 +75,12 @@ class _Stream:
         self.start(0.0)
 
     def start(self, now: float) -> None:
-        """Begin to count."""
+        """Start counting."""
         self.since = now
         self.moved = 0
-        """Messages of deliveries that it let go of since then."""
+        """Messages released since then."""
         self.stalled_at: float | None = None
-        """When some were overdue, of which a part may still be persisted."""
+        """When deliveries became overdue of which some may still be persisted."""
 
 
 class _Site:
@@ -90,13 +91,13 @@ class _Site:
         self.grace = grace
         """Seconds after which a delivery is overdue."""
         self.turns_over = prefetch < float("inf")
-        """Whether its window bounds what is in memory, so that deliveries of streams that move may stay there."""
+        """Whether its window bounds memory, so that deliveries of streams that move may stay there."""
         self.pending: dict[int, Waiting] = {}
         """Oldest first."""
         self.ahead: dict[int, Waiting] = {}
-        """Those that came out of order and are not being persisted yet."""
+        """Those that arrived out of order and are not being persisted yet."""
         self.bytes = 0
-        """Of what is pending, where that was told."""
+        """Bytes of pending deliveries, if known."""
 
     @property
     def crowded(self) -> bool:
@@ -104,10 +105,10 @@ class _Site:
 
 
 class WaitingRoom:
-    """All sites' deliveries that wait."""
+    """The waiting deliveries of all sites."""
 
     def __init__(self, sites: Mapping[str, int]) -> None:
-        """`sites`: each site's name and how many deliveries it lets wait."""
+        """`sites`: the prefetch window of each site."""
         self._sites = {name: _Site(prefetch) for name, prefetch in sites.items()}
         self._sites[REPAIRS] = _Site(float("inf"), REPAIRS_AFTER_S)
         self._sites[QUARANTINE] = _Site(float("inf"), REPAIRS_AFTER_S)
@@ -136,7 +137,7 @@ class WaitingRoom:
         return bool(self._connected)
 
     def of(self, stream: Stream) -> Sequence[Waiting]:
-        """The deliveries of a stream that wait, oldest first."""
+        """The waiting deliveries of a stream, oldest first."""
         found = self._streams.get(stream)
         return () if found is None else found.waiting
 
@@ -145,11 +146,11 @@ class WaitingRoom:
         self._streams.pop(stream, None)
 
     def pending(self, site: str) -> int:
-        """How many deliveries the site's broker must keep."""
+        """The number of deliveries that the site's broker must keep."""
         return len(self._sites[site].pending)
 
     def is_used_up(self, site: str) -> bool:
-        """Whether the site's broker delivers nothing more before something is acknowledged."""
+        """Whether the broker delivers nothing more until something is acknowledged."""
         found = self._sites[site]
         return len(found.pending) >= found.prefetch
 
@@ -160,12 +161,12 @@ class WaitingRoom:
 
     @property
     def replayed_bytes(self) -> int:
-        """The same of what was taken in from the quarantine."""
+        """The same for deliveries replayed from the quarantine."""
         return self._sites[QUARANTINE].bytes
 
     def enter(self, incoming: Incoming, known: Reorder | None, now: float, ahead: bool, after: int) -> None:
-        """A delivery is to wait. `known`: the epoch of which its numbers must be safe; None where it only waits for the
-        commit number `after`. `ahead`: it came out of order, and is overdue at once."""
+        """Add a delivery. `known`: the epoch in which its numbers must become durable; None if it only waits for the
+        commit number `after`. `ahead`: it arrived out of order, and is overdue at once."""
         stream = incoming.stream
         found = self._streams.get(stream)
         if found is None:
@@ -199,7 +200,7 @@ class WaitingRoom:
             place.ahead[waiting.number] = waiting
 
     def reopen(self, stream: Stream, known: Reorder, span: Span, site: str, after: int) -> set[str]:
-        """Bytes of these numbers that came from `site` are of no use: those deliveries only wait for the commit
+        """The bytes of these numbers that came from `site` are unreadable: those deliveries only wait for the commit
         `after`. Returns the other sites that delivered them."""
         sites = set()
         for waiting in self.of(stream):
@@ -212,7 +213,7 @@ class WaitingRoom:
         return sites
 
     def leave(self, stream: Stream, commit: int) -> list[tuple[str, object]]:
-        """Let go of a stream's deliveries that are safe after `commit`; returns (site, token) of each."""
+        """Release a stream's deliveries that are durable after `commit`; returns (site, token) of each."""
         state = self._streams.get(stream)
         released: list[tuple[str, object]] = []
         if state is None or not state.waiting:
@@ -237,7 +238,7 @@ class WaitingRoom:
         return released
 
     def overdue(self, now: float) -> tuple[list[Waiting], float | None]:
-        """Deliveries that should be persisted now, and when the next will have to be."""
+        """Deliveries to persist now, and when the next will be due."""
         due: list[Waiting] = []
         later: float | None = None
         for site in self._sites.values():
@@ -261,7 +262,7 @@ class WaitingRoom:
         return due, later
 
     def spilling(self, waiting: Waiting, doing: bool) -> None:
-        """The delivery is about to be persisted, or (`doing` is False) that failed."""
+        """The delivery is about to be persisted, or (`doing` is False) persisting it failed."""
         waiting.spilling = doing
         if waiting.ahead and not waiting.released:
             ahead = self._sites[waiting.site].ahead
@@ -271,7 +272,7 @@ class WaitingRoom:
                 ahead[waiting.number] = waiting
 
     def _stalls_at(self, waiting: Waiting, known: Reorder, now: float) -> float:
-        """When a delivery that waited for some time already is overdue, given how its stream moves."""
+        """When a delivery that has waited for some time becomes overdue, given how its stream moves."""
         pace = self._streams[waiting.stream]
         if pace.stalled_at is not None:
             if pace.stalled_at == now or not known.persisted.empty:
