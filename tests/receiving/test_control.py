@@ -397,7 +397,7 @@ def test_what_arrived_before_a_crash_and_is_gone_keeps_no_stream_from_beginning(
         broker.wipe()
     bench.open()
     bench.settle(1.0)
-    assert list(bench.engine.shared.core.streams[Stream("p", TOPIC, 0)].live) == [10]
+    assert list(bench.engine.shared.core.streams[Stream("p", TOPIC, 0)].epochs.live) == [10]
     send(bench.network["dc1"], 6, 8, epoch=20, prev=Prev(15, 3, 4))
     if told:
         FakeProducer(bench, epoch=20).status((6, 8), since={})
@@ -411,4 +411,4 @@ def test_what_arrived_before_a_crash_and_is_gone_keeps_no_stream_from_beginning(
     bench.settle()
     assert [message.seq for message in bench.take() if message.producer == "p"] == [9]
     bench.reopen()
-    assert list(bench.engine.shared.core.streams[Stream("p", TOPIC, 0)].live) == [20]
+    assert list(bench.engine.shared.core.streams[Stream("p", TOPIC, 0)].epochs.live) == [20]

@@ -21,7 +21,7 @@ from reliamsg.errors import (
 )
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer
-from reliamsg.testing import MemoryNetwork
+from reliamsg.testing import MemoryNetwork, inject
 from tests.patience import wait_for
 from tests.receiving.tools import GROUP, TOPIC, Bench, send, seqs, until
 
@@ -114,7 +114,8 @@ def test_one_that_is_collected_on_its_own_thread_is_closed_after_the_step(
             consumer._finalizer()
             collected.append("goes on")
 
-    consumer = opener(probe=probe)
+    with inject(probe=probe):
+        consumer = opener()
     send(network["dc1"], 1, 3)
     for _ in range(3):
         message = consumer.get(60)

@@ -258,7 +258,7 @@ class HeldModel(RuleBasedStateMachine):
 
     def position(self) -> int:
         state = self.bench.engine.shared.core.streams.get(STREAM)
-        return 1 if state is None else state.position[1]
+        return 1 if state is None else state.epochs.position[1]
 
 
 @pytest.mark.timeout(300)
