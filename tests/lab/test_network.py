@@ -13,6 +13,7 @@ import pytest
 
 from reliamsg.lab import LabError, Network, wait_until
 from reliamsg.lab.process import Child
+from tests.patience import wait_for
 
 LISTEN = "import socket, time; server = socket.create_server(('0.0.0.0', 7000)); time.sleep(1e6)"
 CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 7000), timeout=0.5)"
@@ -112,7 +113,8 @@ def test_the_next_network_of_a_number_removes_the_leftovers_of_a_killed_process(
         else:
             raise AssertionError(f"{space} is still there")
         assert int(pid) not in made.pids(1)
-    assert not runs(int(pid))
+    # Whoever removed them has sent the signal, which takes effect a moment later.
+    wait_for(lambda: not runs(int(pid)), "the process is gone")
 
 
 def runs(pid: int) -> bool:
