@@ -73,7 +73,7 @@ class Reader:
                 for span in waiting.known.unsafe_held(waiting.first, waiting.last)
             ]
         self.spilling = due
-        self._late = [(n.epoch, n.first, n.last) for n in self.core.notes if n.kind == "late"]
+        self._late = [(n.epoch, n.first, n.last) for n in self.core.effects.notes if n.kind == "late"]
         self.begun = snapshot, disk
 
     def end(self, well: bool = True) -> None:
