@@ -65,7 +65,7 @@ CORE_BANNED = {
     "sqlite3", "threading", "time",
 }  # fmt: skip
 
-ONE_MODULE_EACH = {"pika": "transport/amqp", "paho": "transport/mqtt"}
+ONE_MODULE_EACH = {"pika": "transport/amqp/", "paho": "transport/mqtt/"}
 """Broker clients, and how the name of the one module of the product that imports each begins. The lab is no
 part of the product: it looks at brokers from outside."""
 

@@ -16,17 +16,17 @@ from pika import frame as pika_frame
 
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADER_VALUE_BYTES, MAX_NAME_BYTES
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
-from reliamsg.transport.amqp_codec import (
+from reliamsg.transport.amqp.codec import (
     FRAME_END,
     FRAME_HEAD,
     HEADER,
     MAX_RECEIVED_HEADERS,
     readable_headers,
 )
-from reliamsg.transport.amqp_connection import Connection as AmqpConnection
-from reliamsg.transport.amqp_frames import Bodies, FrameBuffer
+from reliamsg.transport.amqp.frames import Bodies, FrameBuffer
+from reliamsg.transport.amqp.pika_connection import Connection as AmqpConnection
 from reliamsg.transport.base import Delivery
-from reliamsg.transport.mqtt_packets import MalformedPublish, decode_publish
+from reliamsg.transport.mqtt.codec import MalformedPublish, decode_publish
 from reliamsg.wire import control, data
 from reliamsg.wire.address import parse_address, topic_address
 from reliamsg.wire.control import Status, encode_state, encode_status, open_control

@@ -401,7 +401,7 @@ MUTANTS = (
     ),
     Mutant(
         "groups-not-probed",
-        "transport/mqtt_groups.py",
+        "transport/mqtt/group_prober.py",
         "                self._results[binding] = Evidence.NOT_SUBSCRIBED if puback.unmatched else "
         "Evidence.SUBSCRIBED",
         "                self._results[binding] = Evidence.SUBSCRIBED",
@@ -452,7 +452,7 @@ MUTANTS = (
     ),
     Mutant(
         "passive-declares",
-        "transport/amqp_topology.py",
+        "transport/amqp/topology.py",
         '    if site.declare == "create":\n        yield from _declare_queue(',
         '    if site.declare != "none":\n        yield from _declare_queue(',
         'P2: with declare="passive" a client declares queues, which the documented permissions forbid',
@@ -667,7 +667,7 @@ MUTANTS = (
     ),
     Mutant(
         "dropped-message-passed",
-        "transport/mqtt_inflow.py",
+        "transport/mqtt/receive_window.py",
         "        return not self.dropped\n",
         "        return held.bytes + size <= HELD_BYTES\n",
         "P3, P5: after a message that was not taken in, later ones are taken in, and their acknowledgements "
@@ -1123,7 +1123,7 @@ MUTANTS = (
     ),
     Mutant(
         "stream-read-from-its-end",
-        "transport/amqp_receiver.py",
+        "transport/amqp/receiver.py",
         'FROM_THE_START = {STREAM_OFFSET: "first"}',
         'FROM_THE_START = {STREAM_OFFSET: "next"}',
         "P5: a stream queue delivers only what is published from now on",
@@ -1135,7 +1135,7 @@ MUTANTS = (
     ),
     Mutant(
         "stream-not-recognised",
-        "transport/amqp_topology.py",
+        "transport/amqp/topology.py",
         "        if streams is not None and \"current is 'stream'\" in refused.reason:\n"
         "            streams.add(queue)\n",
         "",
@@ -1149,7 +1149,7 @@ MUTANTS = (
     ),
     Mutant(
         "stream-not-found-out",
-        "transport/amqp_receiver.py",
+        "transport/amqp/receiver.py",
         "            self._receiver.streams.add(queue)\n"
         '            self.link.drop(Ended(f"queue {queue} is a stream: it is to be read from its '
         'start"))\n'
@@ -1316,7 +1316,7 @@ MUTANTS = (
     ),
     Mutant(
         "full-window-drops-control-frames",
-        "transport/mqtt_inflow.py",
+        "transport/mqtt/receive_window.py",
         "        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):",
         "        if self.dropped or len(held) >= self._window:",
         "P5: beyond its window an MQTT site takes in nothing although there is room in memory, so what a "
@@ -1586,7 +1586,7 @@ MUTANTS = (
     ),
     Mutant(
         "control-unheard-behind-a-full-window",
-        "transport/mqtt_receiver.py",
+        "transport/mqtt/receiver.py",
         "            if control:\n                self._control.hear(publish)",
         "            if control and not self._inflow.dropped:\n                self._control.hear(publish)",
         "P5: control frames behind messages that are not taken in are not heard, and a reader deposes itself",
@@ -1894,7 +1894,7 @@ MUTANTS = (
     ),
     Mutant(
         "newcomer-shares-the-blame",
-        "transport/mqtt_suspects.py",
+        "transport/mqtt/quarantine.py",
         "        if len(unanswered) == 1:\n            (address,) = unanswered\n",
         "        for address in unanswered:\n",
         "P6: innocent addresses are quarantined together with a control address that a broker refuses",
@@ -1905,7 +1905,7 @@ MUTANTS = (
     ),
     Mutant(
         "refused-address-tried-for-ever",
-        "transport/mqtt_suspects.py",
+        "transport/mqtt/quarantine.py",
         "            guilty = suspect.strikes >= STRIKES\n",
         "            guilty = False\n",
         "P6: a control address that makes the broker close the connection is retried endlessly",
@@ -1916,7 +1916,7 @@ MUTANTS = (
     ),
     Mutant(
         "coincidence-condemns",
-        "transport/mqtt_suspects.py",
+        "transport/mqtt/quarantine.py",
         "STRIKES = 2\n",
         "STRIKES = 1\n",
         "P6: a connection that is lost by coincidence causes an address to be quarantined",
@@ -1927,7 +1927,7 @@ MUTANTS = (
     ),
     Mutant(
         "suspects-not-tried-alone",
-        "transport/mqtt_telling.py",
+        "transport/mqtt/control_sender.py",
         "            if address not in self._suspects:\n",
         "            if address:\n",
         "P6: after a refusal, suspected control addresses are used together with all others, so the guilty "
@@ -1939,7 +1939,7 @@ MUTANTS = (
     ),
     Mutant(
         "suspect-tried-beside-others",
-        "transport/mqtt_telling.py",
+        "transport/mqtt/control_sender.py",
         "        elif sending.idle:\n",
         "        else:\n",
         "P6: a suspected control address is tried while others are unanswered",
@@ -1950,7 +1950,7 @@ MUTANTS = (
     ),
     Mutant(
         "suspect-not-waited-for",
-        "transport/mqtt_telling.py",
+        "transport/mqtt/control_sender.py",
         "        if sending.trial is not None:\n            return\n",
         "",
         "P6: other addresses are used before the broker has answered for a suspected control address",
@@ -2221,7 +2221,7 @@ MUTANTS = (
     ),
     Mutant(
         "quadratic-buffering",
-        "transport/amqp_frames.py",
+        "transport/amqp/frames.py",
         "            if len(self._rest) < self._needed:\n                return\n",
         "",
         "P7: a frame that arrives in many pieces is copied again with each piece",
@@ -2232,7 +2232,7 @@ MUTANTS = (
     ),
     Mutant(
         "frame-limit-not-enforced",
-        "transport/amqp_frames.py",
+        "transport/amqp/frames.py",
         "        if length > self.limit:\n"
         '            raise ProtocolViolation(f"the broker sent a frame of {length} bytes; the '
         'limit is {self.limit}")\n',
@@ -2246,7 +2246,7 @@ MUTANTS = (
     ),
     Mutant(
         "handshake-without-end",
-        "transport/amqp_frames.py",
+        "transport/amqp/frames.py",
         "        if self.handshake_left is not None and self.handshake_left < 0:\n",
         "        if self.limit < 0:\n",
         "P7: anyone who answers at a broker's address may send endless data before the login",

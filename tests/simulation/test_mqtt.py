@@ -21,7 +21,7 @@ from reliamsg.simulation.settings import ClientSettings
 from reliamsg.simulation.traffic import Traffic
 from reliamsg.simulation.transport import SimulatedReceiver
 from reliamsg.transport.base import Binding, Delivery
-from reliamsg.transport.mqtt_inflow import most_held
+from reliamsg.transport.mqtt.receive_window import most_held
 from reliamsg.wire.address import group_address, producer_address
 from tests.simulation.hosts import host
 

@@ -11,8 +11,9 @@ import pika
 
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport.amqp import AmqpReceiver, AmqpSender
-from reliamsg.transport.amqp_topology import Refused, Script
+from reliamsg.transport.amqp.receiver import AmqpReceiver
+from reliamsg.transport.amqp.sender import AmqpSender
+from reliamsg.transport.amqp.topology import Refused, Script
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import EXCHANGE
 from tests.patience import wait_for

@@ -17,7 +17,8 @@ from pika import spec
 from reliamsg.config import MAX_HEADERS, Site
 from reliamsg.errors import ConfigError, TransientError
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport.amqp import AmqpReceiver, create_group
+from reliamsg.transport.amqp.groups import create_group
+from reliamsg.transport.amqp.receiver import AmqpReceiver
 from reliamsg.transport.base import Binding, Outcome
 from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue
 from tests.patience import wait_for
@@ -462,7 +463,7 @@ def test_headers_that_break_the_decoder_arrive_as_damaged(
 def test_a_message_too_large_to_take_in_arrives_without_its_body(
     site: Site, binding: Binding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliamsg.transport.amqp_connection.MAX_FRAME_BYTES", 200_000)
+    monkeypatch.setattr("reliamsg.transport.amqp.pika_connection.MAX_FRAME_BYTES", 200_000)
     with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (_, got):
         sent.queue += [message(1, binding.topic, b"z" * 200_001), message(2, binding.topic)]
         sender.wake()

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.transport.amqp_receiver import AmqpReceiver, _Flow
-from reliamsg.transport.amqp_topology import PRECONDITION_FAILED, Refused
+from reliamsg.transport.amqp.receiver import AmqpReceiver, _Flow
+from reliamsg.transport.amqp.topology import PRECONDITION_FAILED, Refused
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import group_queue
 from tests.transport.amqp_tools import Asked, perform

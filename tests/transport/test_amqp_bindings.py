@@ -11,7 +11,8 @@ import pytest
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.receiving import feeding
-from reliamsg.transport import amqp_receiver, amqp_sender
+from reliamsg.transport.amqp import receiver as amqp_receiver
+from reliamsg.transport.amqp import sender as amqp_sender
 from reliamsg.transport.base import Binding, Outcome
 from reliamsg.wire.address import EXCHANGE, group_address, group_queue, producer_address
 from tests.e2e.tools import World, numbers, published, take

@@ -7,8 +7,8 @@ import time
 
 from reliamsg.config import Site
 from reliamsg.lab import RabbitNode
-from reliamsg.transport.amqp import AmqpReceiver
-from reliamsg.transport.amqp_link import Link
+from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.receiver import AmqpReceiver
 from reliamsg.transport.base import Binding
 from reliamsg.transport.session import Ended
 

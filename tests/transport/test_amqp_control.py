@@ -10,7 +10,7 @@ import pytest
 
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport import amqp_control
+from reliamsg.transport.amqp import control as amqp_control
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
 from reliamsg.wire.address import EXCHANGE, group_address, producer_address, status_address
 from tests.patience import wait_for

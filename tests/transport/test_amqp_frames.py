@@ -17,15 +17,15 @@ from pika import frame as pika_frame
 from pika import spec
 
 from reliamsg.config import Endpoint, Site
-from reliamsg.transport.amqp_codec import BODY, FRAME_END, FRAME_HEAD, HEADER, METHOD
-from reliamsg.transport.amqp_frames import (
+from reliamsg.transport.amqp.codec import BODY, FRAME_END, FRAME_HEAD, HEADER, METHOD
+from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.frames import (
     FRAME_MIN_SIZE,
     MAX_HANDSHAKE_BYTES,
     Bodies,
     FrameBuffer,
     ProtocolViolation,
 )
-from reliamsg.transport.amqp_link import Link
 from tests.fuzz.targets import Connection
 
 HEARTBEAT = pika_frame.Heartbeat().marshal()

@@ -11,11 +11,11 @@ from typing import Any, Literal, get_args
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.transport.amqp_receiver import AmqpReceiver
-from reliamsg.transport.amqp_receiver import _Flow as ReceiverFlow
-from reliamsg.transport.amqp_sender import AmqpSender
-from reliamsg.transport.amqp_sender import _Flow as SenderFlow
-from reliamsg.transport.amqp_topology import ACCESS_REFUSED, Refused, listen_queue
+from reliamsg.transport.amqp.receiver import AmqpReceiver
+from reliamsg.transport.amqp.receiver import _Flow as ReceiverFlow
+from reliamsg.transport.amqp.sender import AmqpSender
+from reliamsg.transport.amqp.sender import _Flow as SenderFlow
+from reliamsg.transport.amqp.topology import ACCESS_REFUSED, Refused, listen_queue
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import (
     EXCHANGE,

@@ -9,7 +9,7 @@ import pytest
 
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport import amqp_receiver
+from reliamsg.transport.amqp import receiver as amqp_receiver
 from reliamsg.wire.address import EXCHANGE, group_queue
 from tests.e2e.tools import World, numbers, published, take
 from tests.patience import wait_for

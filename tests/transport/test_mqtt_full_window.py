@@ -6,9 +6,8 @@ import itertools
 
 import pytest
 
-from reliamsg.transport import mqtt_inflow
-from reliamsg.transport.mqtt_inflow import Inflow
-from reliamsg.transport.mqtt_packets import AckLedger
+from reliamsg.transport.mqtt import receive_window
+from reliamsg.transport.mqtt.receive_window import AckLedger, Inflow
 from reliamsg.wire.address import client_id, group_address
 from tests.patience import wait_for
 from tests.transport.mqtt_fixtures import broker, picky, version  # noqa: F401
@@ -51,7 +50,7 @@ def test_what_does_not_fit_comes_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """Memory is bounded: the rest is dropped unacknowledged, and delivered again when there is room."""
-    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 20 * 1100)
+    monkeypatch.setattr(receive_window, "HELD_BYTES", 20 * 1100)
     picky.stored = [b"%d" % number for number in range(100)]
     with receiving(site(broker.url, mqtt_version=version, prefetch=PREFETCH)) as (receiver, got):
         receiver.listen([GROUP])
@@ -80,7 +79,7 @@ def test_what_does_not_fit_comes_again(
 
 
 def test_a_window_of_large_messages_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 10_000)
+    monkeypatch.setattr(receive_window, "HELD_BYTES", 10_000)
     ledger = AckLedger()
     inflow = Inflow(3, ledger)
     for mid in (1, 2, 3):
@@ -92,7 +91,7 @@ def test_a_window_of_large_messages_is_taken(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_follows_a_dropped_message_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its acknowledgement would come before that of the one that was dropped."""
-    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 10_000)
+    monkeypatch.setattr(receive_window, "HELD_BYTES", 10_000)
     ledger = AckLedger()
     inflow = Inflow(4, ledger)
     for mid in range(1, 6):

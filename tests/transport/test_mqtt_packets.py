@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliamsg.transport.mqtt_packets import (
-    AckLedger,
+from reliamsg.transport.mqtt.codec import (
     MalformedPublish,
     decode_publish,
     encode_properties,
     forbidden,
 )
+from reliamsg.transport.mqtt.receive_window import AckLedger
 from tests.patience import quickest
 
 QOS1 = 0x32

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from reliamsg.transport import mqtt_substitute
 from reliamsg.transport.base import Binding
-from reliamsg.transport.mqtt import MqttReceiver
+from reliamsg.transport.mqtt import fallback_session
+from reliamsg.transport.mqtt.receiver import MqttReceiver
 from reliamsg.wire.address import client_id, group_address, substitute_id
 from tests.patience import wait_for
 from tests.transport.mqtt_scripted import Peer, scripted
@@ -85,7 +85,7 @@ class Node:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt_substitute, "LOOK_SECONDS", (0.2, 0.4))
+    monkeypatch.setattr(fallback_session, "LOOK_SECONDS", (0.2, 0.4))
 
 
 @pytest.mark.usefixtures("quick")

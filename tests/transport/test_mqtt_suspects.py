@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reliamsg.transport.mqtt_suspects import QUARANTINE_SECONDS, Suspects
+from reliamsg.transport.mqtt.quarantine import QUARANTINE_SECONDS, Suspects
 
 
 def test_who_is_unanswered_with_others_is_suspected_and_not_condemned() -> None:

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from reliamsg.transport.mqtt_telling import Sending, Telling
+from reliamsg.transport.mqtt.control_sender import Sending, Telling
 
 
 class Broker:

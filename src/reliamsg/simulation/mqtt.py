@@ -12,7 +12,7 @@ from reliamsg.config import Site
 from reliamsg.simulation.broker import Broker, Session
 from reliamsg.simulation.host import Host
 from reliamsg.simulation.network import Connection
-from reliamsg.transport.mqtt_telling import Sending, Telling
+from reliamsg.transport.mqtt.control_sender import Sending, Telling
 from reliamsg.wire.address import is_created
 
 __all__ = ["SECOND", "ControlConnection", "Subscriptions"]
@@ -26,7 +26,7 @@ THREAD_S = 0.0003
 
 
 class Subscriptions:
-    """What one connection is subscribed to: the line of :class:`~reliamsg.transport.mqtt_control.MqttControl`."""
+    """What one connection is subscribed to: the line of :class:`~reliamsg.transport.mqtt.control.MqttControl`."""
 
     def __init__(
         self,
@@ -94,7 +94,8 @@ class _Line:
 
 
 class ControlConnection:
-    """Sends control frames of one client to one MQTT site, as :class:`~reliamsg.transport.mqtt_teller.Teller` does."""
+    """Sends control frames of one client to one MQTT site, as
+    :class:`~reliamsg.transport.mqtt.control_connection.Teller` does."""
 
     def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
         self._site, self._broker, self._client = site, broker, client

@@ -28,9 +28,8 @@ from reliamsg.transport.base import (
     SenderTransport,
     Token,
 )
-from reliamsg.transport.mqtt_control import LOOK_AGAIN_SECONDS, MqttControl
-from reliamsg.transport.mqtt_inflow import Inflow, most_held
-from reliamsg.transport.mqtt_packets import AckLedger
+from reliamsg.transport.mqtt.control import LOOK_AGAIN_SECONDS, MqttControl
+from reliamsg.transport.mqtt.receive_window import AckLedger, Inflow, most_held
 from reliamsg.wire.address import is_created
 
 __all__ = ["SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
@@ -250,7 +249,7 @@ class _Transport:
 
 class _MqttControl:
     """Sends and receives the control frames of one client of an MQTT site, as
-    :class:`~reliamsg.transport.mqtt_session.MqttSession` does."""
+    :class:`~reliamsg.transport.mqtt.session.MqttSession` does."""
 
     def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
         self.sender = ControlConnection(host, site, broker, f"{client} {SECOND}")
@@ -526,7 +525,7 @@ class SimulatedReceiver(_Transport):
             self._events.received(deliveries)
 
     def _accept(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """MQTT: drop what there is no room for, as :class:`~reliamsg.transport.mqtt_receiver.MqttReceiver` does."""
+        """MQTT: drop what there is no room for, as :class:`~reliamsg.transport.mqtt.receiver.MqttReceiver` does."""
         found = []
         for delivery in deliveries:
             size = len(delivery.body)

@@ -8,14 +8,12 @@ from functools import partial
 
 from reliamsg.config import Site
 from reliamsg.errors import ConfigError, ReliamsgError, TransientError
-from reliamsg.transport.amqp_link import Link
-from reliamsg.transport.amqp_receiver import AmqpReceiver
-from reliamsg.transport.amqp_sender import AmqpSender
-from reliamsg.transport.amqp_topology import Refused, Script, declare, delete
+from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.topology import Refused, Script, declare, delete
 from reliamsg.transport.base import Binding
 from reliamsg.transport.session import Ended
 
-__all__ = ["AmqpReceiver", "AmqpSender", "create_group", "delete_group"]
+__all__ = ["create_group", "delete_group"]
 
 
 def create_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:

@@ -14,12 +14,10 @@ from urllib.parse import quote
 
 from reliamsg.config import Site
 from reliamsg.errors import ConfigError
-from reliamsg.keys import KeyRing
-from reliamsg.transport.base import Binding
-from reliamsg.transport.memory import MemoryHost
-from reliamsg.transport.memory_broker import MemoryBroker
+from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.transport.memory.host import MemoryHost
 
-__all__ = ["create_group", "delete_group", "find_host", "network_names", "register", "unregister"]
+__all__ = ["find_host", "network_names", "register", "unregister"]
 
 log = logging.getLogger("reliamsg.transport")
 
@@ -67,17 +65,3 @@ def find_host(site: Site) -> MemoryHost:
             f"site {site.name}: the broker {name} in memory speaks {host.broker.protocol}, not {site.protocol}"
         )
     return host
-
-
-def create_group(site: Site, bindings: Sequence[Binding], keys: KeyRing | None) -> None:
-    """Have the broker keep messages for the groups in `bindings` from now on."""
-    broker = find_host(site).broker
-    for binding in bindings:
-        broker.create_group(binding.topic, binding.group, binding.partition, keys=keys)
-
-
-def delete_group(site: Site, bindings: Sequence[Binding]) -> None:
-    """Have the broker forget the groups in `bindings`, with all that it has for them."""
-    broker = find_host(site).broker
-    for binding in bindings:
-        broker.delete_group(binding.topic, binding.group, binding.partition)

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from reliamsg.config import Site
-from reliamsg.transport.amqp_codec import PublishEncoder, text
-from reliamsg.transport.amqp_control import ControlChannel
-from reliamsg.transport.amqp_inflight import InFlight
-from reliamsg.transport.amqp_link import Link
-from reliamsg.transport.amqp_session import AmqpSession
-from reliamsg.transport.amqp_topology import STUCK, STUCK_SECONDS, Refused, Script, declare, renew
+from reliamsg.transport.amqp.codec import PublishEncoder, text
+from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.control import ControlChannel
+from reliamsg.transport.amqp.in_flight import InFlight
+from reliamsg.transport.amqp.session import AmqpSession
+from reliamsg.transport.amqp.topology import STUCK, STUCK_SECONDS, Refused, Script, declare, renew
 from reliamsg.transport.base import Binding, Outcome, Outgoing, SenderEvents
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import EXCHANGE, topic_address
@@ -70,7 +70,7 @@ class AmqpSender(AmqpSession[SenderEvents, "_Flow"]):
             flow.wake()
 
     def make_flow(self, link: Link, endpoint: str) -> _Flow:
-        """Part of :class:`~reliamsg.transport.amqp_session.AmqpSession`."""
+        """Part of :class:`~reliamsg.transport.amqp.session.AmqpSession`."""
         return _Flow(self, link, endpoint)
 
     @property

@@ -26,7 +26,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from reliamsg.config import Credentials, Endpoint
-from reliamsg.transport.mqtt_packets import MalformedPublish, Publish, decode_publish
+from reliamsg.transport.mqtt.codec import MalformedPublish, Publish, decode_publish
 from reliamsg.transport.network import Waker, acknowledge_segments
 from reliamsg.wire.address import is_created
 from reliamsg.wire.limits import MAX_FRAME_BYTES

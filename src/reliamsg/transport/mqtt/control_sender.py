@@ -1,7 +1,7 @@
 """What is sent next over a connection that only carries control frames, and whom its end is blamed on.
 
 A broker may close the connection over an address, and tells nobody which one: see
-:mod:`~reliamsg.transport.mqtt_suspects`. Without I/O, so that simulated clients go by the same rules.
+:mod:`~reliamsg.transport.mqtt.quarantine`. Without I/O, so that simulated clients go by the same rules.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from reliamsg.transport.control import Backlog
-from reliamsg.transport.mqtt_suspects import Suspects
+from reliamsg.transport.control_backlog import Backlog
+from reliamsg.transport.mqtt.quarantine import Suspects
 from reliamsg.wire.limits import MAX_CONTROL_BYTES
 
 __all__ = ["Line", "Sending", "Telling"]

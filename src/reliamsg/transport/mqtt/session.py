@@ -6,10 +6,10 @@ import time
 from collections.abc import Sequence
 
 from reliamsg.config import Credentials, Endpoint, Site
-from reliamsg.transport.mqtt_connect import Connector
-from reliamsg.transport.mqtt_control import MqttControl
-from reliamsg.transport.mqtt_link import Link
-from reliamsg.transport.mqtt_teller import Teller
+from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.connector import Connector
+from reliamsg.transport.mqtt.control import MqttControl
+from reliamsg.transport.mqtt.control_connection import Teller
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import E, Ended, SiteSession
 

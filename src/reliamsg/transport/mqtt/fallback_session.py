@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from reliamsg.config import Endpoint, Site
-from reliamsg.transport.mqtt_connect import Connector
-from reliamsg.transport.mqtt_link import Link
+from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.connector import Connector
 from reliamsg.transport.session import Ended
 
 __all__ = ["Substitute"]

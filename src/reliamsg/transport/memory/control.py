@@ -23,7 +23,7 @@ class _Listener:
 
 
 class MemoryControl:
-    """A part of :class:`~reliamsg.transport.memory_broker.MemoryBroker`, and like it: any thread may call, and
+    """A part of :class:`~reliamsg.transport.memory.broker.MemoryBroker`, and like it: any thread may call, and
     nothing waits."""
 
     def __init__(self, lock: threading.RLock, chance: random.Random) -> None:

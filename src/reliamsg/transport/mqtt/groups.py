@@ -4,7 +4,7 @@ Nothing is published before the broker's CONNACK, and no more than the broker's 
 
 What MQTT 3.1.1 can't tell: why a broker closed a connection, and that it refused a message. Mosquitto confirms
 to a 3.1.1 client what its access rules or its size limit then drop; with MQTT 5 it says so. Nor does it tell a
-publisher whether anybody subscribes; with MQTT 5 some brokers do (:mod:`~reliamsg.transport.mqtt_groups`).
+publisher whether anybody subscribes; with MQTT 5 some brokers do (:mod:`~reliamsg.transport.mqtt.group_prober`).
 
 Client ids are longer than the 23 characters that a 3.1.1 broker has to allow; one that stops there refuses
 the connection with that reason.
@@ -20,18 +20,16 @@ from reliamsg.config import Endpoint, Site
 from reliamsg.errors import ConfigError, TransientError
 from reliamsg.keys import KeyRing
 from reliamsg.transport.base import Binding
-from reliamsg.transport.mqtt_connect import Connector
-from reliamsg.transport.mqtt_inflow import most_held
-from reliamsg.transport.mqtt_link import Link
-from reliamsg.transport.mqtt_receiver import MqttReceiver
-from reliamsg.transport.mqtt_sender import MqttSender
-from reliamsg.transport.mqtt_subscribing import proofs_of, subscribe, topics_of
+from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.connector import Connector
+from reliamsg.transport.mqtt.receive_window import most_held
+from reliamsg.transport.mqtt.topology import proofs_of, subscribe, topics_of
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import client_id, created_address
 from reliamsg.wire.control import encode_mark
 
-__all__ = ["MqttReceiver", "MqttSender", "create_group", "delete_group"]
+__all__ = ["create_group", "delete_group"]
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ import msgspec
 
 from reliamsg.keys import KeyRing
 from reliamsg.transport.base import Binding, Delivery, Evidence, Mark, Outcome, Outgoing
-from reliamsg.transport.memory_control import MemoryControl
+from reliamsg.transport.memory.control import MemoryControl
 from reliamsg.wire.address import created_address, is_created, topic_address
 from reliamsg.wire.control import encode_mark
 

@@ -10,15 +10,59 @@ delivers what was not acknowledged.
 
 from __future__ import annotations
 
-from reliamsg.config import Site
-from reliamsg.transport.mqtt_packets import AckLedger
+from collections import deque
 
-__all__ = ["HELD_BYTES", "Inflow", "most_held"]
+from reliamsg.config import Site
+
+__all__ = ["HELD_BYTES", "AckLedger", "Inflow", "most_held"]
 
 _HELD_PER_PREFETCH = 4
 
 HELD_BYTES = 32 * 1024 * 1024
 """Beyond the window messages are taken while all that are held have fewer bytes than this."""
+
+
+MESSAGE_OVERHEAD = 1024
+"""More than a message that is held takes in memory beside its body."""
+
+
+class AckLedger:
+    """Passes acknowledgements on in the order of receipt, whatever order they come in (MQTT-4.6.0-2)."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._mids: deque[tuple[int, int]] = deque()
+        """Packet id and size."""
+        self.bytes = 0
+        """Of all messages that were received and not yet released, with what each takes beside its body."""
+        self._done: set[int] = set()
+
+    def __len__(self) -> int:
+        """How many messages were received and not yet released."""
+        return len(self._mids)
+
+    def received(self, mid: int, size: int = 0) -> int:
+        """Note a message with packet id `mid` and a body of `size` bytes; returns the number to acknowledge it by."""
+        size += MESSAGE_OVERHEAD
+        self._mids.append((mid, size))
+        self.bytes += size
+        return self._first + len(self._mids) - 1
+
+    def acknowledge(self, number: int) -> None:
+        """Note an acknowledgement; one that is unknown, or came before, changes nothing."""
+        if self._first <= number < self._first + len(self._mids):
+            self._done.add(number)
+
+    def release(self) -> list[int]:
+        """Packet ids to acknowledge to the broker now, in order of receipt."""
+        out = []
+        while self._mids and self._first in self._done:
+            self._done.remove(self._first)
+            self._first += 1
+            mid, size = self._mids.popleft()
+            self.bytes -= size
+            out.append(mid)
+        return out
 
 
 class Inflow:

@@ -20,10 +20,10 @@ from reliamsg.transport.base import (
     Outgoing,
     SenderEvents,
 )
-from reliamsg.transport.mqtt_groups import GroupProber
-from reliamsg.transport.mqtt_link import Link, Version
-from reliamsg.transport.mqtt_packets import encode_properties, forbidden
-from reliamsg.transport.mqtt_session import MqttSession
+from reliamsg.transport.mqtt.codec import encode_properties, forbidden
+from reliamsg.transport.mqtt.connection import Link, Version
+from reliamsg.transport.mqtt.group_prober import GroupProber
+from reliamsg.transport.mqtt.session import MqttSession
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import control_id, topic_address
 

@@ -18,8 +18,8 @@ from enum import Enum
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, Evidence, Mark
-from reliamsg.transport.mqtt_link import Link, PubAck
-from reliamsg.transport.mqtt_packets import Publish
+from reliamsg.transport.mqtt.codec import Publish
+from reliamsg.transport.mqtt.connection import Link, PubAck
 from reliamsg.transport.network import Waker
 from reliamsg.wire.address import created_address, is_created, nobodys_address, proof_address
 

@@ -13,10 +13,10 @@ import threading
 import time
 
 from reliamsg.config import Endpoint, Site
-from reliamsg.transport.mqtt_connect import Connector
-from reliamsg.transport.mqtt_link import Link
-from reliamsg.transport.mqtt_packets import forbidden
-from reliamsg.transport.mqtt_telling import Sending, Telling
+from reliamsg.transport.mqtt.codec import forbidden
+from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.connector import Connector
+from reliamsg.transport.mqtt.control_sender import Sending, Telling
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import Backoff, Ended
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reliamsg.transport.amqp_codec import BODY, FRAME_END, FRAME_HEAD, FRAME_OVERHEAD, HEADER, METHOD
+from reliamsg.transport.amqp.codec import BODY, FRAME_END, FRAME_HEAD, FRAME_OVERHEAD, HEADER, METHOD
 
 __all__ = ["FRAME_MIN_SIZE", "MAX_HANDSHAKE_BYTES", "Bodies", "FrameBuffer", "ProtocolViolation"]
 

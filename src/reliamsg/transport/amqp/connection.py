@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from reliamsg.config import Credentials, Endpoint, Site
-from reliamsg.transport.amqp_codec import text
-from reliamsg.transport.amqp_connection import Connection, IOLoop, parameters, refusal, why_ended
-from reliamsg.transport.amqp_logging import quiet_pika
-from reliamsg.transport.amqp_topology import Refused, Script, Unanswered
+from reliamsg.transport.amqp.codec import text
+from reliamsg.transport.amqp.pika_connection import Connection, IOLoop, parameters, refusal, why_ended
+from reliamsg.transport.amqp.pika_logging import quiet_pika
+from reliamsg.transport.amqp.topology import Refused, Script, Unanswered
 from reliamsg.transport.session import Ended
 
 __all__ = ["Link"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from reliamsg.config import Credentials, Endpoint, Site
-from reliamsg.transport.mqtt_link import Link, Version
+from reliamsg.transport.mqtt.connection import Link, Version
 from reliamsg.transport.network import DialError, Waker, dial
 from reliamsg.transport.session import Ended
 

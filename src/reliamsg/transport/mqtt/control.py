@@ -1,9 +1,9 @@
-"""Listening for control frames at an MQTT site: subscribed to at QoS 0, in the connection that is there anyway.
+"""Listening for control frames at an MQTT site: subscriptions at QoS 0 on the transport's own connection.
 
-What is heard on the connection that a group is read with vouches for that connection, so it is listened to there and
-nowhere else. Frames are sent elsewhere (:mod:`~reliamsg.transport.mqtt_teller`). A broker that refuses a subscription
-may say so or close the connection; then the addresses that it had not answered are tried one at a time, and the guilty
-one is left out for a while.
+A control frame that arrives on the connection that reads the group proves that this connection works, so the listener
+uses no other. Frames are sent over a connection of their own (:mod:`~reliamsg.transport.mqtt.control_connection`). A
+broker that refuses a subscription may say so or close the connection; in the second case the addresses without an
+answer are retried one at a time, and the refused one is left out for a while.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from reliamsg.transport.mqtt_packets import Publish
-from reliamsg.transport.mqtt_suspects import Suspects
+from reliamsg.transport.mqtt.codec import Publish
+from reliamsg.transport.mqtt.quarantine import Suspects
 
 __all__ = ["MqttControl"]
 

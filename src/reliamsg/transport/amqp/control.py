@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from reliamsg.config import Site
-from reliamsg.transport.amqp_codec import control_frames, text
-from reliamsg.transport.amqp_link import Link
-from reliamsg.transport.amqp_topology import ACCESS_REFUSED, Refused, bind_control, listen_queue
-from reliamsg.transport.control import Backlog
+from reliamsg.transport.amqp.codec import control_frames, text
+from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.topology import ACCESS_REFUSED, Refused, bind_control, listen_queue
+from reliamsg.transport.control_backlog import Backlog
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import EXCHANGE, control_queue
 

@@ -19,7 +19,7 @@ from pika import spec
 from pika.adapters.select_connection import IOLoop, SelectConnection
 
 from reliamsg.config import Credentials, Endpoint, Site
-from reliamsg.transport.amqp_codec import (
+from reliamsg.transport.amqp.codec import (
     BASIC_ACK,
     BASIC_NACK,
     BODY,
@@ -31,8 +31,8 @@ from reliamsg.transport.amqp_codec import (
     METHOD,
     text,
 )
-from reliamsg.transport.amqp_frames import FRAME_MIN_SIZE, Bodies, FrameBuffer, ProtocolViolation
-from reliamsg.transport.amqp_topology import Refused
+from reliamsg.transport.amqp.frames import FRAME_MIN_SIZE, Bodies, FrameBuffer, ProtocolViolation
+from reliamsg.transport.amqp.topology import Refused
 from reliamsg.transport.session import Ended
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 

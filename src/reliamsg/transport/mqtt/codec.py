@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS
 
-__all__ = ["AckLedger", "MalformedPublish", "Publish", "decode_publish", "encode_properties", "forbidden"]
+__all__ = ["MalformedPublish", "Publish", "decode_publish", "encode_properties", "forbidden"]
 
 _MOST_PROPERTIES = MAX_HEADERS + 32
 """The application's headers and our own."""
@@ -32,9 +31,6 @@ _FORBIDDEN = re.compile(
     + "]"
 )
 _uint16 = struct.Struct("!H")
-
-MESSAGE_OVERHEAD = 1024
-"""More than a message that is held takes in memory beside its body."""
 
 
 class MalformedPublish(ValueError):
@@ -198,42 +194,3 @@ def _string(what: str, text: str) -> bytes:
     if len(data) > 0xFFFF:
         raise ValueError(f"{what} is longer than 65535 bytes")
     return _uint16.pack(len(data)) + data
-
-
-class AckLedger:
-    """Passes acknowledgements on in the order of receipt, whatever order they come in (MQTT-4.6.0-2)."""
-
-    def __init__(self) -> None:
-        self._first = 0
-        self._mids: deque[tuple[int, int]] = deque()
-        """Packet id and size."""
-        self.bytes = 0
-        """Of all messages that were received and not yet released, with what each takes beside its body."""
-        self._done: set[int] = set()
-
-    def __len__(self) -> int:
-        """How many messages were received and not yet released."""
-        return len(self._mids)
-
-    def received(self, mid: int, size: int = 0) -> int:
-        """Note a message with packet id `mid` and a body of `size` bytes; returns the number to acknowledge it by."""
-        size += MESSAGE_OVERHEAD
-        self._mids.append((mid, size))
-        self.bytes += size
-        return self._first + len(self._mids) - 1
-
-    def acknowledge(self, number: int) -> None:
-        """Note an acknowledgement; one that is unknown, or came before, changes nothing."""
-        if self._first <= number < self._first + len(self._mids):
-            self._done.add(number)
-
-    def release(self) -> list[int]:
-        """Packet ids to acknowledge to the broker now, in order of receipt."""
-        out = []
-        while self._mids and self._first in self._done:
-            self._done.remove(self._first)
-            self._first += 1
-            mid, size = self._mids.popleft()
-            self.bytes -= size
-            out.append(mid)
-        return out

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from reliamsg.transport.amqp_control import AGAIN_SECONDS, ControlChannel, Listener
-from reliamsg.transport.amqp_link import Link
+from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.control import AGAIN_SECONDS, ControlChannel, Listener
 from reliamsg.transport.session import Ended
 
 __all__ = ["Teller"]
@@ -42,7 +42,7 @@ class Teller:
         return control is not None and control.tell(address, body)
 
     def probe(self, addresses: Sequence[str]) -> bool:
-        """See :meth:`~reliamsg.transport.amqp_control.ControlChannel.probe`."""
+        """See :meth:`~reliamsg.transport.amqp.control.ControlChannel.probe`."""
         return self._control is not None and self._control.probe(addresses)
 
     def close(self, grace: float, then: Callable[[], None]) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
 
 from reliamsg.config import Credentials, Endpoint, Site
-from reliamsg.transport.amqp_control import ControlChannel
-from reliamsg.transport.amqp_link import Link
+from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.control import ControlChannel
 from reliamsg.transport.session import E, Ended, SiteSession
 
 __all__ = ["AmqpSession", "Flow"]
@@ -76,7 +76,7 @@ class AmqpSession(SiteSession[E], Generic[E, F]):
         return () if flow is None else sorted(flow.control.forbidden)
 
     def heard(self, address: str, body: bytes) -> None:
-        """Part of :class:`~reliamsg.transport.amqp_control.Listener`."""
+        """Part of :class:`~reliamsg.transport.amqp.control.Listener`."""
         self.events.heard(address, body)
 
     def reconnect(self, reason: str) -> None:

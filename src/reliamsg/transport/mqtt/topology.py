@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from reliamsg.transport.base import Binding
-from reliamsg.transport.mqtt_link import Link
+from reliamsg.transport.mqtt.connection import Link
 from reliamsg.wire.address import proof_address, topic_address
 
 __all__ = ["proofs_of", "subscribe", "topics_of"]

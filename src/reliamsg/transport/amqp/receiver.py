@@ -11,12 +11,12 @@ from functools import partial
 from typing import Any, cast
 
 from reliamsg.config import Site
-from reliamsg.transport.amqp_codec import ack_frame, readable_headers, text
-from reliamsg.transport.amqp_control import ControlChannel
-from reliamsg.transport.amqp_link import Link
-from reliamsg.transport.amqp_session import AmqpSession
-from reliamsg.transport.amqp_teller import Teller
-from reliamsg.transport.amqp_topology import (
+from reliamsg.transport.amqp.codec import ack_frame, readable_headers, text
+from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.control import ControlChannel
+from reliamsg.transport.amqp.control_connection import Teller
+from reliamsg.transport.amqp.session import AmqpSession
+from reliamsg.transport.amqp.topology import (
     STUCK,
     STUCK_SECONDS,
     Busy,
@@ -85,7 +85,7 @@ class AmqpReceiver(AmqpSession[ReceiverEvents, "_Flow"]):
             flow.link.call(lambda: flow.renew(bindings))
 
     def make_flow(self, link: Link, endpoint: str) -> _Flow:
-        """Part of :class:`~reliamsg.transport.amqp_session.AmqpSession`."""
+        """Part of :class:`~reliamsg.transport.amqp.session.AmqpSession`."""
         return _Flow(self, link, endpoint)
 
 

@@ -16,13 +16,13 @@ from reliamsg.transport.base import (
     ReceiverEvents,
     Token,
 )
-from reliamsg.transport.mqtt_connect import Connector
-from reliamsg.transport.mqtt_inflow import Inflow, most_held
-from reliamsg.transport.mqtt_link import Link
-from reliamsg.transport.mqtt_packets import AckLedger, Publish
-from reliamsg.transport.mqtt_session import MqttSession
-from reliamsg.transport.mqtt_subscribing import proofs_of, subscribe, topics_of
-from reliamsg.transport.mqtt_substitute import Substitute
+from reliamsg.transport.mqtt.codec import Publish
+from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.connector import Connector
+from reliamsg.transport.mqtt.fallback_session import Substitute
+from reliamsg.transport.mqtt.receive_window import AckLedger, Inflow, most_held
+from reliamsg.transport.mqtt.session import MqttSession
+from reliamsg.transport.mqtt.topology import proofs_of, subscribe, topics_of
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import client_id, control_id, is_control, substitute_id
 
@@ -43,7 +43,7 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
 
     Subscriptions of the session that this consumer does not name stay as they are, and their messages arrive.
 
-    The connection is always read, however much is unacknowledged: see :mod:`~reliamsg.transport.mqtt_inflow`.
+    The connection is always read, however much is unacknowledged: see :mod:`~reliamsg.transport.mqtt.receive_window`.
 
     While a broker does not give the session out, the site is read without it; ``connected`` says None then.
     """
