@@ -674,7 +674,7 @@ MUTANTS = (
         "cover it",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
-            "assert not inflow.admits(0)",
+            "assert not window.admits(0)",
         ),
     ),
     Mutant(
@@ -1150,11 +1150,11 @@ MUTANTS = (
     Mutant(
         "stream-not-found-out",
         "transport/amqp/receiver.py",
-        "            self._receiver.streams.add(queue)\n"
-        '            self.link.drop(Ended(f"queue {queue} is a stream: it is to be read from its '
+        "            self._queues.streams.add(queue)\n"
+        '            self.connection.drop(Ended(f"queue {queue} is a stream: it is to be read from its '
         'start"))\n'
         "            return\n",
-        "            self._receiver.streams.add(queue)\n",
+        "            self._queues.streams.add(queue)\n",
         "P5: a queue that turns out to be a stream only when it delivers is not read from its start",
         ByTest(
             "transport/test_amqp_attaching.py::test_what_only_its_deliveries_show_to_be_a_stream_is_read_"
@@ -1306,7 +1306,7 @@ MUTANTS = (
         "full-window-stops-reading",
         "simulation/transport.py",
         'and the repairs that these may wait for."""\n        return True\n',
-        'and the repairs that these may wait for."""\n        return len(self._held) < most_held(self.site)\n',
+        'and the repairs that these may wait for."""\n        return len(self._held) < window_of(self.site)\n',
         "P5: a receiver whose window is full stops reading its connection, and so no longer hears its own "
         "heartbeats; the simulator has to see the stall",
         ByTest(
@@ -1323,7 +1323,7 @@ MUTANTS = (
         "stream waits for may be dropped",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
-            "assert inflow.admits(0)",
+            "assert window.admits(0)",
         ),
     ),
     Mutant(
@@ -1587,8 +1587,8 @@ MUTANTS = (
     Mutant(
         "control-unheard-behind-a-full-window",
         "transport/mqtt/receiver.py",
-        "            if control:\n                self._control.hear(publish)",
-        "            if control and not self._inflow.dropped:\n                self._control.hear(publish)",
+        "            if control:\n                self._on_control(publish)",
+        "            if control and not self._window.dropped:\n                self._on_control(publish)",
         "P5: control frames behind messages that are not taken in are not heard, and a reader deposes itself",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_does_not_fit_comes_again[5]",
@@ -1899,19 +1899,19 @@ MUTANTS = (
         "        for address in unanswered:\n",
         "P6: innocent addresses are quarantined together with a control address that a broker refuses",
         ByTest(
-            "transport/test_mqtt_suspects.py::test_who_is_unanswered_with_others_is_suspected_and_not_condemned",
-            'assert not suspects.ended(["innocent", "newcomer"]',
+            "transport/test_mqtt_quarantine.py::test_addresses_that_are_unanswered_together_are_isolated_and_not_quarantined",
+            'assert not quarantine.connection_ended(["innocent", "newcomer"]',
         ),
     ),
     Mutant(
         "refused-address-tried-for-ever",
         "transport/mqtt/quarantine.py",
-        "            guilty = suspect.strikes >= STRIKES\n",
-        "            guilty = False\n",
+        "            proven = isolated.strikes >= STRIKES\n",
+        "            proven = False\n",
         "P6: a control address that makes the broker close the connection is retried endlessly",
         ByTest(
-            "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
-            'assert suspects.ended(["newcomer"], "reset", 1.0)',
+            "transport/test_mqtt_quarantine.py::test_one_alone_is_quarantined_by_the_second_connection",
+            'assert quarantine.connection_ended(["newcomer"], "reset", 1.0)',
         ),
     ),
     Mutant(
@@ -1921,42 +1921,42 @@ MUTANTS = (
         "STRIKES = 1\n",
         "P6: a connection that is lost by coincidence causes an address to be quarantined",
         ByTest(
-            "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
-            'assert not suspects.ended(["newcomer"], "reset", 0.0)',
+            "transport/test_mqtt_quarantine.py::test_one_alone_is_quarantined_by_the_second_connection",
+            'assert not quarantine.connection_ended(["newcomer"], "reset", 0.0)',
         ),
     ),
     Mutant(
         "suspects-not-tried-alone",
         "transport/mqtt/control_sender.py",
-        "            if address not in self._suspects:\n",
+        "            if address not in self._quarantine:\n",
         "            if address:\n",
         "P6: after a refusal, suspected control addresses are used together with all others, so the guilty "
         "one is never found",
         ByTest(
-            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "transport/test_mqtt_control_sender.py::test_isolated_addresses_are_tried_alone_and_the_cause_is_found",
             "assert broker.unanswered == [address]",
         ),
     ),
     Mutant(
         "suspect-tried-beside-others",
         "transport/mqtt/control_sender.py",
-        "        elif sending.idle:\n",
+        "        elif sent.idle:\n",
         "        else:\n",
         "P6: a suspected control address is tried while others are unanswered",
         ByTest(
-            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "transport/test_mqtt_control_sender.py::test_isolated_addresses_are_tried_alone_and_the_cause_is_found",
             "assert broker.unanswered == [address]",
         ),
     ),
     Mutant(
         "suspect-not-waited-for",
         "transport/mqtt/control_sender.py",
-        "        if sending.trial is not None:\n            return\n",
+        "        if sent.trial is not None:\n            return\n",
         "",
         "P6: other addresses are used before the broker has answered for a suspected control address",
         ByTest(
-            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
-            "assert broker.unanswered[0] not in suspected",
+            "transport/test_mqtt_control_sender.py::test_isolated_addresses_are_tried_alone_and_the_cause_is_found",
+            "assert broker.unanswered[0] not in isolated",
         ),
     ),
     Mutant(

@@ -65,7 +65,7 @@ def sending(
             wait_for(lambda: events.up, f"the sender is connected; failed: {events.failed}")
             # A busy broker may take longer over a queue than a sender waits for it. That one goes on without; the tests
             # want their queues.
-            wait_for(lambda: not sender.stuck, "all queues are declared")
+            wait_for(lambda: not sender.queues.stuck, "all queues are declared")
         yield sender, events
     assert {window for _, window in events.up} <= {None}, "AMQP sets no window"
 

@@ -109,8 +109,8 @@ def test_what_is_not_acknowledged_comes_again_and_old_tokens_are_void(site: Site
 
 def _acknowledged(receiver: AmqpReceiver, left: int) -> bool:
     """Whether acknowledgements are written, with so many deliveries left unacknowledged."""
-    flow = receiver.flow
-    return flow is not None and len(flow._held) == left and flow.link.buffered == 0
+    active = receiver.active
+    return active is not None and len(active._held) == left and active.connection.buffered == 0
 
 
 def test_an_unroutable_message_is_returned_and_not_confirmed(site: Site, binding: Binding) -> None:

@@ -35,7 +35,7 @@ def test_what_was_published_before_a_group_came_is_delivered_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(amqp_receiver, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(amqp_receiver, "LOOK_AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(amqp_receiver, "CHECK_AGAIN_SECONDS", 0.5)
     queue = group_queue(unique, 0, "billing")
     with node.channel() as channel:
         channel.exchange_declare(EXCHANGE, "topic", durable=True)

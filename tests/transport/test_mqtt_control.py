@@ -285,7 +285,7 @@ def test_a_subscription_that_is_refused_is_said_once(unique: str, caplog: pytest
             sent.queue.append(message(1, unique))
             sender.wake()
             wait_for(lambda: sent.confirms == [1], "confirmed")
-            wait_for(lambda: "can't be heard at" in caplog.text, "said")
+            wait_for(lambda: "can't be received at" in caplog.text, "said")
             assert not sent.down
 
 

@@ -1,4 +1,4 @@
-"""Sending control frames to a broker that ends connections over some: what is sent beside what."""
+"""Sending control frames to a broker that closes the connection over some of them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import deque
 
 import pytest
 
-from reliamsg.transport.mqtt.control_sender import Sending, Telling
+from reliamsg.transport.mqtt.control_sender import ControlSender, SentFrames
 
 
 class Broker:
-    """One connection at a time. It looks at what came when it is told to, and ends the connection over what it
+    """One connection at a time. It processes frames on request, and closes the connection over those that it
     forbids."""
 
     def __init__(self, *forbidden: str) -> None:
@@ -37,8 +37,8 @@ class Broker:
         self.came.append(self._pings)
         return self._pings
 
-    def look(self) -> bool:
-        """At the next frame; whether the connection stands."""
+    def process(self) -> bool:
+        """Process the next frame; return whether the connection survives."""
         frame = self.came.popleft()
         if isinstance(frame, int):
             self.pongs = frame
@@ -54,35 +54,35 @@ class Broker:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_suspects_are_tried_alone_and_the_guilty_are_found(seed: int) -> None:
+def test_isolated_addresses_are_tried_alone_and_the_cause_is_found(seed: int) -> None:
     rng, now = random.Random(seed), 0.0
-    innocent, guilty = [f"p{n}" for n in range(6)], [f"odd{n}" for n in range(2)]
-    broker = Broker(*guilty)
-    telling = Telling("dc1", lambda: now)
-    telling.backlog.open(1_000)
-    sending = Sending(broker)
-    suspected: set[str] = set()
+    accepted, refused = [f"p{n}" for n in range(6)], [f"odd{n}" for n in range(2)]
+    broker = Broker(*refused)
+    sender = ControlSender("dc1", lambda: now)
+    sender.backlog.open(1_000)
+    sent = SentFrames(broker)
+    isolated: set[str] = set()
     for _ in range(1_000):
         now += rng.random() * 0.1
-        for address in rng.sample([*innocent, *guilty], rng.randint(0, 3)):
-            telling.backlog.put(address, b"state")
+        for address in rng.sample([*accepted, *refused], rng.randint(0, 3)):
+            sender.backlog.put(address, b"state")
         before = len(broker.unanswered)
-        telling.send(sending)
+        sender.send(sent)
         for address in broker.unanswered[before:]:
-            if address in suspected:
-                assert broker.unanswered == [address], "a suspect is sent to alone"
+            if address in isolated:
+                assert broker.unanswered == [address], "an isolated address is sent to alone"
             else:
-                assert broker.unanswered[0] not in suspected, "nobody joins a suspect"
+                assert broker.unanswered[0] not in isolated, "no other address joins an isolated one"
         for _ in range(min(rng.randint(0, 3), len(broker.came))):
-            if not broker.look():
-                suspected.update(sending.blamed)
-                telling.broken(sending, "reset")
-                assert set(telling.refused) <= set(guilty)
+            if not broker.process():
+                isolated.update(sent.blamed)
+                sender.connection_ended(sent, "reset")
+                assert set(sender.refused) <= set(refused)
                 broker.connect()
-                sending = Sending(broker)
+                sent = SentFrames(broker)
                 break
-        telling.settle(sending)
-        suspected.difference_update(broker.answered)
+        sender.settle(sent)
+        isolated.difference_update(broker.answered)
         broker.answered.clear()
-    assert list(telling.refused) == guilty
-    assert set(broker.taken) == set(innocent)
+    assert list(sender.refused) == refused
+    assert set(broker.taken) == set(accepted)

@@ -18,7 +18,7 @@ from tests.transport.mqtt_scripted import Peer, scripted
 from tests.transport.mqtt_tools import receiving, site
 from tests.transport.tools import Receiving, running
 
-SESSION, SUBSTITUTE, OTHER = client_id("billing"), substitute_id("billing", 1), substitute_id("billing", 2)
+SESSION, FALLBACK, OTHER = client_id("billing"), substitute_id("billing", 1), substitute_id("billing", 2)
 DATA = b"\0\x06orders"
 
 
@@ -85,7 +85,7 @@ class Node:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback_session, "LOOK_SECONDS", (0.2, 0.4))
+    monkeypatch.setattr(fallback_session, "CHECK_SECONDS", (0.2, 0.4))
 
 
 @pytest.mark.usefixtures("quick")
@@ -97,16 +97,16 @@ def test_a_session_whose_node_is_away(version: str, caplog: pytest.LogCaptureFix
         wait_for(lambda: got.up, "connected")
         assert [present for _, present in got.up] == [None], "whether it is there can't be told"
         assert node.connects[:3] == [(SESSION, False)] * 3
-        assert node.connects[3] == (SUBSTITUTE, True)
+        assert node.connects[3] == (FALLBACK, True)
         assert len(got.failed) == 2
-        node.deliver(SUBSTITUTE, 1, b"live")
+        node.deliver(FALLBACK, 1, b"live")
         wait_for(lambda: got.bodies == [b"live"], "live messages come")
         receiver.acknowledge([delivery.token for delivery in got.deliveries])
-        wait_for(lambda: node.acknowledged == [(SUBSTITUTE, 1)], "acknowledged")
+        wait_for(lambda: node.acknowledged == [(FALLBACK, 1)], "acknowledged")
         assert receiver.tell(group_address("billing"), b"beacon")
         # The session is asked for again and again, without harm to what is read meanwhile.
         wait_for(lambda: node.connects.count((SESSION, False)) >= 6, "asked for")
-        node.deliver(SUBSTITUTE, 2, b"still live")
+        node.deliver(FALLBACK, 2, b"still live")
         wait_for(lambda: got.bodies[1:] == [b"still live"], "live messages come")
         assert not got.down
         got.transport = receiver
@@ -118,8 +118,8 @@ def test_a_session_whose_node_is_away(version: str, caplog: pytest.LogCaptureFix
         )
         assert got.up[1][1] is True
         assert got.down == ["the group's session can be read again"]
-        assert node.unsubscribed == [SUBSTITUTE]
-        wait_for(lambda: node.acknowledged[-2:] == [(SUBSTITUTE, 99), (SESSION, 1)], "all acknowledged")
+        assert node.unsubscribed == [FALLBACK]
+        wait_for(lambda: node.acknowledged[-2:] == [(FALLBACK, 99), (SESSION, 1)], "all acknowledged")
     said = [record for record in caplog.records if "session can't be read" in record.getMessage()]
     assert len(said) == 1
 
@@ -152,21 +152,21 @@ def test_a_broker_that_gives_out_nothing_at_all() -> None:
         assert got.up[0][1] is True, "the session comes first"
 
 
-def test_a_substitute_that_is_held_back_too() -> None:
+def test_a_fallback_session_that_is_held_back_too() -> None:
     """Its node may go away like that of the session."""
     node = Node()
-    node.refused = {SUBSTITUTE}
+    node.refused = {FALLBACK}
     with scripted(node) as broker, receiving(site(broker.url, mqtt_version="3.1.1")) as (_, got):
         wait_for(lambda: got.up, "connected")
-        assert [name for name, _ in node.connects] == [SESSION] * 3 + [SUBSTITUTE, SESSION, OTHER]
+        assert [name for name, _ in node.connects] == [SESSION] * 3 + [FALLBACK, SESSION, OTHER]
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_substitute_that_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fallback_session_that_is_lost(caplog: pytest.LogCaptureFixture) -> None:
     node = Node()
     with scripted(node) as broker, receiving(site(broker.url, mqtt_version="3.1.1")) as (_, got):
         wait_for(lambda: got.up, "connected")
-        node.peers[SUBSTITUTE].sock.shutdown(socket.SHUT_RDWR)
+        node.peers[FALLBACK].sock.shutdown(socket.SHUT_RDWR)
         wait_for(lambda: len(got.up) == 2, "connected again")
         assert got.up[1][1] is None
         node.back.set()

@@ -135,7 +135,7 @@ def test_an_address_that_may_not_be_subscribed_to(
 
         wait_for(all_heard, "all others are heard", poll=0.05)
         assert all(address == topics[4] for _, address in picky.closed)
-        said = warnings(caplog, "heard at")
+        said = warnings(caplog, "received at")
         assert len(said) == 1
         assert topics[4] in said[0]
         picky.private.clear()

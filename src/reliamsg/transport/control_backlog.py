@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES
 
-__all__ = ["Backlog"]
+__all__ = ["ControlBacklog"]
 
 
-class Backlog:
+class ControlBacklog:
     """Control frames that were told, in order, until the I/O thread writes them. Any thread.
 
     Closed at first: nothing is taken, and nothing kept from one connection to the next.

@@ -1,7 +1,7 @@
-"""A second connection of a group to an AMQP site, through which it tells.
+"""A second connection of a group to an AMQP site, over which it sends control frames.
 
-RabbitMQ stops reading from every connection that publishes while it is short of memory or disk. What a group
-acknowledges is what frees both, so it must not publish on the connection that it reads with.
+RabbitMQ stops reading from every connection that publishes while it is short of memory or disk. Acknowledgements of a
+group are what frees both, so it must not publish on the connection that it reads with.
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from reliamsg.transport.amqp.connection import Link
-from reliamsg.transport.amqp.control import AGAIN_SECONDS, ControlChannel, Listener
+from reliamsg.transport.amqp.connection import AmqpConnection
+from reliamsg.transport.amqp.control import REOPEN_SECONDS, ControlChannel, ControlState
 from reliamsg.transport.session import Ended
 
-__all__ = ["Teller"]
+__all__ = ["ControlConnection"]
 
 log = logging.getLogger(__name__)
 
 
-class Teller:
+class ControlConnection:
     """Keeps a connection beside `main`, to the same endpoint, for as long as that one lasts. I/O thread only,
     except :meth:`tell`."""
 
-    def __init__(self, main: Link, owner: Listener) -> None:
+    def __init__(self, main: AmqpConnection, state: ControlState) -> None:
         self._main = main
-        self._owner = owner
-        self._link: Link | None = None
+        self._state = state
+        self._connection: AmqpConnection | None = None
         self._control: ControlChannel | None = None
         self._then: Callable[[], None] | None = None
-        self._wait = AGAIN_SECONDS[0]
-        self._ending = False
+        self._wait = REOPEN_SECONDS[0]
+        self._closing = False
 
     def open(self, then: Callable[[], None]) -> None:
-        """Begin to connect; call `then` when frames are taken, or when the first attempt has failed."""
+        """Begin to connect; call `then` when frames can be sent, or when the first attempt has failed."""
         self._then = then
         self._connect()
 
@@ -46,37 +46,37 @@ class Teller:
         return self._control is not None and self._control.probe(addresses)
 
     def close(self, grace: float, then: Callable[[], None]) -> None:
-        """Write what was told, say goodbye, and then call `then`, after `grace` seconds at the latest."""
+        """Write the frames that wait, close the connection, and then call `then`, after `grace` seconds at the
+        latest."""
         if self._control is not None:
             self._control.flush()
-        link, self._then = self._link, then
-        self._ending = True
-        if link is None:
+        connection, self._then = self._connection, then
+        self._closing = True
+        if connection is None:
             self._ready()
         else:
-            link.close(grace)
+            connection.close(grace)
 
     def _connect(self) -> None:
-        self._link = link = self._main.another()
-        control = ControlChannel(link, self._owner, listens=False)
-        link.on_blocked = lambda reason: control.blocked(reason is not None)
+        self._connection = connection = self._main.another()
+        control = ControlChannel(connection, self._state, listens=False)
 
         def ready() -> None:
-            link.established()
+            connection.established()
             self._control = control
             control.open(self._on_open)
 
-        link.run_beside(self._main, ready, self._on_over)
+        connection.run_beside(self._main, ready, self._on_over, control)
 
     def _on_open(self) -> None:
-        self._wait = AGAIN_SECONDS[0]
+        self._wait = REOPEN_SECONDS[0]
         self._ready()
 
     def _on_over(self, ended: Ended) -> None:
-        self._link = self._control = None
-        if not self._ending:
-            log.info("site %s: nothing can be told: %s", self._owner.site.name, ended.reason)
-            wait, self._wait = self._wait, min(2 * self._wait, AGAIN_SECONDS[1])
+        self._connection = self._control = None
+        if not self._closing:
+            log.info("site %s: control frames cannot be sent: %s", self._state.site.name, ended.reason)
+            wait, self._wait = self._wait, min(2 * self._wait, REOPEN_SECONDS[1])
             self._main.later(wait, self._connect)
         self._ready()
 

@@ -32,13 +32,18 @@ class FrameBuffer:
 
     def __init__(self) -> None:
         self.limit = FRAME_MIN_SIZE
-        """Largest payload of a frame, in bytes; may be raised between two frames."""
+        """Largest payload of a frame, in bytes."""
         self.handshake_left: int | None = MAX_HANDSHAKE_BYTES
         """Bytes that may still come before the handshake must be done; None once it is."""
         self._rest = bytearray()
         """The beginning of a frame."""
         self._needed = 0
         """Bytes of it without which there is no use in looking at it again."""
+
+    def end_handshake(self, limit: int) -> None:
+        """The handshake is done: accept payloads of up to `limit` bytes from the next frame on."""
+        self.limit = limit
+        self.handshake_left = None
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """The frames that `data` completes: (type, channel, the whole frame). Raises :class:`ProtocolViolation`."""

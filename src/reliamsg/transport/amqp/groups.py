@@ -1,4 +1,4 @@
-"""AMQP 0-9-1 sites (RabbitMQ): what the rest of the library uses of them."""
+"""Creating and deleting groups at AMQP sites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from reliamsg.config import Site
 from reliamsg.errors import ConfigError, ReliamsgError, TransientError
-from reliamsg.transport.amqp.connection import Link
+from reliamsg.transport.amqp.connection import AmqpConnection
 from reliamsg.transport.amqp.topology import Refused, Script, declare, delete
 from reliamsg.transport.base import Binding
 from reliamsg.transport.session import Ended
@@ -23,25 +23,33 @@ def create_group(site: Site, bindings: Sequence[Binding], timeout: float) -> Non
     once. Raises :class:`~reliamsg.errors.ConfigError` when the broker refuses the login or the declaration,
     and :class:`~reliamsg.errors.TransientError` when no endpoint can be reached.
     """
-    _perform(site, timeout, "group create", "create the queues", lambda link: declare(link, site, bindings))
+    _perform(
+        site,
+        timeout,
+        "group create",
+        "create the queues",
+        lambda connection: declare(connection, site, bindings),
+    )
 
 
 def delete_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
     """Delete the queues of `bindings` at `site`, with what is in them. Blocks and raises as :func:`create_group`."""
-    _perform(site, timeout, "group delete", "delete the queues", lambda link: delete(link, bindings))
+    _perform(
+        site, timeout, "group delete", "delete the queues", lambda connection: delete(connection, bindings)
+    )
 
 
 def _perform(
-    site: Site, timeout: float, name: str, what: str, script: Callable[[Link], Script[object]]
+    site: Site, timeout: float, name: str, what: str, script: Callable[[AmqpConnection], Script[object]]
 ) -> None:
     end = time.monotonic() + timeout
     ended = Ended("no time to connect")
     for endpoint in site.endpoints:
         deadline = min(end, time.monotonic() + site.connect_timeout)
-        link = Link(site, endpoint, site.login(), deadline, f"reliamsg {name}")
+        connection = AmqpConnection(site, endpoint, site.login(), deadline, f"reliamsg {name}")
         refusals: list[Refused] = []
         created: list[bool] = []
-        ended = link.run(partial(_begin, link, script(link), created, refusals))
+        ended = connection.run(partial(_begin, connection, script(connection), created, refusals))
         if created:
             return
         if refusals:
@@ -52,13 +60,15 @@ def _perform(
     raise error(f"site {site.name}: {ended.reason} ({', '.join(map(str, site.endpoints))})")
 
 
-def _begin(link: Link, script: Script[object], created: list[bool], refusals: list[Refused]) -> None:
+def _begin(
+    connection: AmqpConnection, script: Script[object], created: list[bool], refusals: list[Refused]
+) -> None:
     def done(_: object) -> None:
         created.append(True)
-        link.close(1.0)
+        connection.close(1.0)
 
     def failed(refused: Refused) -> None:
         refusals.append(refused)
-        link.close(1.0)
+        connection.close(1.0)
 
-    link.perform(script, done, failed)
+    connection.perform(script, done, failed)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import pika
 import pika.credentials
@@ -36,7 +37,10 @@ from reliamsg.transport.amqp.topology import Refused
 from reliamsg.transport.session import Ended
 from reliamsg.wire.limits import MAX_FRAME_BYTES
 
-__all__ = ["Connection", "IOLoop", "Owner", "parameters", "refusal", "why_ended"]
+__all__ = [
+    "Closed", "DamagedProperties", "IOLoop", "InputListener", "Opened", "PikaConnection", "Violated", "parameters",
+    "refusal", "why_ended",
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -63,47 +67,74 @@ else:
     _Pika = SelectConnection
 
 
-class Owner(Protocol):
-    """Whom a connection tells what comes of it. Everything is called on the thread that runs its loop."""
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The handshake is done."""
 
-    on_input: Callable[[], None]
-    on_confirm: Callable[[int, bool, bool], None]
-    on_blocked: Callable[[str | None], None]
-
-    def opened(self, version: object, ready: Callable[[], None]) -> None:
-        """The handshake is done; `version` is the server's."""
-
-    def over(self, error: BaseException, refused: tuple[int, str] | None) -> None:
-        """The connection, or the attempt, is over; `refused` is the broker's ``connection.close``."""
-
-    def drop(self, ended: Ended) -> None:
-        """What came in can't be dealt with: end the connection at once."""
+    version: tuple[int, ...]
+    """The server's."""
 
 
-class Connection(_Pika):
-    """pika's connection with a bounded decoder and shortcuts for what comes in masses."""
+@dataclass(frozen=True, slots=True)
+class Violated:
+    """The broker sent something that cannot be processed. The connection is to be aborted."""
+
+    ended: Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The connection, or the attempt, is over."""
+
+    ended: Ended
+
+
+class InputListener:
+    """Receives the frequent input of a connection, on the thread that runs its loop. Does nothing by default."""
+
+    def on_input(self) -> None:
+        """Everything that one read returned has been processed."""
+
+    def on_confirm(self, tag: int, multiple: bool, ack: bool) -> None:
+        """A publisher confirm, or with `ack` false a rejection."""
+
+    def on_blocked(self, reason: str | None) -> None:
+        """``connection.blocked`` with its reason, or None when that is over."""
+
+
+class PikaConnection(_Pika):
+    """pika's connection with a bounded decoder and shortcuts for frequent frames."""
 
     def __init__(
-        self, owner: Owner, loop: IOLoop, parameters: pika.ConnectionParameters, ready: Callable[[], None]
+        self,
+        parameters: pika.ConnectionParameters,
+        loop: IOLoop,
+        listener: InputListener,
+        on_event: Callable[[Opened | Violated | Closed], None],
     ) -> None:
-        self._owner = owner
+        self._listener = listener
+        self._on_event = on_event
         self._refused: tuple[int, str] | None = None
+        """The broker's ``connection.close``."""
         self._skip: dict[int, int] = {}
-        """Bytes still to come, by channel, of messages that are too large to be taken in."""
+        """Bytes still to come, by channel, of messages that are too large to be accepted."""
         self._input = FrameBuffer()
         self._bodies = Bodies()
         self._broken = False
         super().__init__(
             parameters,
-            on_open_callback=lambda _: owner.opened(_server_version(self), ready),
-            on_open_error_callback=lambda _, error: owner.over(_error(error), self._refused),
-            on_close_callback=lambda _, error: owner.over(error, self._refused),
+            on_open_callback=lambda _: on_event(Opened(_server_version(self))),
+            on_open_error_callback=lambda _, error: self._on_over(_error(error)),
+            on_close_callback=lambda _, error: self._on_over(error),
             custom_ioloop=loop,
         )
         self.add_on_connection_blocked_callback(
-            lambda _, frame: owner.on_blocked(text(frame.method.reason) or "blocked")
+            lambda _, frame: listener.on_blocked(text(frame.method.reason) or "blocked")
         )
-        self.add_on_connection_unblocked_callback(lambda *_: owner.on_blocked(None))
+        self.add_on_connection_unblocked_callback(lambda *_: listener.on_blocked(None))
+
+    def _on_over(self, error: BaseException) -> None:
+        self._on_event(Closed(why_ended(error, self._refused)))
 
     @property
     def transport(self) -> Any:
@@ -137,8 +168,7 @@ class Connection(_Pika):
             )
         super()._on_connection_tune(method_frame)
         # Some brokers do not count what surrounds a frame's payload, so that this is the limit of the payload.
-        self._input.limit = int(self.params.frame_max)
-        self._input.handshake_left = None
+        self._input.end_handshake(int(self.params.frame_max))
 
     def _on_data_available(self, data_in: bytes) -> None:
         if self._broken:
@@ -147,24 +177,24 @@ class Connection(_Pika):
             self._take(data_in)
         except ProtocolViolation as error:
             self._broken = True
-            self._owner.drop(Ended(str(error)))
+            self._on_event(Violated(Ended(str(error))))
         except Exception as error:
             self._broken = True
             log.exception("the AMQP connection failed on what it received")
-            self._owner.drop(Ended(f"internal error: {type(error).__name__}"))
+            self._on_event(Violated(Ended(f"internal error: {type(error).__name__}")))
 
     def _take(self, data: bytes) -> None:
         # Every byte counts as a sign of life, not only whole frames: a large one may take long on a slow line.
         self.bytes_received += len(data)
         for kind, channel, frame in self._input.feed(data):
             self._frame(kind, channel, frame)
-        self._owner.on_input()
+        self._listener.on_input()
 
     def _frame(self, kind: int, channel: int, data: bytes) -> None:
         if kind == METHOD and len(data) == FRAME_OVERHEAD + CONFIRM.size:
             method, tag, bits = CONFIRM.unpack_from(data, FRAME_HEAD.size)
             if method in (BASIC_ACK, BASIC_NACK):
-                self._owner.on_confirm(tag, bool(bits & 1), method == BASIC_ACK)
+                self._listener.on_confirm(tag, bool(bits & 1), method == BASIC_ACK)
                 return
         if kind == BODY:
             self._body(channel, data)
@@ -198,20 +228,35 @@ class Connection(_Pika):
             frame: Any = pika_frame.decode_frame(data)[1]
         except Exception as error:  # noqa: BLE001 - whatever a made-up header provokes in the decoder
             size = CONTENT_HEAD.unpack_from(data, FRAME_HEAD.size)[2]
-            frame = pika_frame.Header(channel, size, spec.BasicProperties())
-            frame.properties.damaged = f"unreadable headers ({type(error).__name__})"
+            properties = DamagedProperties(f"unreadable headers ({type(error).__name__})")
+            frame = pika_frame.Header(channel, size, properties)
         if frame.body_size > MAX_FRAME_BYTES:
             self._skip[channel] = frame.body_size
-            properties: Any = spec.BasicProperties()
-            properties.damaged = f"a body of {frame.body_size} bytes, the limit is {MAX_FRAME_BYTES}"
+            properties = DamagedProperties(
+                f"a body of {frame.body_size} bytes, the limit is {MAX_FRAME_BYTES}"
+            )
             frame = pika_frame.Header(channel, 0, properties)
         elif frame.body_size and channel in self._channels:
             self._bodies.expect(channel, frame.body_size)
         return frame
 
 
-def _server_version(connection: Any) -> object:
-    return (connection.server_properties or {}).get("version", "")
+class DamagedProperties(spec.BasicProperties):
+    """Stands in for the properties of a message that cannot be read."""
+
+    def __init__(self, damaged: str) -> None:
+        super().__init__()
+        self.damaged = damaged
+
+
+def _server_version(connection: Any) -> tuple[int, ...]:
+    numbers = []
+    for part in text((connection.server_properties or {}).get("version", "")).split("."):
+        digits = "".join(c for c in part if c.isdigit())
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers[:3]) or (0,)
 
 
 def _error(error: object) -> BaseException:

@@ -10,13 +10,13 @@ from typing import Any
 
 from reliamsg.config import Site
 from reliamsg.transport.amqp.codec import PublishEncoder, text
-from reliamsg.transport.amqp.connection import Link
-from reliamsg.transport.amqp.control import ControlChannel
+from reliamsg.transport.amqp.connection import AmqpConnection
+from reliamsg.transport.amqp.control import ControlChannel, ControlState
 from reliamsg.transport.amqp.in_flight import InFlight
-from reliamsg.transport.amqp.session import AmqpSession
+from reliamsg.transport.amqp.session import ActiveConnection, AmqpSession
 from reliamsg.transport.amqp.topology import STUCK, STUCK_SECONDS, Refused, Script, declare, renew
 from reliamsg.transport.base import Binding, Outcome, Outgoing, SenderEvents
-from reliamsg.transport.session import Ended
+from reliamsg.transport.session import Ended, EventGate
 from reliamsg.wire.address import EXCHANGE, topic_address
 
 __all__ = ["AmqpSender"]
@@ -24,24 +24,24 @@ __all__ = ["AmqpSender"]
 log = logging.getLogger(__name__)
 
 BUFFER_BYTES = 1024 * 1024
-"""Nothing more is pulled while so much waits to be taken by the operating system."""
+"""Nothing more is pulled while this much waits to be taken by the operating system."""
 
 WRITE_BYTES = 64 * 1024
 """Frames are written in pieces of about this size."""
 
 DRAIN_SECONDS = 0.005
-"""How often a full buffer is looked at."""
+"""How often a full buffer is checked."""
 
 REDECLARE_SECONDS = 1.0
-"""At most so often is the topology declared again because messages are returned."""
+"""How often, at most, the topology is declared again because messages are returned."""
 
 LIMIT_SECONDS = 300.0
-"""How long a size limit that the broker named is believed: it can be raised while it runs."""
+"""How long a size limit that the broker named is used: operators can raise it at any time."""
 
 _TOO_LARGE = re.compile(r"message size (\d+) is larger than (?:the )?(?:configured )?max size (\d+)")
 
 
-class AmqpSender(AmqpSession[SenderEvents, "_Flow"]):
+class AmqpSender(AmqpSession[SenderEvents, "_Publishing"]):
     """A :class:`~reliamsg.transport.base.SenderTransport` for one AMQP site."""
 
     def __init__(
@@ -49,33 +49,44 @@ class AmqpSender(AmqpSession[SenderEvents, "_Flow"]):
     ) -> None:
         super().__init__(site, events, f"reliamsg-send-{site.name}", f"reliamsg producer {producer_id}")
         self.producer_id = producer_id
-        self.bindings = tuple(bindings)
-        self.stuck: set[Binding] = set()
-        """Those about whose queues the broker did not answer: they must not keep us from all others. A cluster may have
-        queues that nobody leads."""
-        self._limit: tuple[int, float] | None = None
+        self.queues = _Queues(site, bindings)
 
     def wake(self) -> None:
-        """Have ``pull()`` asked soon. Any thread; cheap when it was called already."""
-        flow = self.flow
-        if flow is not None:
-            flow.wake()
+        """Have ``pull()`` called soon. Any thread; cheap when a call is already scheduled."""
+        active = self.active
+        if active is not None:
+            active.wake()
 
     def bind(self, bindings: Sequence[Binding]) -> None:
         """Replace the groups whose queues are declared, before anything that is pulled from now on."""
-        self.bindings = tuple(bindings)
-        flow = self.flow
-        if flow is not None:
-            flow.unbound = True
-            flow.wake()
+        self.queues.bind(bindings)
+        active = self.active
+        if active is not None:
+            active.rebind()
 
-    def make_flow(self, link: Link, endpoint: str) -> _Flow:
+    def make_active(self, connection: AmqpConnection, endpoint: str) -> _Publishing:
         """Part of :class:`~reliamsg.transport.amqp.session.AmqpSession`."""
-        return _Flow(self, link, endpoint)
+        return _Publishing(connection, endpoint, self.producer_id, self.queues, self.gate, self.control)
+
+
+class _Queues:
+    """What the transport knows of the queues that it publishes to, over all connections."""
+
+    def __init__(self, site: Site, bindings: Sequence[Binding]) -> None:
+        self.site = site
+        self.bindings = tuple(bindings)
+        self.stuck: set[Binding] = set()
+        """Bindings for whose queues the broker did not answer; they must not block all others. A cluster can have
+        queues without a leader."""
+        self._limit: tuple[int, float] | None = None
+
+    def bind(self, bindings: Sequence[Binding]) -> None:
+        """Replace the bindings. Any thread."""
+        self.bindings = tuple(bindings)
 
     @property
     def max_bytes(self) -> int:
-        """The largest body that this site takes, as far as is known."""
+        """The largest body that this site accepts, as far as is known."""
         limit = self._limit
         if limit is None or time.monotonic() - limit[1] > LIMIT_SECONDS:
             return self.site.max_frame_bytes
@@ -86,18 +97,27 @@ class AmqpSender(AmqpSession[SenderEvents, "_Flow"]):
         self._limit = (size, time.monotonic())
 
 
-class _Flow:
-    """What one connection has in flight. I/O thread only, except :meth:`wake` and :attr:`unbound`."""
+class _Publishing(ActiveConnection):
+    """What one connection has in flight. I/O thread only, except :meth:`wake` and :meth:`rebind`."""
 
-    def __init__(self, sender: AmqpSender, link: Link, endpoint: str) -> None:
-        self.link = link
-        self.control = ControlChannel(link, sender)
-        self.tell = self.control.tell
-        self.unbound = False
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        endpoint: str,
+        producer_id: str,
+        queues: _Queues,
+        gate: EventGate[SenderEvents],
+        control: ControlState,
+    ) -> None:
+        self.connection = connection
+        self.control = ControlChannel(connection, control)
+        self._rebind = False
         """Queues must be declared before anything more is pulled."""
-        self._sender = sender
+        self._queues = queues
+        self._gate = gate
         self._endpoint = endpoint
         self._in_flight = InFlight()
+        self._producer_id = producer_id
         self._encoder: PublishEncoder | None = None
         self._confirmed: list[int] = []
         self._waking = False
@@ -107,86 +127,91 @@ class _Flow:
         self._redeclared_at = float("-inf")
         self._stuck_wait = STUCK_SECONDS[0]
         self._unrouted: set[str] = set()
-        """Addresses of messages that were returned, and for which the topology was declared again."""
-        link.on_confirm = self._on_confirm
-        link.on_input = self._on_input
-        link.on_blocked = self._on_blocked
+        """Addresses of messages that were returned, for which the topology was declared again."""
+
+    def tell(self, address: str, body: bytes) -> bool:
+        """Publish a control frame, or drop it. Any thread."""
+        return self.control.tell(address, body)
 
     def open(self) -> None:
-        """The connection stands: open the channel, declare what is needed, then publish."""
-        self.link.open_channel(self._on_channel, self._on_channel_closed)
+        """Open the channel, declare what is needed, then publish."""
+        self.connection.open_channel(self._on_channel, self._on_channel_closed)
 
-    def close(self) -> None:
-        """Write what was told, and say goodbye."""
+    def close(self, grace: float) -> None:
+        """Write the control frames that wait, and close the connection cleanly."""
         self.control.flush()
-        self.link.close(self._sender.grace)
+        self.connection.close(grace)
+
+    def rebind(self) -> None:
+        """The bindings have changed."""
+        self._rebind = True
+        self.wake()
 
     def wake(self) -> None:
+        """See :meth:`AmqpSender.wake`."""
         # One callback at a time: it clears the flag before it pulls, so nothing is missed.
         if not self._waking:
             self._waking = True
-            self.link.call(self._on_wake)
+            self.connection.call(self._on_wake)
 
     def _on_wake(self) -> None:
         self._waking = False
         self._pump()
 
     def _on_channel(self, channel: Any) -> None:
-        sender = self._sender
         self._encoder = PublishEncoder(
-            channel.channel_number, self.link.frame_max, EXCHANGE, sender.producer_id
+            channel.channel_number, self.connection.frame_max, EXCHANGE, self._producer_id
         )
         channel.add_on_return_callback(self._on_return)
-        # The connection counts confirms itself; pika only wants a callback for them.
+        # The connection decodes confirms itself; pika only requires a callback for them.
         channel.confirm_delivery(lambda _: None, callback=lambda _: self._declare(self._on_declared))
 
     def _declare(self, done: Any) -> None:
-        self.unbound = False
+        self._rebind = False
         self._declaring = True
-        self.link.perform(self._topology(), done, self._on_declare_failed, self._patience)
+        self.connection.perform(self._topology(), done, self._on_declare_failed, self._patience)
 
     @property
     def _patience(self) -> float:
-        """How long the broker may take to answer about one queue, so that there is time for others."""
-        return self._sender.site.connect_timeout / 2
+        """How long the broker may take to answer for one queue, so that time is left for others."""
+        return self._queues.site.connect_timeout / 2
 
     def _topology(self) -> Script[None]:
-        sender = self._sender
-        before = set(sender.stuck)
-        yield from declare(self.link, sender.site, sender.bindings, stuck=sender.stuck)
-        for binding in sender.stuck - before:
-            log.warning(STUCK, sender.site.name, binding.topic, binding.group)
+        queues = self._queues
+        before = set(queues.stuck)
+        yield from declare(self.connection, queues.site, queues.bindings, stuck=queues.stuck)
+        for binding in queues.stuck - before:
+            log.warning(STUCK, queues.site.name, binding.topic, binding.group)
 
     def _on_declare_failed(self, refused: Refused) -> None:
-        self.link.drop(Ended(f"the broker refused to declare: {refused}"))
+        self.connection.drop(Ended(f"the broker refused to declare: {refused}"))
 
     def _on_declared(self, _: object) -> None:
         self.control.open(self._on_ready)
 
     def _on_ready(self) -> None:
-        sender = self._sender
         self._declaring = False
         self._waking = False  # a wake() before there was a loop to call into left it set
-        self.link.established()
-        sender.up = True
-        sender.events.connected(self._endpoint, None)
+        self.connection.established()
+        self._gate.connected(self._endpoint, None)
         if self._blocked is not None:
-            sender.events.blocked(self._blocked)
-        self.link.later(self._stuck_wait, self._retry_stuck)
+            self._gate.events.blocked(self._blocked)
+        self.connection.later(self._stuck_wait, self._retry_stuck)
         self._pump()
 
     def _retry_stuck(self) -> None:
-        """Declare again what was left out; data flows meanwhile."""
+        """Declare again what was left out, without interrupting the flow of messages."""
         self._stuck_wait = min(2 * self._stuck_wait, STUCK_SECONDS[1])
-        self.link.later(self._stuck_wait, self._retry_stuck)
-        self._sender.stuck.intersection_update(self._sender.bindings)
-        if not self._sender.stuck:
+        self.connection.later(self._stuck_wait, self._retry_stuck)
+        queues = self._queues
+        queues.stuck.intersection_update(queues.bindings)
+        if not queues.stuck:
             return
         still: set[Binding] = set()
-        self.link.perform(
-            declare(self.link, self._sender.site, set(self._sender.stuck), stuck=still),
-            lambda _: self._sender.stuck.intersection_update(still),
-            lambda refused: log.info("site %s: declaring: %s", self._sender.site.name, refused),
+        self.connection.perform(
+            declare(self.connection, queues.site, set(queues.stuck), stuck=still),
+            lambda _: queues.stuck.intersection_update(still),
+            lambda refused: log.info("site %s: declaring: %s", queues.site.name, refused),
             self._patience,
         )
 
@@ -195,22 +220,22 @@ class _Flow:
         self._pump()
 
     def _pump(self) -> None:
-        """Send what there is to send, as far as the connection takes it."""
-        sender, link = self._sender, self.link
-        if self._declaring or self._blocked is not None or not sender.up or not link.alive:
+        """Publish what there is to publish, as far as the connection accepts it."""
+        gate, connection = self._gate, self.connection
+        if self._declaring or self._blocked is not None or not gate.up or not connection.alive:
             return
         self.control.flush()
-        if self.unbound:
+        if self._rebind:
             self._declare(self._on_redeclared)
             return
-        while link.buffered < BUFFER_BYTES:
-            messages = sender.events.pull()
+        while connection.buffered < BUFFER_BYTES:
+            messages = gate.events.pull()
             if not messages:
                 return
             self._send(messages)
         if not self._draining:
             self._draining = True
-            link.later(DRAIN_SECONDS, self._on_drained)
+            connection.later(DRAIN_SECONDS, self._on_drained)
 
     def _on_drained(self) -> None:
         self._draining = False
@@ -218,7 +243,7 @@ class _Flow:
 
     def _send(self, messages: Sequence[Outgoing]) -> None:
         assert self._encoder is not None
-        limit = self._sender.max_bytes
+        limit = self._queues.max_bytes
         skip = {
             m.token: f"{len(m.body)} bytes, the limit is {limit}" for m in messages if len(m.body) > limit
         }
@@ -248,14 +273,15 @@ class _Flow:
         for piece in pieces:
             group.append(piece)
             size += len(piece)
-            # What the operating system does not take at once is copied by pika: better in small pieces.
+            # pika copies what the operating system does not accept at once: better in small pieces.
             if size >= WRITE_BYTES:
-                self.link.write(b"".join(group))
+                self.connection.write(b"".join(group))
                 group, size = [], 0
         if group:
-            self.link.write(b"".join(group))
+            self.connection.write(b"".join(group))
 
-    def _on_confirm(self, tag: int, multiple: bool, ack: bool) -> None:
+    def on_confirm(self, tag: int, multiple: bool, ack: bool) -> None:
+        """Part of :class:`InputListener`."""
         if ack:
             self._confirmed += self._in_flight.acked(tag, multiple)
             return
@@ -270,58 +296,59 @@ class _Flow:
         now = time.monotonic()
         if not self._declaring and now - self._redeclared_at >= REDECLARE_SECONDS:
             self._redeclared_at = now
-            self.link.perform(
-                self._mend(text(method.routing_key)),
+            self.connection.perform(
+                self._repair_topology(text(method.routing_key)),
                 lambda _: None,
-                lambda refused: log.warning("site %s: declaring: %s", self._sender.site.name, refused),
+                lambda refused: log.warning("site %s: declaring: %s", self._queues.site.name, refused),
                 self._patience,
             )
 
-    def _mend(self, address: str) -> Script[None]:
-        """Declare everything again; where that was of no use to an address before, bind its queues once more."""
-        sender = self._sender
-        unused = [b for b in sender.bindings if topic_address(b.topic, b.partition) == address]
-        sender.stuck.difference_update(unused)
+    def _repair_topology(self, address: str) -> Script[None]:
+        """Declare everything again; if that did not help an address before, bind its queues once more."""
+        queues = self._queues
+        unused = [b for b in queues.bindings if topic_address(b.topic, b.partition) == address]
+        queues.stuck.difference_update(unused)
         yield from self._topology()
         if address in self._unrouted:
-            yield from renew(self.link, sender.site, unused)
+            yield from renew(self.connection, queues.site, unused)
         self._unrouted.add(address)
 
     def _refused(self, token: int, outcome: Outcome, reason: str) -> None:
-        self._tell_confirmed()
-        self._sender.events.refused(token, outcome, reason)
+        self._report_confirmed()
+        self._gate.events.refused(token, outcome, reason)
 
-    def _tell_confirmed(self) -> None:
+    def _report_confirmed(self) -> None:
         if self._confirmed:
             tokens, self._confirmed = self._confirmed, []
-            self._sender.events.confirmed(tokens)
+            self._gate.events.confirmed(tokens)
 
-    def _on_input(self) -> None:
-        """All that one read brought is processed: tell it in one go, and use the room that it made."""
-        if not self._sender.up:
+    def on_input(self) -> None:
+        """Report everything that one read confirmed at once, and use the room that it made."""
+        if not self._gate.up:
             return
-        self._waking = True  # whoever wakes us meanwhile need not: pulling follows
+        self._waking = True  # no wake-up is needed meanwhile: pulling follows
         try:
-            self._tell_confirmed()
+            self._report_confirmed()
         finally:
             self._waking = False
         self._pump()
 
-    def _on_blocked(self, reason: str | None) -> None:
+    def on_blocked(self, reason: str | None) -> None:
+        """Part of :class:`InputListener`."""
         self._blocked = reason
-        self.control.blocked(reason is not None)
-        if self._sender.up:
-            self._sender.events.blocked(reason)
+        self.control.on_blocked(reason)
+        if self._gate.up:
+            self._gate.events.blocked(reason)
             self._pump()
 
     def _on_channel_closed(self, code: int, reason: str) -> None:
-        """Find out which message the broker closed the channel over, where it says so."""
-        if not self._sender.up:
+        """Find out which message the broker closed the channel over, if it says so."""
+        if not self._gate.up:
             return
         culprit = None
         if code == 406 and (sizes := _TOO_LARGE.search(reason)):
             size, limit = map(int, sizes.groups())
-            self._sender.learn_limit(limit)
+            self._queues.learn_limit(limit)
             culprit = self._in_flight.first(lambda message: len(message.body) == size)
         elif code == 403:
             culprit = self._in_flight.first(
@@ -329,4 +356,4 @@ class _Flow:
             )
         if culprit is not None:
             self._refused(culprit.token, Outcome.REFUSED, f"{code} {reason}")
-        self._tell_confirmed()
+        self._report_confirmed()

@@ -1,104 +1,102 @@
-"""What sending to an AMQP site and receiving from it share: one connection at a time, reached from any thread."""
+"""What sending to an AMQP site and receiving from it share: one connection at a time, used from any thread."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from functools import partial
+from typing import Generic, TypeVar
 
 from reliamsg.config import Credentials, Endpoint, Site
-from reliamsg.transport.amqp.connection import Link
-from reliamsg.transport.amqp.control import ControlChannel
+from reliamsg.transport.amqp.connection import AmqpConnection
+from reliamsg.transport.amqp.control import ControlChannel, ControlState
+from reliamsg.transport.amqp.pika_connection import InputListener
 from reliamsg.transport.session import E, Ended, SiteSession
 
-__all__ = ["AmqpSession", "Flow"]
+__all__ = ["ActiveConnection", "AmqpSession"]
 
 
-class Flow(Protocol):
-    """What is done on one connection. I/O thread only."""
+class ActiveConnection(InputListener, ABC):
+    """What a transport does on one connection. I/O thread only."""
 
-    @property
-    def link(self) -> Link: ...
+    connection: AmqpConnection
+    control: ControlChannel
+    """The channel that listens for control frames."""
 
-    @property
-    def control(self) -> ControlChannel: ...
-
+    @abstractmethod
     def tell(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it. Any thread."""
 
+    @abstractmethod
     def open(self) -> None:
-        """The connection stands: begin."""
+        """The connection is established: begin."""
 
-    def close(self) -> None:
-        """Say goodbye within the session's ``grace``."""
-
-
-F = TypeVar("F", bound=Flow)
+    @abstractmethod
+    def close(self, grace: float) -> None:
+        """Close the connection cleanly, within `grace` seconds."""
 
 
-class AmqpSession(SiteSession[E], Generic[E, F]):
-    """A :class:`~reliamsg.transport.session.SiteSession` that runs one flow on each connection.
+A = TypeVar("A", bound=ActiveConnection)
 
-    Other threads take :attr:`flow` once and use what they got: it may be replaced at any time.
+
+class AmqpSession(SiteSession[E], Generic[E, A]):
+    """A :class:`~reliamsg.transport.session.SiteSession` with an :class:`ActiveConnection`.
+
+    Other threads read :attr:`active` once and use what they got: it may be replaced at any time.
     """
 
     def __init__(self, site: Site, events: E, thread_name: str, client_name: str) -> None:
-        """`client_name` is what the broker shows of the connection."""
+        """`client_name` is what the broker shows for the connection."""
         # Its events are E itself; mypy tries each of the two that E stands for.
         super().__init__(site, events, thread_name)  # type: ignore[arg-type]
-        self.flow: F | None = None
-        """Of the connection, or the attempt, that there is."""
-        self.addresses: tuple[str, ...] = ()
-        """Control addresses to listen at."""
-        self.control_refused = ""
-        self.silent_until = float("-inf")
+        self.active: A | None = None
+        """For the current connection or attempt."""
+        self.control = ControlState(site, self.gate)
         self._client_name = client_name
 
     @abstractmethod
-    def make_flow(self, link: Link, endpoint: str) -> F:
-        """The flow for a link that is about to run."""
+    def make_active(self, connection: AmqpConnection, endpoint: str) -> A:
+        """What to do on a connection that is about to run."""
 
     def listen(self, addresses: Sequence[str]) -> None:
-        """Replace the control addresses whose frames are heard. Any thread."""
-        self.addresses = tuple(dict.fromkeys(addresses))
-        flow = self.flow
-        if flow is not None:
-            flow.link.call(flow.control.listen)
+        """Replace the control addresses whose frames are received. Any thread."""
+        self.control.listen(addresses)
+        active = self.active
+        if active is not None:
+            active.connection.call(active.control.listen)
 
     def tell(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it. Any thread."""
-        flow = self.flow
-        return flow is not None and self.up and flow.tell(address, body)
+        active = self.active
+        return active is not None and self.gate.up and active.tell(address, body)
 
     def refused_addresses(self) -> Sequence[str]:
         """Control addresses that the broker does not let us listen at. Any thread."""
-        flow = self.flow
-        return () if flow is None else sorted(flow.control.forbidden)
-
-    def heard(self, address: str, body: bytes) -> None:
-        """Part of :class:`~reliamsg.transport.amqp.control.Listener`."""
-        self.events.heard(address, body)
+        active = self.active
+        return () if active is None else sorted(active.control.forbidden)
 
     def reconnect(self, reason: str) -> None:
-        """Drop the connection and connect again; nothing where there is none. Any thread."""
-        flow = self.flow
-        if flow is not None:
-            link = flow.link
-            link.call(lambda: link.drop(Ended(reason)) if self.up else None)
+        """Drop the connection, if there is one, and connect again. Any thread."""
+        active = self.active
+        if active is not None:
+            connection = active.connection
+            connection.call(lambda: connection.drop(Ended(reason)) if self.gate.up else None)
 
     def attempt(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Ended:
         """Part of :class:`~reliamsg.transport.session.SiteSession`."""
-        link = Link(self.site, endpoint, login, deadline, self._client_name)
-        flow = self.make_flow(link, str(endpoint))
-        self.flow = flow
+        connection = AmqpConnection(self.site, endpoint, login, deadline, self._client_name)
+        active = self.make_active(connection, str(endpoint))
+        self.active = active
         try:
             # close() sets stopping before it looks for a connection to interrupt.
-            return Ended("closed") if self.stopping.is_set() else link.run(flow.open)
+            if self.stopping.is_set():
+                return Ended("closed")
+            return connection.run(active.open, active)
         finally:
-            self.flow = None
+            self.active = None
 
     def interrupt(self) -> None:
         """Part of :class:`~reliamsg.transport.session.SiteSession`."""
-        flow = self.flow
-        if flow is not None:
-            flow.link.call(flow.close)
+        active = self.active
+        if active is not None:
+            active.connection.call(partial(active.close, self.grace))

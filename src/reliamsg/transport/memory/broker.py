@@ -242,20 +242,19 @@ class MemoryBroker:
         partition: int = 0,
         content_type: str | None = None,
         headers: Mapping[str, str] | None = None,
-        address: str | None = None,
         retained: bool = False,
-        damaged: str | None = None,
     ) -> int:
-        """Put a message from elsewhere into every queue of a topic, and return their number.
+        """Put a message from elsewhere into every queue of a topic, and return their number."""
+        at = topic_address(topic, partition)
+        delivery = Delivery(0, at, body, content_type, dict(headers or {}), retained=retained)
+        return self.inject_delivery(topic, delivery, partition=partition)
 
-        `address` is what it says it was published to, where that differs.
-        """
+    def inject_delivery(self, topic: str, delivery: Delivery, *, partition: int = 0) -> int:
+        """Put a delivery into every queue of a topic, and return their number. It may claim another address, or be
+        damaged."""
         with self._lock:
-            at = topic_address(topic, partition) if address is None else address
             queues = self._queues_of(topic, partition)
-            self._store(
-                queues, Delivery(0, at, body, content_type, dict(headers or {}), False, retained, damaged)
-            )
+            self._store(queues, delivery)
             return len(queues)
 
     def delete_queue(self, topic: str, group: str, partition: int = 0) -> None:

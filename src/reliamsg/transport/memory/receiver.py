@@ -9,7 +9,7 @@ from reliamsg.config import Site
 from reliamsg.transport.base import Binding, ReceiverEvents, Token
 from reliamsg.transport.memory.broker import Connection, MemoryBroker, Refused
 from reliamsg.transport.memory.session import MemorySession
-from reliamsg.transport.mqtt.receive_window import AckLedger, Inflow, most_held
+from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
 
 __all__ = ["MemoryReceiver"]
 
@@ -32,8 +32,8 @@ class MemoryReceiver(MemorySession[ReceiverEvents]):
         self._hold_none()
 
     def _hold_none(self) -> None:
-        self._ledger = AckLedger()
-        self._inflow = Inflow(most_held(self.site), self._ledger)
+        self._held = AckOrder()
+        self._window = ReceiveWindow(window_of(self.site), self._held)
         self._numbers: dict[Token, int] = {}
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
@@ -79,15 +79,15 @@ class MemoryReceiver(MemorySession[ReceiverEvents]):
         while self._acknowledged:
             for token in self._acknowledged.popleft():
                 if (number := self._numbers.pop(token, None)) is not None:
-                    self._ledger.acknowledge(number)
-        self._ledger.release()
-        if self._inflow.has_room_again:
+                    self._held.acknowledge(number)
+        self._held.release()
+        if self._window.has_room_again:
             self.reconnect("there is room again for messages that were not taken")
             return True
         sent = self.broker.fetch(connection, self.broker.max_inflight or self.site.prefetch)
-        taken = [delivery for delivery in sent if self._inflow.admits(len(delivery.body))]
+        taken = [delivery for delivery in sent if self._window.admits(len(delivery.body))]
         for delivery in taken:
-            self._numbers[delivery.token] = self._ledger.received(0, len(delivery.body))
+            self._numbers[delivery.token] = self._held.received(0, len(delivery.body))
         if taken:
             self._events.received(taken)
         return bool(sent)

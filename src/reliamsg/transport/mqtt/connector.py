@@ -7,14 +7,15 @@ from collections.abc import Callable
 from enum import Enum
 
 from reliamsg.config import Credentials, Endpoint, Site
-from reliamsg.transport.mqtt.connection import Link, Version
+from reliamsg.transport.mqtt.connection import MqttConnection
+from reliamsg.transport.mqtt.paho_client import Version
 from reliamsg.transport.network import DialError, Waker, dial
 from reliamsg.transport.session import Ended
 
 __all__ = ["Connector"]
 
 _SILENCE = 2.0
-"""So many seconds may pass without an answer before an endpoint is asked which MQTT version it speaks."""
+"""Seconds without an answer after which an endpoint is asked which MQTT version it speaks."""
 
 _CREDENTIAL_REASONS = frozenset((0x86, 0x87, 0x8C))
 """Bad user name or password, not authorized, bad authentication method."""
@@ -22,7 +23,7 @@ _UNSUPPORTED_VERSION = 0x84
 
 
 class _Result(Enum):
-    """How an attempt to connect came out."""
+    """The result of an attempt to connect."""
 
     ACCEPTED = "accepted"
     REFUSED = "refused"
@@ -33,20 +34,20 @@ class _Result(Enum):
     SILENT = "silent"
     """No answer to CONNECT came in time."""
     UNREACHABLE = "unreachable"
-    """It did not come to a CONNECT."""
+    """No CONNECT could be sent."""
 
 
 class Connector:
-    """Brings one site's connections to the point where the broker has accepted them.
+    """Opens connections to one site.
 
-    With ``mqtt_version="auto"`` MQTT 5 is tried first, and what an endpoint is known to speak is remembered:
+    With ``mqtt_version="auto"`` MQTT 5 is tried first, and the version of each endpoint is remembered:
 
     - One that refuses MQTT 5 is asked for 3.1.1 at once, and from then on.
-    - One that closes the connection without a word is tried with 3.1.1 at once, unless it is known to speak
-      5, and with 5 again the next time: it may have been a broker that was going down.
-    - One that says nothing may have stumbled over a CONNECT that it takes for a 3.1.1 one (amqtt waits for
-      a client id as long as the properties seem to say). It is asked again with a CONNECT that reads the
-      same in both versions, anonymous and without properties, only to learn which version it speaks.
+    - One that closes the connection without an answer is tried with 3.1.1 at once, unless it is known to speak
+      5, and with 5 again the next time: it may have been a broker that was shutting down.
+    - One that does not answer may have parsed the CONNECT as a 3.1.1 one (amqtt waits for a client id as long as
+      the properties seem to say). It is asked again with a CONNECT that reads the same in both versions,
+      anonymous and without properties, only to learn which version it speaks.
     """
 
     def __init__(
@@ -60,30 +61,30 @@ class Connector:
         self._persistent = prefetch is not None
         self._known: dict[Endpoint, Version] = {}
         self.turned_away = False
-        """Whether the broker was reached the last time, and did not accept, for another reason than the login."""
+        """Whether the broker was reached in the last attempt and did not accept, for another reason than the login."""
 
     def without_session(self, name: str) -> Connector:
-        """One that connects under another name, with a session that ends with each connection."""
+        """A connector under another name, with a session that ends with each connection."""
         other = Connector(self._site, name, self._waker, self._stopping, prefetch=self._prefetch)
         other._persistent = False
         other._known = self._known
         return other
 
     def beside(self, name: str, waker: Waker, stopping: Callable[[], bool]) -> Connector:
-        """One for another thread, whose connections only publish."""
+        """A connector for another thread, whose connections only publish."""
         other = Connector(self._site, name, waker, stopping, prefetch=None)
         other._known = self._known
         return other
 
-    def open(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Link | Ended:
-        """Connect and wait for CONNACK; the caller closes the link."""
+    def open(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> MqttConnection | Ended:
+        """Connect and wait for CONNACK; the caller closes the connection."""
         asked = self._site.mqtt_version
         known = self._known.get(endpoint) if asked == "auto" else asked
         if known is not None:
-            result, link = self._open(endpoint, login, deadline, known)
+            result, connection = self._open(endpoint, login, deadline, known)
             if result is _Result.WRONG_VERSION:
                 self._known.pop(endpoint, None)
-            return link
+            return connection
         now = time.monotonic()
         patience = now + min(_SILENCE, (deadline - now) / 2)
         result, first = self._open(endpoint, login, deadline, "5", patience)
@@ -100,13 +101,13 @@ class Connector:
         return first
 
     def _after_silence(
-        self, first: Link | Ended, endpoint: Endpoint, login: Credentials | None, deadline: float
-    ) -> Link | Ended:
+        self, first: MqttConnection | Ended, endpoint: Endpoint, login: Credentials | None, deadline: float
+    ) -> MqttConnection | Ended:
         result, probe = self._open(endpoint, None, deadline, "5", bare=True)
-        if isinstance(probe, Link):
+        if isinstance(probe, MqttConnection):
             probe.close()
         if result in (_Result.ACCEPTED, _Result.REFUSED):
-            # Slow, then. The next attempt has all the time there is.
+            # It is slow, then. The next attempt has the whole time.
             self._known[endpoint] = "5"
         if result is not _Result.WRONG_VERSION:
             return first
@@ -121,14 +122,14 @@ class Connector:
         version: Version,
         patience: float | None = None,
         bare: bool = False,
-    ) -> tuple[_Result, Link | Ended]:
+    ) -> tuple[_Result, MqttConnection | Ended]:
         """One attempt, of which TCP and TLS may take until `deadline`, and CONNACK until `patience`."""
         self.turned_away = False
         try:
             sock = dial(endpoint, self._site.tls_context(), deadline, self._waker, self._stopping)
         except DialError as error:
             return _Result.UNREACHABLE, Ended(str(error))
-        link = Link(
+        connection = MqttConnection(
             sock,
             self._waker,
             "" if bare else self._name,
@@ -139,31 +140,33 @@ class Connector:
         )
         accepted = False
         try:
-            link.connect(endpoint, login)
-            result, ended = self._await_connack(link, deadline if patience is None else patience)
+            connection.connect(endpoint, login)
+            result, ended = self._await_connack(connection, deadline if patience is None else patience)
             accepted = ended is None
             self.turned_away = (
                 result in (_Result.REFUSED, _Result.DROPPED) and ended is not None and not ended.credentials
             )
         finally:
             if not accepted:
-                link.close()
-        return result, link if ended is None else ended
+                connection.close()
+        return result, connection if ended is None else ended
 
-    def _await_connack(self, link: Link, deadline: float) -> tuple[_Result, Ended | None]:
-        while link.connack is None:
+    def _await_connack(self, connection: MqttConnection, deadline: float) -> tuple[_Result, Ended | None]:
+        while connection.connack is None:
             left = deadline - time.monotonic()
             if self._stopping():
                 return _Result.UNREACHABLE, Ended("closed")
             if left <= 0:
                 return _Result.SILENT, Ended("the broker did not answer the MQTT CONNECT in time")
-            if not link.turn(left) and link.connack is None:
-                return _Result.DROPPED, Ended(f"while connecting with MQTT {link.version}: {link.reason}")
-        code = link.connack
-        if code.value >= 0x80:
-            wrong = code.value == _UNSUPPORTED_VERSION
-            ended = Ended(f"the broker refuses: {code.getName()}", code.value in _CREDENTIAL_REASONS)
+            if not connection.turn(left) and connection.connack is None:
+                return _Result.DROPPED, Ended(
+                    f"while connecting with MQTT {connection.version}: {connection.reason}"
+                )
+        connack = connection.connack
+        if connack.code >= 0x80:
+            wrong = connack.code == _UNSUPPORTED_VERSION
+            ended = Ended(f"the broker refuses: {connack.reason}", connack.code in _CREDENTIAL_REASONS)
             return _Result.WRONG_VERSION if wrong else _Result.REFUSED, ended
-        if link.maximum_qos < 1:
+        if connack.maximum_qos < 1:
             return _Result.REFUSED, Ended("the broker offers only QoS 0, which loses messages")
         return _Result.ACCEPTED, None

@@ -13,18 +13,16 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from reliamsg.transport.mqtt.codec import Publish
-from reliamsg.transport.mqtt.quarantine import Suspects
+from reliamsg.transport.mqtt.quarantine import AddressQuarantine
 
-__all__ = ["MqttControl"]
+__all__ = ["CHECK_SECONDS", "ControlListener", "SubscribingConnection"]
 
-LOOK_AGAIN_SECONDS = 1.0
-"""How often it is looked whether an address may be tried again."""
+CHECK_SECONDS = 1.0
+"""How often to check whether an address may be tried again."""
 
 
-class Line(Protocol):
-    """A connection, as far as it is needed."""
-
-    listening_refused: dict[str, str]
+class SubscribingConnection(Protocol):
+    """A connection that listens."""
 
     @property
     def listening_unanswered(self) -> Collection[str]:
@@ -34,43 +32,40 @@ class Line(Protocol):
     def reason(self) -> str:
         """Why the connection is gone."""
 
+    def take_listening_refused(self) -> dict[str, str]:
+        """Addresses to which the broker has refused a subscription since the last call, with its reasons."""
+
     def listen(self, addresses: Sequence[str]) -> None:
-        """Subscribe to these, and to no others any more."""
+        """Subscribe to these, and unsubscribe from all others."""
 
 
-class MqttControl:
-    """What is listened at, over all connections of a transport. I/O thread only, but for :meth:`listen` and
+class ControlListener:
+    """The addresses that a transport listens at, over all its connections. I/O thread only, except :meth:`listen` and
     :attr:`refused`."""
 
     def __init__(
-        self,
-        site: str,
-        wake: Callable[[], None],
-        heard: Callable[[str, bytes], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, site: str, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`heard` is :meth:`~reliamsg.transport.base.ControlEvents.heard`."""
         self._wake = wake
-        self._heard = heard
         self._clock = clock
         self._addresses: tuple[str, ...] = ()
         self._wanted: frozenset[str] = frozenset()
         """Addresses as the I/O thread last saw them."""
         self._changed = False
-        self._suspects = Suspects(site, "heard at")
+        self._quarantine = AddressQuarantine(site, "received at")
         self._trial: str | None = None
-        """The suspect that is subscribed to now, with nothing else unanswered."""
+        """The isolated address that is subscribed to now, with nothing else unanswered."""
         self._listening: set[str] = set()
-        self._look_at = 0.0
+        self._check_at = 0.0
 
     @property
     def refused(self) -> tuple[str, ...]:
         """Addresses that the site does not let us listen at, sorted. Any thread."""
-        return self._suspects.refused
+        return self._quarantine.refused
 
     @property
     def waits(self) -> bool:
-        """Whether there are addresses that are not listened at, to be tried when they may be."""
+        """Whether some addresses are not listened at, to be tried when they may be."""
         return not self._wanted <= self._listening
 
     def listen(self, addresses: Sequence[str]) -> None:
@@ -79,65 +74,60 @@ class MqttControl:
         self._changed = True
         self._wake()
 
-    def begin(self, link: Line) -> None:
-        """A connection stands: listen."""
+    def begin(self, connection: SubscribingConnection) -> None:
+        """A connection is established: listen."""
         self._trial, self._listening = None, set()
-        self._look_at = 0.0
-        self._listen(link)
+        self._check_at = 0.0
+        self._listen(connection)
 
-    def work(self, link: Line) -> None:
-        """Listen where that changed, and try what may be refused, one at a time."""
+    def work(self, connection: SubscribingConnection) -> None:
+        """Apply changes, and try addresses that may be refused, one at a time."""
         if self._changed:
-            self._listen(link)
-        if link.listening_refused:
-            refused, link.listening_refused = link.listening_refused, {}
-            for address, reason in refused.items():
-                self._suspects.quarantine(
-                    address, f"the broker refuses the subscription ({reason})", self._clock()
-                )
-                self._listening.discard(address)
-        if link.listening_unanswered:
+            self._listen(connection)
+        for address, reason in connection.take_listening_refused().items():
+            self._quarantine.quarantine(
+                address, f"the broker refuses the subscription ({reason})", self._clock()
+            )
+            self._listening.discard(address)
+        if connection.listening_unanswered:
             return
         if self._trial is not None:
             if self._trial in self._listening:
-                self._suspects.cleared(self._trial)
-            self._trial, self._look_at = None, 0.0
-        if self._clock() >= self._look_at:
-            self._try_next(link)
+                self._quarantine.clear(self._trial)
+            self._trial, self._check_at = None, 0.0
+        if self._clock() >= self._check_at:
+            self._try_next(connection)
 
-    def _listen(self, link: Line) -> None:
-        """Subscribe to what is wanted and not under suspicion."""
+    def _listen(self, connection: SubscribingConnection) -> None:
+        """Subscribe to all wanted addresses that are not isolated."""
         self._changed = False
         self._wanted = frozenset(self._addresses)
-        self._look_at = 0.0
+        self._check_at = 0.0
         kept = self._listening & self._wanted
-        self._listening = kept | {address for address in self._wanted if address not in self._suspects}
-        self._tell(link)
+        self._listening = kept | {address for address in self._wanted if address not in self._quarantine}
+        connection.listen(sorted(self._listening))
 
-    def _try_next(self, link: Line) -> None:
+    def _try_next(self, connection: SubscribingConnection) -> None:
         now = self._clock()
         for address in sorted(self._wanted - self._listening):
-            if address not in self._suspects or self._suspects.may_try(address, now):
+            if address not in self._quarantine or self._quarantine.may_try(address, now):
                 self._trial = address
                 self._listening.add(address)
-                self._tell(link)
+                connection.listen(sorted(self._listening))
                 return
-        self._look_at = now + LOOK_AGAIN_SECONDS
+        self._check_at = now + CHECK_SECONDS
 
-    def _tell(self, link: Line) -> None:
-        link.listen(sorted(self._listening))
+    def accepts(self, publish: Publish) -> bool:
+        """Whether a message at a control address is a frame for us, and not left over from an earlier connection of the
+        session."""
+        return publish.topic in self._wanted and not publish.retain and publish.damaged is None
 
-    def hear(self, publish: Publish) -> None:
-        """A message came for a control address. One left over from an earlier life of the session is dropped."""
-        if publish.topic in self._wanted and not publish.retain and publish.damaged is None:
-            self._heard(publish.topic, publish.body)
+    def leave(self, connection: SubscribingConnection) -> None:
+        """The connection is about to be closed cleanly: a session that remains must not collect frames for us."""
+        connection.listen(())
 
-    def leave(self, link: Line) -> None:
-        """The connection is about to be ended in good order: a session that stays must not collect for us."""
-        link.listen(())
-
-    def end(self, link: Line, broken: bool) -> None:
+    def end(self, connection: SubscribingConnection, broken: bool) -> None:
         """The connection is over; `broken` unless we ended it."""
-        unanswered = link.listening_unanswered
+        unanswered = connection.listening_unanswered
         if broken and unanswered:
-            self._suspects.ended(unanswered, link.reason, self._clock())
+            self._quarantine.connection_ended(unanswered, connection.reason, self._clock())

@@ -1,11 +1,11 @@
-"""Asking an MQTT broker for the groups that a producer names, on the connection that it publishes with.
+"""Asks an MQTT broker for the groups that a producer names, on the connection that it publishes with.
 
-An MQTT 5 broker may answer a PUBLISH with reason 16, "no matching subscribers". Whether this one does is found out at
-an address that nobody subscribes to, before and after the groups' own addresses are tried. Where a broker never gives
-that reason, as with MQTT 3.1.1, the retained marks are read that groups leave.
+An MQTT 5 broker may answer a PUBLISH with reason 16, "no matching subscribers". An address without subscribers shows
+whether this one does, before and after the groups' own addresses are probed. If a broker never gives that reason, as
+with MQTT 3.1.1, the retained marks that groups leave are read instead.
 
-A broker that refuses these addresses may close the connection over them. Where that happens again and again, it is not
-asked any more for a while.
+A broker that refuses these addresses may close the connection over them. If that happens repeatedly, it is not asked
+for a while.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from enum import Enum
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, Evidence, Mark
 from reliamsg.transport.mqtt.codec import Publish
-from reliamsg.transport.mqtt.connection import Link, PubAck
+from reliamsg.transport.mqtt.connection import MqttConnection
+from reliamsg.transport.mqtt.paho_client import PubAck
 from reliamsg.transport.network import Waker
 from reliamsg.wire.address import created_address, is_created, nobodys_address, proof_address
 
@@ -28,25 +29,25 @@ __all__ = ["GroupProber"]
 log = logging.getLogger(__name__)
 
 HOLD_SECONDS = 3.0
-"""At most so long nothing is published on a new connection, until the first answers are there."""
+"""How long, at most, a new connection publishes nothing while it waits for the first answers."""
 
 AGAIN_SECONDS = (1.0, 15.0)
 """While a group is missing the broker is asked again after this, doubling, and at most."""
 
 MARKS_SECONDS = 60.0
 PROOFS_SECONDS = 600.0
-"""While none is missing. A probe waits in the session of a group whose consumer is away, so it comes seldom."""
+"""While none is missing. Probes are rare, since they are stored in the session of a group whose consumer is away."""
 
 GRACE_SECONDS = 0.5
-"""Retained messages that have not come so long after the subscription was answered are not there."""
+"""Retained messages that have not arrived this long after the subscription was answered do not exist."""
 
 AT_ONCE = 32
 """Most probes unanswered; most marks looked for together."""
 
 STRIKES = 3
-"""So many connections, one after the other, that end before the broker has answered are no coincidence."""
+"""If this many connections in a row end before the broker has answered, it is no coincidence."""
 WITHOUT_SECONDS = (60.0, 900.0)
-"""How long it is not asked then: the first time, and at most."""
+"""How long the broker is not asked then: the first time, and at most."""
 
 _PROBE_PROPERTIES = b"\x05\x02" + (60).to_bytes(4, "big")
 """Message Expiry Interval, in seconds."""
@@ -57,14 +58,14 @@ class _Phase(Enum):
     CALIBRATING = "calibrating"
     PROBING = "probing"
     CHECKING = "checking"
-    """Whether the broker still says so where nobody subscribes."""
+    """Checking that the broker still answers so for an address without subscribers."""
     SUBSCRIBING = "subscribing"
     READING = "reading"
     LEAVING = "leaving"
 
 
 class GroupProber:
-    """One transport's, over all its connections. I/O thread only, but for :meth:`bind`."""
+    """Probes for one transport, over all its connections. I/O thread only, except :meth:`bind`."""
 
     def __init__(
         self,
@@ -79,15 +80,15 @@ class GroupProber:
         self._changed = False
         self._phase = _Phase.RESTING
         self._waiting: deque[Binding] = deque()
-        """Of this round, still to be asked for."""
+        """Bindings that are still to be probed in this round."""
         self._probes: dict[int, Binding | None] = {}
-        """Unanswered, by packet id; None for one at an address that nobody subscribes to."""
+        """Unanswered, by packet id; None for the one at an address without subscribers."""
         self._results: dict[Binding, Evidence | Mark] = {}
         self._marks: dict[str, bytes] = {}
-        """By address, of those that are looked for now."""
+        """By address, for :attr:`_looking`."""
         self._looking: list[Binding] = []
         self._answer: int | None = None
-        """Packet id of the SUBSCRIBE or UNSUBSCRIBE that is waited for."""
+        """Packet id of the SUBSCRIBE or UNSUBSCRIBE whose answer is pending."""
         self._denied = False
         """Whether the broker refused to show some of them."""
         self._until = 0.0
@@ -98,7 +99,7 @@ class GroupProber:
         self._strikes = 0
         self._without = WITHOUT_SECONDS[0]
         self._off_until = float("-inf")
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def bind(self, bindings: Sequence[Binding]) -> None:
         """Ask for these groups from now on. Any thread."""
@@ -106,16 +107,16 @@ class GroupProber:
         self._changed = True
         self._waker.wake()
 
-    # -- what the connection's loop asks ------------------------------------------------------------------
+    # -- called by the connection's loop ------------------------------------------------------------------
 
     @property
     def outstanding(self) -> int:
-        """Probes that the broker has not answered; they count in its Receive Maximum."""
+        """Probes that the broker has not answered; they count toward its Receive Maximum."""
         return len(self._probes)
 
     @property
     def holds(self) -> bool:
-        """Whether to publish nothing yet."""
+        """Whether publishing has to wait."""
         return time.monotonic() < self._hold_until
 
     def wait(self, most: float) -> float:
@@ -124,14 +125,14 @@ class GroupProber:
             return max(0.0, min(most, self._until - time.monotonic()))
         return max(0.0, min(most, self._due - time.monotonic())) if self._phase is _Phase.RESTING else most
 
-    def begin(self, link: Link) -> None:
-        """A connection stands."""
+    def begin(self, connection: MqttConnection) -> None:
+        """A connection is established."""
         self._reset()
         self._changed = False
         self._start()
 
-    def work(self, link: Link, room: int) -> None:
-        """Ask what is due. `room`: most messages that may be published now."""
+    def work(self, connection: MqttConnection, room: int) -> None:
+        """Send what is due. `room`: how many messages may be published now."""
         now = time.monotonic()
         if self._changed:
             self._changed = False
@@ -141,27 +142,27 @@ class GroupProber:
             self._due = float("inf")
             self._began = now
             self._results = {}
-            if link.version == "5":
+            if connection.version == "5":
                 self._phase = _Phase.CALIBRATING
             else:
                 self._read_marks()
         if self._phase in (_Phase.CALIBRATING, _Phase.CHECKING) and not self._probes and room > 0:
-            self._ask(link, nobodys_address(), None)
+            self._ask(connection, nobodys_address(), None)
         elif self._phase is _Phase.PROBING:
             while self._waiting and len(self._probes) < AT_ONCE and room > 0:
                 binding = self._waiting.popleft()
-                self._ask(link, proof_address(binding.topic, binding.partition, binding.group), binding)
+                self._ask(connection, proof_address(binding.topic, binding.partition, binding.group), binding)
                 room -= 1
         elif self._phase in (_Phase.SUBSCRIBING, _Phase.READING, _Phase.LEAVING):
-            self._look(link, now)
+            self._look(connection, now)
 
     def settle(self, puback: PubAck) -> bool:
-        """Take the answer to a probe; False where it is to something else."""
+        """Process the answer to a probe; return False if it answers something else."""
         if puback.mid not in self._probes:
             return False
         binding = self._probes.pop(puback.mid)
         if puback.refusal is not None:
-            self._say(f"the broker refuses probes ({puback.refusal})")
+            self._warn(f"the broker refuses probes ({puback.refusal})")
         if binding is not None:
             if puback.refusal is None:
                 self._results[binding] = Evidence.NOT_SUBSCRIBED if puback.unmatched else Evidence.SUBSCRIBED
@@ -176,20 +177,20 @@ class GroupProber:
             self._finish(PROOFS_SECONDS)
         return True
 
-    def hear(self, publish: Publish) -> bool:
-        """Take a mark; False for another message."""
+    def take_mark(self, publish: Publish) -> bool:
+        """Process a mark; return False for any other message."""
         if not is_created(publish.topic):
             return False
         if publish.body and publish.retain:
             self._marks[publish.topic] = publish.body
         return True
 
-    def nobody(self) -> None:
-        """The broker said of a message that nobody subscribes: somebody may be gone."""
+    def on_unmatched(self) -> None:
+        """The broker reported no subscriber for a message: a group may be gone."""
         if self._phase is _Phase.RESTING and self._due < float("inf"):
             self._due = min(self._due, max(time.monotonic(), self._began + AGAIN_SECONDS[0]))
 
-    def end(self, link: Link, broken: bool) -> None:
+    def end(self, connection: MqttConnection, broken: bool) -> None:
         """The connection is over; `broken` unless we ended it."""
         unanswered = bool(self._probes) or self._answer is not None
         self._reset()
@@ -200,7 +201,7 @@ class GroupProber:
             self._strikes = STRIKES - 1
             self._off_until = time.monotonic() + self._without
             self._without = min(2 * self._without, WITHOUT_SECONDS[1])
-            self._say(f"the connection ends when the broker is asked for them ({link.reason})")
+            self._warn(f"the connection ends when the broker is asked for them ({connection.reason})")
 
     # -- inside -------------------------------------------------------------------------------------------
 
@@ -224,8 +225,8 @@ class GroupProber:
         if self._due <= now:
             self._hold_until = now + min(HOLD_SECONDS, self._site.confirm_timeout)
 
-    def _ask(self, link: Link, address: str, binding: Binding | None) -> None:
-        mid = link.publish(address, b"", _PROBE_PROPERTIES)
+    def _ask(self, connection: MqttConnection, address: str, binding: Binding | None) -> None:
+        mid = connection.publish(address, b"", _PROBE_PROPERTIES)
         if mid is not None:
             self._probes[mid] = binding
 
@@ -235,25 +236,25 @@ class GroupProber:
         self._phase = _Phase.SUBSCRIBING
         self._answer = None
 
-    def _look(self, link: Link, now: float) -> None:
-        """Read some marks: subscribe, wait for what is retained, and end the subscription."""
+    def _look(self, connection: MqttConnection, now: float) -> None:
+        """Read some marks: subscribe, wait for what is retained, and unsubscribe."""
         addresses = [self._mark_of(binding) for binding in self._looking]
         if self._phase is _Phase.SUBSCRIBING and self._answer is None:
             self._looking = [self._waiting.popleft() for _ in range(min(AT_ONCE, len(self._waiting)))]
             self._marks.clear()
-            self._answer = link.look([self._mark_of(binding) for binding in self._looking])
-        elif self._phase is _Phase.SUBSCRIBING and self._answer in link.answered:
-            self._denied = self._answer in link.denied
+            self._answer = connection.show_retained([self._mark_of(binding) for binding in self._looking])
+        elif self._phase is _Phase.SUBSCRIBING and self._answer in connection.answered:
+            self._denied = self._answer in connection.denied
             self._phase, self._answer = _Phase.READING, None
             self._until = now + (0.0 if self._denied else GRACE_SECONDS)
         if self._phase is _Phase.READING and (
             now >= self._until or all(address in self._marks for address in addresses)
         ):
             self._phase = _Phase.LEAVING
-            self._answer = link.look_away(addresses)
-        elif self._phase is _Phase.LEAVING and self._answer in link.answered:
+            self._answer = connection.hide_retained(addresses)
+        elif self._phase is _Phase.LEAVING and self._answer in connection.answered:
             if self._denied:
-                self._say("the broker refuses the subscription to their marks")
+                self._warn("the broker refuses the subscription to their marks")
             for binding in self._looking:
                 mark = self._marks.get(self._mark_of(binding))
                 if mark is not None or not self._denied:
@@ -282,7 +283,7 @@ class GroupProber:
             self._pause = AGAIN_SECONDS[0]
         self._found(self._results)
 
-    def _say(self, problem: str) -> None:
-        if problem not in self._said:
-            self._said.add(problem)
+    def _warn(self, problem: str) -> None:
+        if problem not in self._logged:
+            self._logged.add(problem)
             log.warning("site %s: groups can't be looked for: %s", self._site.name, problem)

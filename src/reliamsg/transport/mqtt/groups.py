@@ -1,14 +1,4 @@
-"""MQTT 5 and 3.1.1 sites.
-
-Nothing is published before the broker's CONNACK, and no more than the broker's Receive Maximum is in flight.
-
-What MQTT 3.1.1 can't tell: why a broker closed a connection, and that it refused a message. Mosquitto confirms
-to a 3.1.1 client what its access rules or its size limit then drop; with MQTT 5 it says so. Nor does it tell a
-publisher whether anybody subscribes; with MQTT 5 some brokers do (:mod:`~reliamsg.transport.mqtt.group_prober`).
-
-Client ids are longer than the 23 characters that a 3.1.1 broker has to allow; one that stops there refuses
-the connection with that reason.
-"""
+"""Creating and deleting groups at MQTT sites."""
 
 from __future__ import annotations
 
@@ -20,9 +10,9 @@ from reliamsg.config import Endpoint, Site
 from reliamsg.errors import ConfigError, TransientError
 from reliamsg.keys import KeyRing
 from reliamsg.transport.base import Binding
-from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
-from reliamsg.transport.mqtt.receive_window import most_held
+from reliamsg.transport.mqtt.receive_window import window_of
 from reliamsg.transport.mqtt.topology import proofs_of, subscribe, topics_of
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import Ended
@@ -33,33 +23,36 @@ __all__ = ["create_group", "delete_group"]
 
 log = logging.getLogger(__name__)
 
-Work = Callable[[Link, Sequence[Binding], float], str | None]
-"""What is to be done for one group by a deadline; returns what is wrong, if anything is."""
+Work = Callable[[MqttConnection, Sequence[Binding], float], str | None]
+"""What to do for one group by a deadline; returns what is wrong, if anything is."""
 
 
 def create_group(
     site: Site, bindings: Sequence[Binding], timeout: float, keys: KeyRing | None = None
 ) -> None:
-    """Make the persistent sessions of the groups in `bindings`, so that `site` collects for them from now on, and leave
-    marks there by which producers know, signed if `keys` are given.
+    """Create the persistent sessions of the groups in `bindings`, so that `site` stores messages for them from now on,
+    and leave marks that tell producers so, signed if `keys` are given.
 
-    Connects as each group, subscribes, and disconnects, within `timeout` seconds over all. A group whose
+    Connects as each group, subscribes, and disconnects, within `timeout` seconds in total. A group whose
     consumer is connected at the time is interrupted: it loses its connection to this call and reconnects,
-    and what it had not acknowledged is delivered to it again.
+    and unacknowledged messages are delivered to it again.
 
     Raises :class:`ConfigError` for a refused login, :class:`TransientError` for a site that can't be reached
     or refuses the subscription.
     """
     marks = {address: encode_mark(address, keys) for address in map(_mark_of, bindings)}
 
-    def create(link: Link, its: Sequence[Binding], deadline: float) -> str | None:
-        wrong = subscribe(link, topics_of(its), deadline, lambda: False, most_held(site))
+    def create(connection: MqttConnection, its: Sequence[Binding], deadline: float) -> str | None:
+        wrong = subscribe(connection, topics_of(its), deadline, lambda: False, window_of(site))
         if wrong is None:
             _leave_marks(
-                link, site, {_mark_of(binding): marks[_mark_of(binding)] for binding in its}, deadline
+                connection, site, {_mark_of(binding): marks[_mark_of(binding)] for binding in its}, deadline
             )
-            asked = link.collect(proofs_of(its))
-            if not _turn_until(link, deadline, lambda: asked in link.answered) or asked in link.denied:
+            asked = connection.collect(proofs_of(its))
+            if (
+                not _turn_until(connection, deadline, lambda: asked in connection.answered)
+                or asked in connection.denied
+            ):
                 log.warning(
                     "site %s: the broker refuses the subscription to the group's proof address", site.name
                 )
@@ -69,11 +62,11 @@ def create_group(
 
 
 def delete_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
-    """End the persistent sessions of the groups in `bindings`, with all that waits in them for whatever topic, and take
-    their marks away. Blocks and raises as :func:`create_group` does."""
+    """Delete the persistent sessions of the groups in `bindings`, with everything stored in them for any topic, and
+    their marks. Blocks and raises as :func:`create_group` does."""
 
-    def delete(link: Link, its: Sequence[Binding], deadline: float) -> str | None:
-        _leave_marks(link, site, {_mark_of(binding): b"" for binding in its}, deadline)
+    def delete(connection: MqttConnection, its: Sequence[Binding], deadline: float) -> str | None:
+        _leave_marks(connection, site, {_mark_of(binding): b"" for binding in its}, deadline)
         return None
 
     _for_each_group(site, bindings, timeout, "deleted", delete, keep=False)
@@ -91,7 +84,7 @@ def _for_each_group(
     work: Work,
     keep: bool,
 ) -> None:
-    """Connect as each group in turn and have `work` done, which says what is wrong. Without `keep` the group's session
+    """Connect as each group in turn and do its `work`, which returns what is wrong. Without `keep` the group's session
     ends with the connection."""
     deadline = time.monotonic() + timeout
     waker = Waker()
@@ -125,43 +118,42 @@ def _work_once(
     work: Work,
     deadline: float,
 ) -> Ended | None:
-    link = connector.open(endpoint, site.login(), deadline)
-    if isinstance(link, Ended):
-        return link
+    connection = connector.open(endpoint, site.login(), deadline)
+    if isinstance(connection, Ended):
+        return connection
     try:
-        wrong = work(link, bindings, deadline)
+        wrong = work(connection, bindings, deadline)
         if wrong is not None:
             return Ended(wrong)
-        link.disconnect(deadline)
+        connection.disconnect(deadline)
         return None
     finally:
-        link.close()
+        connection.close()
 
 
-def _leave_marks(link: Link, site: Site, marks: Mapping[str, bytes], deadline: float) -> None:
-    """Have the broker retain these. One that refuses is no reason to fail: it may not be asked for them."""
-    waiting = {link.publish(address, body, b"\0", retain=True) for address, body in marks.items()}
+def _leave_marks(connection: MqttConnection, site: Site, marks: Mapping[str, bytes], deadline: float) -> None:
+    """Have the broker retain these. A refusal is not a failure: producers may not need marks."""
+    waiting = {connection.publish(address, body, b"\0", retain=True) for address, body in marks.items()}
     refusals: list[str] = []
 
     def answered() -> bool:
-        for puback in link.pubacks:
+        for puback in connection.take_pubacks():
             waiting.discard(puback.mid)
             refusals.extend([puback.refusal] if puback.refusal else [])
-        link.pubacks.clear()
         return not waiting
 
-    if not _turn_until(link, deadline, answered) or refusals:
+    if not _turn_until(connection, deadline, answered) or refusals:
         log.warning(
             "site %s: the group's mark could not be changed (%s)",
             site.name,
-            "; ".join(refusals) or link.reason,
+            "; ".join(refusals) or connection.reason,
         )
 
 
-def _turn_until(link: Link, deadline: float, done: Callable[[], bool]) -> bool:
-    """Keep the connection going until something is done; False if it is not by the deadline."""
+def _turn_until(connection: MqttConnection, deadline: float, done: Callable[[], bool]) -> bool:
+    """Serve the connection until `done`; return False if it is not by the deadline."""
     while not done():
         left = deadline - time.monotonic()
-        if left <= 0 or not link.turn(left):
+        if left <= 0 or not connection.turn(left):
             return done()
     return True

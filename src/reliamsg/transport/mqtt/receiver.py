@@ -17,10 +17,10 @@ from reliamsg.transport.base import (
     Token,
 )
 from reliamsg.transport.mqtt.codec import Publish
-from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
-from reliamsg.transport.mqtt.fallback_session import Substitute
-from reliamsg.transport.mqtt.receive_window import AckLedger, Inflow, most_held
+from reliamsg.transport.mqtt.fallback_session import FallbackSession
+from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
 from reliamsg.transport.mqtt.session import MqttSession
 from reliamsg.transport.mqtt.topology import proofs_of, subscribe, topics_of
 from reliamsg.transport.session import Ended
@@ -31,21 +31,21 @@ __all__ = ["MqttReceiver"]
 log = logging.getLogger(__name__)
 
 STRIKES = 3
-"""So many connections that end over the subscription to proof addresses are no coincidence: it is left out then."""
+"""If this many connections end over the subscription to proof addresses, it is left out."""
 
 
 class MqttReceiver(MqttSession[ReceiverEvents]):
     """Reads one MQTT site for one group; see :class:`~reliamsg.transport.base.ReceiverTransport`.
 
-    The client id is made from the group alone, so a second consumer of the group takes the session over and
-    the first one is disconnected: both then see their connection end again and again, and ``disconnected``
-    gives the broker's reason where it has one (MQTT 5: "Session taken over").
+    The client id is derived from the group alone, so a second consumer of the group takes the session over and
+    the first one is disconnected: both then lose their connections again and again, and ``disconnected``
+    gives the broker's reason, if any (MQTT 5: "Session taken over").
 
-    Subscriptions of the session that this consumer does not name stay as they are, and their messages arrive.
+    Other subscriptions of the session are left unchanged, and their messages arrive.
 
     The connection is always read, however much is unacknowledged: see :mod:`~reliamsg.transport.mqtt.receive_window`.
 
-    While a broker does not give the session out, the site is read without it; ``connected`` says None then.
+    While a broker does not provide the session, the site is read without it; ``connected`` then passes None.
     """
 
     def __init__(self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents) -> None:
@@ -54,36 +54,36 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
             raise ConfigError("a receiver reads for exactly one group")
         group = groups.pop()
         name = client_id(group)
-        # Control frames may be sent by several inboxes of a group at a time, which decide by them who reads.
+        # Several consumers of a group may send control frames at a time, to decide which one reads.
         control = control_id(f"{name}:{secrets.token_hex(4)}")
         super().__init__(site, events, f"reliamsg-recv-{site.name}", name, site.prefetch, control)
         others = [self._connector.without_session(substitute_id(group, number)) for number in (1, 2)]
-        self._substitute = Substitute(site, others)
-        self._substituting = False
+        self._fallback = FallbackSession(site, others)
+        self._on_fallback = False
         """Whether the connection is one without the session."""
         self._refused = False
-        """Whether the broker was reached the last time, and did not give out what was asked for."""
-        self._found: tuple[Link, Endpoint] | None = None
-        """The session, asked for while it was replaced, and not read yet."""
+        """Whether the broker was reached in the last attempt, and did not provide what was requested."""
+        self._found: tuple[MqttConnection, Endpoint] | None = None
+        """The session, requested during the fallback and not read yet."""
         self._topics = topics_of(bindings)
         self._proofs = proofs_of(bindings)
         self._proving: int | None = None
         """Packet id of the subscription to them."""
         self._strikes = 0
-        """So many connections, one after the other, ended before the broker had answered to that."""
+        """How many connections in a row ended before the broker had answered that subscription."""
         self._acknowledged: deque[Sequence[Token]] = deque()
         self._generation = 0
-        self._ledger = AckLedger()
-        self._inflow = Inflow(self._most, self._ledger)
-        self._said_dropped = False
+        self._held = AckOrder()
+        self._window = ReceiveWindow(self._most, self._held)
+        self._logged_dropped = False
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
-        """The messages are safe here; the broker is told in the order in which it sent them."""
+        """Acknowledge to the broker, in the order in which it sent the messages."""
         self._acknowledged.append(tokens)
         self._waker.wake()
 
     def renew(self, topic: str, partition: int) -> None:
-        """Nothing: subscriptions are made anew on every connect, and there is no other way."""
+        """Nothing to do: every connect subscribes again, and there is no other way."""
 
     def close(self, timeout: float) -> None:
         """Disconnect cleanly and end the I/O thread, within `timeout` seconds."""
@@ -95,151 +95,151 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
         """Part of :class:`SiteSession`."""
         self._drop = None
         found, self._found = self._found, None
-        self._substituting = False
-        link: Link | Ended
+        self._on_fallback = False
+        connection: MqttConnection | Ended
         if found is not None:
-            link, endpoint = found
+            connection, endpoint = found
         else:
-            link = self._open(endpoint, login, deadline)
-        if isinstance(link, Ended):
-            return link
-        if self._substituting:
-            self._substitute.began()
+            connection = self._open(endpoint, login, deadline)
+        if isinstance(connection, Ended):
+            return connection
+        if self._on_fallback:
+            self._fallback.began()
         else:
-            self._substitute.over()
-        return self._hold(link, endpoint)
+            self._fallback.over()
+        return self._hold(connection, endpoint)
 
-    def _open(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Link | Ended:
-        """Connect and subscribe, with the session or, where the broker does not give it out, without it."""
-        substitute = self._substitute
+    def _open(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> MqttConnection | Ended:
+        """Connect and subscribe, with the session or, if the broker does not provide it, without it."""
+        fallback = self._fallback
         now = time.monotonic()
-        link = self._subscribed(
-            self._connector, endpoint, login, (now + deadline) / 2 if substitute.due else deadline
+        connection = self._subscribed(
+            self._connector, endpoint, login, (now + deadline) / 2 if fallback.due else deadline
         )
-        if isinstance(link, Ended) and self._refused:
-            substitute.refused(link.reason)
-            if substitute.due:
-                other = self._subscribed(substitute.connector, endpoint, login, deadline)
-                if isinstance(other, Link):
-                    self._substituting = True
+        if isinstance(connection, Ended) and self._refused:
+            fallback.refused(connection.reason)
+            if fallback.due:
+                other = self._subscribed(fallback.connector, endpoint, login, deadline)
+                if isinstance(other, MqttConnection):
+                    self._on_fallback = True
                     return other
-                substitute.refused_too()
-        return link
+                fallback.fallback_refused()
+        return connection
 
     def _subscribed(
         self, connector: Connector, endpoint: Endpoint, login: Credentials | None, deadline: float
-    ) -> Link | Ended:
-        link = connector.open(endpoint, login, deadline)
+    ) -> MqttConnection | Ended:
+        connection = connector.open(endpoint, login, deadline)
         self._refused = connector.turned_away
-        if isinstance(link, Ended):
-            return link
-        # What waits in the session may come ahead of the SUBACK, and more of it than fits.
-        wrong = subscribe(link, self._topics, deadline, self.stopping.is_set, self._most)
+        if isinstance(connection, Ended):
+            return connection
+        # Messages stored in the session may arrive ahead of the SUBACK, more of them than fit.
+        wrong = subscribe(connection, self._topics, deadline, self.stopping.is_set, self._most)
         if wrong is None:
-            return link
+            return connection
         self._refused = True
-        link.close()
+        connection.close()
         return Ended(wrong)
 
-    def _look(self) -> bool:
-        """Whether the session was asked for, while the site is read without it, and can be read again."""
+    def _check_session(self) -> bool:
+        """Request the session during the fallback; return whether it can be read again."""
 
-        def session(endpoint: Endpoint, until: float) -> Link | Ended:
+        def session(endpoint: Endpoint, until: float) -> MqttConnection | Ended:
             try:
                 login = self.site.login()
             except Exception as error:  # noqa: BLE001 - the application's callable may raise anything
                 return Ended(type(error).__name__, credentials=True)
             return self._subscribed(self._connector, endpoint, login, until)
 
-        self._found = self._substitute.look(session)
+        self._found = self._fallback.check(session)
         return self._found is not None
 
-    def _leave_substitute(self, link: Link) -> Ended:
-        """Take what waits in it still: what is published from now on comes through the group's own session."""
+    def _leave_fallback(self, connection: MqttConnection) -> Ended:
+        """Receive what is still stored in it: what is published from now on arrives in the group's own session."""
         end = time.monotonic() + self.site.heartbeat / 2
-        link.unsubscribe(self._topics)
+        connection.unsubscribe(self._topics)
         busy = alive = True
-        while alive and (busy or len(self._ledger)) and time.monotonic() < end and not self.stopping.is_set():
-            alive = link.turn(0.5)
-            busy = bool(link.arrived)
-            self._hand_over(link)
-            self._pass_on(link)
-        link.disconnect(time.monotonic() + 0.5)
+        while alive and (busy or len(self._held)) and time.monotonic() < end and not self.stopping.is_set():
+            alive = connection.turn(0.5)
+            busy = bool(connection.arrived)
+            self._deliver(connection)
+            self._send_acks(connection)
+        connection.disconnect(time.monotonic() + 0.5)
         return Ended("the group's session can be read again")
 
     @property
     def _most(self) -> int:
-        return most_held(self.site)
+        return window_of(self.site)
 
-    def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
+    def _serve(self, connection: MqttConnection, endpoint: Endpoint) -> Ended:
         self._generation += 1
-        self._ledger = AckLedger()
-        self._inflow = Inflow(self._most, self._ledger)
-        self._control.begin(link)
-        # Apart from the rest: where it is refused, producers only know less of this group. Over MQTT 3.1.1 they learn
-        # nothing by it, and some brokers close the connection over what they do not permit.
-        asks = link.version == "5" and self._strikes < STRIKES
-        self._proving = link.collect(self._proofs) if asks else None
-        self.up = True
-        self.events.connected(str(endpoint), None if self._substituting else link.session_present)
+        self._held = AckOrder()
+        self._window = ReceiveWindow(self._most, self._held)
+        self._listener.begin(connection)
+        # A separate subscription: if it is refused, producers only know less of this group. Over MQTT 3.1.1 they learn
+        # nothing from it, and some brokers close the connection over what they do not permit.
+        asks = connection.version == "5" and self._strikes < STRIKES
+        self._proving = connection.collect(self._proofs) if asks else None
+        connack = connection.connack
+        present = None if self._on_fallback or connack is None else connack.session_present
+        self.gate.connected(str(endpoint), present)
         alive = True
         while alive:
-            stopping = self.stopping.is_set()  # looked at first: what was acknowledged before is passed on
-            self._hand_over(link)
-            self._pass_on(link)
-            self._attend(link, endpoint)
+            stopping = self.stopping.is_set()  # read first: acknowledgements made before are sent
+            self._deliver(connection)
+            self._send_acks(connection)
+            self._serve_control(connection, endpoint)
             if stopping:
-                self._control.leave(link)
-                link.disconnect(self._goodbye_by)
+                self._listener.leave(connection)
+                connection.disconnect(self._goodbye_by)
                 return Ended("closed")
-            if self._drop is not None or link.refusal is not None:
-                return Ended(self._drop or link.refusal or "")
-            if self._substituting and self._substitute.look_due and self._look():
-                return self._leave_substitute(link)
-            if self._inflow.has_room_again:
+            if self._drop is not None or connection.refusal is not None:
+                return Ended(self._drop or connection.refusal or "")
+            if self._on_fallback and self._fallback.check_due and self._check_session():
+                return self._leave_fallback(connection)
+            if self._window.has_room_again:
                 return Ended("there is room again for messages that were not taken", renewing=True)
-            alive = link.turn(1.0)
-        self._hand_over(link)
-        return Ended(link.reason)
+            alive = connection.turn(1.0)
+        self._deliver(connection)
+        return Ended(connection.reason)
 
-    def _tell_disconnected(self, ended: Ended) -> None:
-        self.events.disconnected(ended.reason, ended.renewing)
+    def _report_disconnected(self, ended: Ended) -> None:
+        self.gate.events.disconnected(ended.reason, ended.renewing)
 
-    def _ended(self, link: Link, broken: bool) -> None:
+    def _ended(self, connection: MqttConnection, broken: bool) -> None:
         if self._proving is not None:
-            answered = self._proving in link.answered
+            answered = self._proving in connection.answered
             self._strikes = self._strikes + 1 if broken and not answered else 0
             self._proving = None
-        super()._ended(link, broken)
+        super()._ended(connection, broken)
 
-    def _hand_over(self, link: Link) -> None:
-        """Give the events what arrived: control frames always, and messages as far as they are taken."""
-        arrived, link.arrived = link.arrived, []
+    def _deliver(self, connection: MqttConnection) -> None:
+        """Pass on what arrived: control frames always, and messages as far as they are accepted."""
         deliveries = []
-        for publish in arrived:
+        for publish in connection.take_arrived():
             control = is_control(publish.topic)
             if control:
-                self._control.hear(publish)
-            # Control frames at QoS 0 are not counted: repairs, which what is held may wait for, are among them.
+                self._on_control(publish)
+            # Control frames at QoS 0 are not counted: they include repairs, for which held messages may wait.
             if (control and not publish.qos) or not self._admits(publish):
                 continue
-            number = self._ledger.received(publish.mid, len(publish.body))
+            number = self._held.received(publish.mid, len(publish.body))
             if control or not publish.qos:
-                self._ledger.acknowledge(number)
+                self._held.acknowledge(number)
             if not control:
                 deliveries.append(self._delivery(publish, number))
         if deliveries:
-            self.events.received(deliveries)
+            self.gate.events.received(deliveries)
 
     def _admits(self, publish: Publish) -> bool:
-        admitted = self._inflow.admits(len(publish.body))
-        if not admitted and not self._said_dropped:
-            self._said_dropped = True
+        admitted = self._window.admits(len(publish.body))
+        if not admitted and not self._logged_dropped:
+            self._logged_dropped = True
             log.warning(
                 "site %s: the broker sends more than can be kept while %d messages are not acknowledged: the rest is"
                 " read again later. Limit what it sends ahead of acknowledgements (Mosquitto: max_inflight_messages)",
                 self.site.name,
-                len(self._ledger),
+                len(self._held),
             )
         return admitted
 
@@ -255,12 +255,12 @@ class MqttReceiver(MqttSession[ReceiverEvents]):
             publish.damaged,
         )
 
-    def _pass_on(self, link: Link) -> None:
+    def _send_acks(self, connection: MqttConnection) -> None:
         """Send the acknowledgements that are due."""
         while self._acknowledged:
             for token in self._acknowledged.popleft():
                 if isinstance(token, tuple) and token[0] == self._generation:
-                    self._ledger.acknowledge(token[1])
-        for mid in self._ledger.release():
+                    self._held.acknowledge(token[1])
+        for mid in self._held.release():
             if mid:
-                link.acknowledge(mid)
+                connection.acknowledge(mid)

@@ -21,8 +21,9 @@ from reliamsg.transport.base import (
     SenderEvents,
 )
 from reliamsg.transport.mqtt.codec import encode_properties, forbidden
-from reliamsg.transport.mqtt.connection import Link, Version
+from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.group_prober import GroupProber
+from reliamsg.transport.mqtt.paho_client import Version
 from reliamsg.transport.mqtt.session import MqttSession
 from reliamsg.transport.session import Ended
 from reliamsg.wire.address import control_id, topic_address
@@ -30,7 +31,7 @@ from reliamsg.wire.address import control_id, topic_address
 __all__ = ["MqttSender"]
 
 _MOST_IN_FLIGHT = 32_000
-"""Most messages unconfirmed at once, well below the 65,535 packet ids: a free one is always near."""
+"""Most messages unconfirmed at once, well below the 65,535 packet ids: a free one is always close."""
 
 
 @dataclass(slots=True)
@@ -43,7 +44,7 @@ class _Batch:
 
 
 class _Unsendable(Exception):
-    """A message that this site can't take, with the reason."""
+    """A message that this site can't accept, with the reason."""
 
 
 class MqttSender(MqttSession[SenderEvents]):
@@ -52,7 +53,7 @@ class MqttSender(MqttSession[SenderEvents]):
     def __init__(
         self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents
     ) -> None:
-        # A name of its own for each owner of a connection: a stale one must not fight over it.
+        # A unique name for each transport: a stale one must not compete for the connection.
         name = f"reliamsg-p:{producer_id}:{secrets.token_hex(4)}"
         super().__init__(site, events, f"reliamsg-send-{site.name}", name, None, control_id(name))
         self._groups = GroupProber(site, self._waker, bindings, self._found)
@@ -60,15 +61,15 @@ class MqttSender(MqttSession[SenderEvents]):
         self._forget()
 
     def wake(self) -> None:
-        """Have ``pull()`` asked soon."""
+        """Have ``pull()`` called soon."""
         self._waker.wake()
 
     def bind(self, bindings: Sequence[Binding]) -> None:
-        """Ask the broker for these groups: a group's session collects its messages, and only the group makes one."""
+        """Probe for these groups: a group's session stores its messages, and only the group can create it."""
         self._groups.bind(bindings)
 
     def _found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
-        self.events.found(evidence)  # whose they are may change
+        self.gate.events.found(evidence)
 
     def _forget(self) -> None:
         self._queue: deque[tuple[_Batch, str, bytes, bytes]] = deque()
@@ -76,58 +77,57 @@ class MqttSender(MqttSession[SenderEvents]):
         self._most_in_flight = _MOST_IN_FLIGHT
         self._largest_packet: int | None = None
 
-    def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
+    def _serve(self, connection: MqttConnection, endpoint: Endpoint) -> Ended:
         self._forget()
         window: int | None = None
-        if link.version == "5":
-            window = link.receive_maximum
+        connack = connection.connack
+        if connection.version == "5" and connack is not None:
+            window = connack.receive_maximum
             self._most_in_flight = min(window, _MOST_IN_FLIGHT)
-            self._largest_packet = link.maximum_packet_size
-        self._control.begin(link)
-        self._groups.begin(link)
-        self.up = True
-        self.events.connected(str(endpoint), window)
+            self._largest_packet = connack.maximum_packet_size
+        self._listener.begin(connection)
+        self._groups.begin(connection)
+        self.gate.connected(str(endpoint), window)
         alive = True
         while alive:
-            self._attend(link, endpoint)
+            self._serve_control(connection, endpoint)
             if self.stopping.is_set():
-                self._control.leave(link)
-                link.disconnect(self._goodbye_by)
+                self._listener.leave(connection)
+                connection.disconnect(self._goodbye_by)
                 return Ended("closed")
             if self._drop is not None:
                 return Ended(self._drop)
-            self._groups.work(link, self._room)
-            busy = not self._groups.holds and self._send(link)
-            alive = link.turn(0.0 if busy else self._groups.wait(1.0))
-            self._settle(link)
-            arrived, link.arrived = link.arrived, []
-            for publish in arrived:
-                if not self._groups.hear(publish):
-                    self._control.hear(publish)
-        return Ended(link.reason)
+            self._groups.work(connection, self._room)
+            busy = not self._groups.holds and self._send(connection)
+            alive = connection.turn(0.0 if busy else self._groups.wait(1.0))
+            self._settle(connection)
+            for publish in connection.take_arrived():
+                if not self._groups.take_mark(publish):
+                    self._on_control(publish)
+        return Ended(connection.reason)
 
-    def _ended(self, link: Link, broken: bool) -> None:
-        self._groups.end(link, broken)
-        super()._ended(link, broken)
+    def _ended(self, connection: MqttConnection, broken: bool) -> None:
+        self._groups.end(connection, broken)
+        super()._ended(connection, broken)
 
     @property
     def _room(self) -> int:
         """How many messages more may be unconfirmed."""
         return self._most_in_flight - len(self._in_flight) - self._groups.outstanding
 
-    def _send(self, link: Link) -> bool:
-        """Publish what the windows and the socket take; returns whether there may be more to do at once."""
+    def _send(self, connection: MqttConnection) -> bool:
+        """Publish what the windows and the socket accept; return whether there may be more to do at once."""
         pulled = False
-        if not self._queue and self._room > 0 and link.can_write:
-            outgoing = self.events.pull()
+        if not self._queue and self._room > 0 and connection.can_write:
+            outgoing = self.gate.events.pull()
             pulled = bool(outgoing)
             for token, parts in groupby(outgoing, key=lambda part: part.token):
-                self._enqueue(token, list(parts), link.version)
-        while self._queue and self._room > 0 and link.can_write:
+                self._enqueue(token, list(parts), connection.version)
+        while self._queue and self._room > 0 and connection.can_write:
             batch, topic, body, properties = self._queue.popleft()
             if batch.refused:
                 continue
-            mid = link.publish(topic, body, properties)
+            mid = connection.publish(topic, body, properties)
             if mid is None:
                 return False
             self._in_flight[mid] = batch
@@ -138,7 +138,7 @@ class MqttSender(MqttSession[SenderEvents]):
         try:
             ready = [(batch, *self._prepare(part, version)) for part in parts]
         except _Unsendable as error:
-            self.events.refused(token, Outcome.REFUSED, str(error))
+            self.gate.events.refused(token, Outcome.REFUSED, str(error))
             return
         self._queue.extend(ready)
 
@@ -174,24 +174,23 @@ class MqttSender(MqttSession[SenderEvents]):
         except ValueError as error:
             raise _Unsendable(str(error)) from None
 
-    def _settle(self, link: Link) -> None:
-        """Tell what the broker has answered. A PUBACK for a packet id that is not in flight says nothing."""
-        pubacks, link.pubacks = link.pubacks, []
+    def _settle(self, connection: MqttConnection) -> None:
+        """Report what the broker has answered. A PUBACK for a packet id that is not in flight is ignored."""
         confirmed = []
-        for puback in pubacks:
+        for puback in connection.take_pubacks():
             if self._groups.settle(puback):
                 continue
             if puback.unmatched:
-                self._groups.nobody()
+                self._groups.on_unmatched()
             batch = self._in_flight.pop(puback.mid, None)
             if batch is None or batch.refused:
                 continue
             if puback.refusal is not None:
                 batch.refused = True
-                self.events.refused(batch.token, Outcome.REFUSED, puback.refusal)
+                self.gate.events.refused(batch.token, Outcome.REFUSED, puback.refusal)
                 continue
             batch.unconfirmed -= 1
             if not batch.unconfirmed:
                 confirmed.append(batch.token)
         if confirmed:
-            self.events.confirmed(confirmed)
+            self.gate.events.confirmed(confirmed)

@@ -1,15 +1,17 @@
-"""What both directions of an MQTT site share: being woken, dropping a connection on demand, saying goodbye."""
+"""What both directions of an MQTT site share: waking up, dropping a connection on demand, and closing it cleanly."""
 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from reliamsg.config import Credentials, Endpoint, Site
-from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.codec import Publish
+from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.transport.mqtt.connector import Connector
-from reliamsg.transport.mqtt.control import MqttControl
-from reliamsg.transport.mqtt.control_connection import Teller
+from reliamsg.transport.mqtt.control import ControlListener
+from reliamsg.transport.mqtt.control_connection import ControlConnection
 from reliamsg.transport.network import Waker
 from reliamsg.transport.session import E, Ended, SiteSession
 
@@ -17,7 +19,7 @@ __all__ = ["MqttSession"]
 
 
 class MqttSession(SiteSession[E]):
-    """What both directions share: being woken, dropping a connection on demand, saying goodbye."""
+    """A :class:`~reliamsg.transport.session.SiteSession` with a second connection for control frames."""
 
     def __init__(
         self, site: Site, events: E, thread: str, name: str, prefetch: int | None, control_name: str
@@ -27,10 +29,10 @@ class MqttSession(SiteSession[E]):
         super().__init__(site, events, thread)  # type: ignore[arg-type]
         self._waker = Waker()
         self._connector = Connector(site, name, self._waker, self.stopping.is_set, prefetch=prefetch)
-        self._control = MqttControl(site.name, self._waker.wake, self._heard)
-        self._teller = Teller(site, self._connector, control_name, f"{thread}-control")
-        self._telling = False
-        """Control frames are sent since the broker has answered what is listened at."""
+        self._listener = ControlListener(site.name, self._waker.wake)
+        self._control = ControlConnection(site, self._connector, control_name, f"{thread}-control")
+        self._may_send_control = False
+        """The broker has answered the subscriptions to control addresses."""
         self._drop: str | None = None
         self._goodbye_by = 0.0
 
@@ -39,64 +41,68 @@ class MqttSession(SiteSession[E]):
         self._waker.wake()
 
     def listen(self, addresses: Sequence[str]) -> None:
-        """Replace the control addresses whose frames are heard."""
-        self._control.listen(addresses)
+        """Replace the control addresses whose frames are received."""
+        self._listener.listen(addresses)
 
     def tell(self, address: str, body: bytes) -> bool:
         """Publish a control frame, or drop it."""
-        return self.up and self._teller.tell(address, body)
+        return self.gate.up and self._control.tell(address, body)
 
     def refused_addresses(self) -> Sequence[str]:
         """Control addresses that the site does not let us send to, or listen at."""
-        return sorted({*self._teller.refused, *self._control.refused})
+        return sorted({*self._control.refused, *self._listener.refused})
 
     def reconnect(self, reason: str) -> None:
-        """Drop the connection and connect again; nothing where there is none."""
-        if self.up:
+        """Drop the connection, if there is one, and connect again."""
+        if self.gate.up:
             self._drop = reason
             self._waker.wake()
 
     def close(self, timeout: float) -> None:
-        """Disconnect cleanly and end the I/O thread, within `timeout` seconds."""
+        """Disconnect cleanly and terminate the I/O thread, within `timeout` seconds."""
         if not self.stopping.is_set():
             self._goodbye_by = time.monotonic() + timeout * 0.8
         end = time.monotonic() + timeout
-        self._teller.stop(timeout * 0.8)
+        self._control.stop(timeout * 0.8)
         super().close(timeout)
-        self._teller.join(0.0 if self.on_io_thread else end - time.monotonic())
+        self._control.join(0.0 if self.on_io_thread else end - time.monotonic())
         if not self._thread.is_alive():
             self._waker.close()
 
     def attempt(self, endpoint: Endpoint, login: Credentials | None, deadline: float) -> Ended:
         """Part of :class:`SiteSession`."""
         self._drop = None
-        link = self._connector.open(endpoint, login, deadline)
-        return link if isinstance(link, Ended) else self._hold(link, endpoint)
+        connection = self._connector.open(endpoint, login, deadline)
+        return connection if isinstance(connection, Ended) else self._hold(connection, endpoint)
 
-    def _hold(self, link: Link, endpoint: Endpoint) -> Ended:
-        self._telling = False
-        self._teller.begin(link.maximum_packet_size)
+    def _hold(self, connection: MqttConnection, endpoint: Endpoint) -> Ended:
+        self._may_send_control = False
+        connack = connection.connack
+        self._control.begin(None if connack is None else connack.maximum_packet_size)
         try:
-            return self._serve(link, endpoint)
+            return self._serve(connection, endpoint)
         finally:
-            self._teller.end()
-            self._ended(link, broken=self._drop is None and not self.stopping.is_set())
-            link.close()
+            self._control.end()
+            self._ended(connection, broken=self._drop is None and not self.stopping.is_set())
+            connection.close()
 
-    def _ended(self, link: Link, broken: bool) -> None:
+    @abstractmethod
+    def _serve(self, connection: MqttConnection, endpoint: Endpoint) -> Ended:
+        """Use the connection until it ends."""
+
+    def _ended(self, connection: MqttConnection, broken: bool) -> None:
         """The connection is over; `broken` unless we ended it."""
-        self._control.end(link, broken)
+        self._listener.end(connection, broken)
 
-    def _attend(self, link: Link, endpoint: Endpoint) -> None:
-        """Do what control frames need, between two turns of the connection."""
-        self._control.work(link)
-        # A client that hears itself would miss what it says before that.
-        if not self._telling and not link.listening_unanswered:
-            self._telling = True
-            self._teller.go(endpoint)
+    def _serve_control(self, connection: MqttConnection, endpoint: Endpoint) -> None:
+        """Do what control frames require, between two turns of the connection."""
+        self._listener.work(connection)
+        # A client that listens to itself would miss what it sends before that.
+        if not self._may_send_control and not connection.listening_unanswered:
+            self._may_send_control = True
+            self._control.allow(endpoint)
 
-    def _heard(self, address: str, body: bytes) -> None:
-        self.events.heard(address, body)  # whose they are may change
-
-    def _serve(self, link: Link, endpoint: Endpoint) -> Ended:
-        raise NotImplementedError
+    def _on_control(self, publish: Publish) -> None:
+        """Pass on a message that arrived at a control address."""
+        if self._listener.accepts(publish):
+            self.gate.events.heard(publish.topic, publish.body)

@@ -1,4 +1,4 @@
-"""Subscribing for a group, and waiting for the broker's answer."""
+"""The subscriptions of a group."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import time
 from collections.abc import Callable, Sequence
 
 from reliamsg.transport.base import Binding
-from reliamsg.transport.mqtt.connection import Link
+from reliamsg.transport.mqtt.connection import MqttConnection
 from reliamsg.wire.address import proof_address, topic_address
 
 __all__ = ["proofs_of", "subscribe", "topics_of"]
 
 
 def subscribe(
-    link: Link, topics: Sequence[str], deadline: float, stopping: Callable[[], bool], most: int
+    connection: MqttConnection,
+    topics: Sequence[str],
+    deadline: float,
+    stopping: Callable[[], bool],
+    most: int,
 ) -> str | None:
-    """Subscribe, and wait for the answer or for `most` messages; returns what is wrong, if anything is."""
-    link.subscribe(topics)
-    while not link.subscribed and len(link.arrived) < most:
+    """Subscribe, and wait for the answer or for `most` messages; return what is wrong, if anything is."""
+    connection.subscribe(topics)
+    while not connection.subscribed and len(connection.arrived) < most:
         left = deadline - time.monotonic()
         if stopping():
             return "closed"
         if left <= 0:
             return "the broker did not answer the subscription in time"
-        if not link.turn(left) and not link.subscribed:
-            return f"while subscribing: {link.reason}"
-    return link.refusal
+        if not connection.turn(left) and not connection.subscribed:
+            return f"while subscribing: {connection.reason}"
+    return connection.refusal
 
 
 def topics_of(bindings: Sequence[Binding]) -> list[str]:
@@ -34,5 +38,5 @@ def topics_of(bindings: Sequence[Binding]) -> list[str]:
 
 
 def proofs_of(bindings: Sequence[Binding]) -> list[str]:
-    """The addresses at which producers ask the broker for the group."""
+    """The addresses at which producers ask the broker whether the group subscribes."""
     return sorted({proof_address(b.topic, b.partition, b.group) for b in bindings})
