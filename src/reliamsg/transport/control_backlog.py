@@ -1,4 +1,4 @@
-"""What transports to real brokers share about control frames: those told and not written yet."""
+"""Control frames that wait until a transport's I/O thread writes them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["ControlBacklog"]
 
 
 class ControlBacklog:
-    """Control frames that were told, in order, until the I/O thread writes them. Any thread.
+    """A queue of control frames. Any thread.
 
-    Closed at first: nothing is taken, and nothing kept from one connection to the next.
+    Closed at first: it accepts nothing, and keeps nothing from one connection to the next.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -24,25 +24,25 @@ class ControlBacklog:
         self._waiting: deque[tuple[float, str, bytes]] = deque()
         self._bytes = 0
         self._largest = 0
-        """Of a body that is taken, in bytes; 0 takes none."""
+        """Largest body that is accepted, in bytes; 0 accepts none."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def open(self, largest: int) -> None:
-        """Take frames from now on, of bodies up to `largest` bytes."""
+        """Accept frames from now on, with bodies of up to `largest` bytes."""
         with self._lock:
             self._largest = largest
 
     def close(self) -> None:
-        """Take none any more, and forget those that wait."""
+        """Accept no more frames, and drop those that wait."""
         with self._lock:
             self._largest = 0
             self._waiting.clear()
             self._bytes = 0
 
     def put(self, address: str, body: bytes) -> bool:
-        """Take a frame; False where there are too many already, or it is too large, or none are taken."""
+        """Add a frame; return False if there are too many already, it is too large, or the queue is closed."""
         with self._lock:
             if self._bytes >= CONTROL_BACKLOG_BYTES or len(body) > self._largest or not self._largest:
                 return False
@@ -51,8 +51,8 @@ class ControlBacklog:
             return True
 
     def take(self, max_age: float = float("inf")) -> tuple[str, bytes] | None:
-        """The oldest frame, which is the caller's from now on; None where none waits. Frames that have waited for more
-        than `max_age` seconds are dropped."""
+        """Remove and return the oldest frame, None if there is none. Frames that have waited for more than `max_age`
+        seconds are dropped."""
         with self._lock:
             while self._waiting:
                 at, address, body = self._waiting.popleft()

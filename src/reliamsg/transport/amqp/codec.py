@@ -1,7 +1,7 @@
-"""AMQP 0-9-1 frames, as far as they are worth encoding here instead of in the client library.
+"""AMQP 0-9-1 frames that are encoded here instead of in the client library.
 
 Publishing is the hot path: one broker message is a method frame, a header frame and body frames, and a
-general encoder spends most of its time on what never changes. What arrives is not trusted: headers are
+general encoder spends most of its time on what never changes. Received headers are not trusted: they are
 reduced to strings within limits.
 """
 
@@ -39,7 +39,7 @@ _TRANSIENT = b"\x01"
 _MANDATORY = b"\x01"
 
 MAX_RECEIVED_HEADERS = MAX_HEADERS + 32
-"""The application's headers and those that identify a message, with room to spare."""
+"""The application's headers and those that identify a message, with a margin."""
 
 _MAX_CACHED = 10_000
 _MAX_ENTRIES = 100
@@ -55,13 +55,13 @@ class PublishEncoder:
         self._app_id = _short(app_id)
         self._methods: dict[tuple[str, int], bytes] = {}
         self._entries: dict[str, tuple[str, bytes]] = {}
-        """By a header's name, its latest value and both as they were encoded: most values stay the same."""
+        """By a header's name, its latest value and the encoding of both: most values stay the same."""
 
     def encode(self, message: Outgoing, pieces: list[bytes]) -> int:
         """Append the frames of `message` to `pieces` and return their size in bytes.
 
-        Raises ValueError for what AMQP can't carry: a name over 255 bytes, headers over a frame. Nothing has
-        been appended then.
+        Raises ValueError for what AMQP can't carry, a name over 255 bytes or headers larger than a frame, and
+        appends nothing then.
         """
         body = message.body
         head = _frame(HEADER, self._channel, self._properties(message))
@@ -122,7 +122,7 @@ class PublishEncoder:
 
 
 def control_frames(channel: int, frame_max: int, exchange: str, address: str, body: bytes) -> list[bytes]:
-    """The frames of a transient ``basic.publish`` that nobody is told about where no queue takes it."""
+    """The frames of a transient ``basic.publish`` without ``mandatory``: dropped silently if no queue is bound."""
     method = b"".join((b"\x00\x3c\x00\x28\x00\x00", _short(exchange), _short(address), b"\x00"))
     head = CONTENT_HEAD.pack(BASIC, 0, len(body)) + struct.pack(">H", _DELIVERY_MODE) + _TRANSIENT
     frames = [_frame(METHOD, channel, method) + _frame(HEADER, channel, head)]
@@ -132,20 +132,20 @@ def control_frames(channel: int, frame_max: int, exchange: str, address: str, bo
 
 
 def ack_frame(channel: int, tag: int, multiple: bool) -> bytes:
-    """A ``basic.ack`` of one delivery, or with `multiple` of it and all before it."""
+    """A ``basic.ack`` of one delivery, or with `multiple` of it and all earlier ones."""
     return FRAME_HEAD.pack(METHOD, channel, CONFIRM.size) + CONFIRM.pack(BASIC_ACK, tag, multiple) + FRAME_END
 
 
 def text(value: object) -> str:
-    """A short string as the client library decoded it, bytes where it was not UTF-8; safe to be logged and shown."""
+    """A short string as the client library decoded it (bytes if it was not UTF-8), made safe to log and display."""
     return printable(value.decode(errors="backslashreplace") if isinstance(value, bytes) else value)
 
 
 def readable_headers(raw: object) -> tuple[dict[str, str], str | None]:
-    """The headers that are strings within the limits, and why there are none, if that is so.
+    """The headers that are strings within the limits, and the reason if none can be read.
 
-    Values of other types and over-long names or values are left out. Too many headers are not cut short,
-    since what is left would look like another message: there are none then.
+    Values of other types and over-long names or values are omitted. If there are too many headers, none are
+    returned, since a part of them would look like another message.
     """
     if not raw:
         return {}, None

@@ -1,7 +1,7 @@
-"""What comes in over AMQP, cut into frames: in linear time, and within the limits that were agreed on.
+"""Splits AMQP input into frames: in linear time, and within the negotiated limits.
 
-Whoever answers at a broker's address is believed nothing before the login, and not much after it. A frame over the
-limit ends the connection when its head is there, before anything of it is kept.
+Whoever answers at a broker's address is not trusted before the login, and little after it. A frame over the limit ends
+the connection when its head has arrived, before any of it is stored.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _KINDS = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
 
 
 class ProtocolViolation(ValueError):
-    """What came in is not AMQP 0-9-1, or is over a limit. The text says what, and nothing of the content."""
+    """The input is not AMQP 0-9-1, or exceeds a limit. The text says which, and nothing of the content."""
 
 
 class FrameBuffer:
-    """Cuts a stream of bytes into frames. Each byte is moved a fixed number of times, however it is cut up."""
+    """Splits a stream of bytes into frames. Each byte is copied a fixed number of times, regardless of the chunks."""
 
     def __init__(self) -> None:
         self.limit = FRAME_MIN_SIZE
         """Largest payload of a frame, in bytes."""
         self.handshake_left: int | None = MAX_HANDSHAKE_BYTES
-        """Bytes that may still come before the handshake must be done; None once it is."""
+        """Bytes that may still arrive before the handshake must be done; None once it is."""
         self._rest = bytearray()
         """The beginning of a frame."""
         self._needed = 0
-        """Bytes of it without which there is no use in looking at it again."""
+        """How many bytes of it are needed to continue."""
 
     def end_handshake(self, limit: int) -> None:
         """The handshake is done: accept payloads of up to `limit` bytes from the next frame on."""
@@ -46,7 +46,7 @@ class FrameBuffer:
         self.handshake_left = None
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """The frames that `data` completes: (type, channel, the whole frame). Raises :class:`ProtocolViolation`."""
+        """Yield (type, channel, whole frame) for each frame that `data` completes. Raises :class:`ProtocolViolation`."""
         if self.handshake_left is not None:
             self.handshake_left -= len(data)
         if self._rest:
@@ -83,11 +83,11 @@ class FrameBuffer:
 
 
 class Bodies:
-    """Puts the parts of messages together, so that many small ones cost no more than few large ones."""
+    """Assembles bodies from their frames, at a cost that does not depend on the number of frames."""
 
     def __init__(self) -> None:
         self._left: dict[int, int] = {}
-        """By channel, bytes of a message that are still to come."""
+        """By channel, bytes of a message that have not arrived yet."""
         self._parts: dict[int, bytearray] = {}
 
     def expect(self, channel: int, size: int) -> None:
@@ -100,7 +100,7 @@ class Bodies:
         return channel in self._left
 
     def add(self, channel: int, frame: bytes) -> bytes | None:
-        """The body that a body frame completes, if it does. Raises :class:`ProtocolViolation` where it is too long."""
+        """Return the body that a body frame completes, if it does. Raises :class:`ProtocolViolation` if it is too long."""
         left = self._left[channel] - (len(frame) - FRAME_OVERHEAD)
         if left < 0:
             raise ProtocolViolation("the broker sent a message longer than its header says")

@@ -1,4 +1,4 @@
-"""What was published on a channel in confirm mode and is not settled yet, by delivery tag."""
+"""Messages published on a channel in confirm mode and not settled yet, by delivery tag."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["InFlight"]
 
 
 class InFlight:
-    """Turns the broker's answers, which name delivery tags or message ids, into tokens.
+    """Maps the broker's answers, which name delivery tags or message ids, to tokens.
 
     Rules: the n-th message published on a channel has tag n. Answers come in any order, for one tag or for
     all up to one. A token is confirmed when all its messages are acknowledged, and refused by the first of
-    them that is not; either is told once. A message that was returned is acknowledged afterwards, which
+    them that is not; either is reported once. A message that was returned is acknowledged afterwards, which
     settles the tag and confirms nothing.
     """
 
@@ -26,7 +26,7 @@ class InFlight:
         self._tags: dict[str, int | deque[int]] = {}
         self._returned: set[int] = set()
         self._parts: dict[int, int] = {}
-        """Messages not settled yet, of tokens that have several."""
+        """Messages not settled yet, for tokens with several."""
         self._refused: set[int] = set()
         """Refused tokens of which messages are still unsettled."""
 
@@ -34,7 +34,7 @@ class InFlight:
         return len(self._messages)
 
     def add(self, message: Outgoing) -> None:
-        """Register `message`, which is the next that is published on the channel."""
+        """Register `message`, the next one to be published on the channel."""
         tag = self._next
         self._next += 1
         self._messages[tag] = message
@@ -49,7 +49,7 @@ class InFlight:
             self._parts[message.token] = message.parts_left + 1
 
     def give_up(self, message: Outgoing) -> None:
-        """Neither `message` nor what is left of its token will be published: the token is refused."""
+        """Neither `message` nor the rest of its token will be published: the token is refused."""
         token = message.token
         left = self._parts.get(token, 0) - message.parts_left - 1
         if left > 0:
@@ -73,7 +73,7 @@ class InFlight:
         return confirmed
 
     def nacked(self, tag: int, multiple: bool) -> list[int]:
-        """The tokens that this refusal hits and that were not refused before."""
+        """The tokens that this refusal affects and that were not refused before."""
         refused = []
         for number in self._covered(tag, multiple):
             message = self._settle(number)
@@ -108,7 +108,7 @@ class InFlight:
     def _covered(self, tag: int, multiple: bool) -> Iterable[int]:
         if not multiple:
             return (tag,)
-        last = tag if tag else self._next - 1  # 0 stands for everything so far
+        last = tag if tag else self._next - 1  # 0 means everything so far
         covered = range(self._lowest, min(last, self._next - 1) + 1)
         self._lowest = max(self._lowest, covered.stop)
         return covered
@@ -127,7 +127,7 @@ class InFlight:
         return message
 
     def _part_done(self, message: Outgoing) -> bool:
-        """Count a settled message; True if its token is complete and all of it was taken."""
+        """Count a settled message; return True if its token is complete and no part was refused."""
         token = message.token
         left = self._parts.get(token)
         if left is None:
@@ -141,7 +141,7 @@ class InFlight:
         return not refused
 
     def _refuse(self, message: Outgoing) -> bool:
-        """Mark the token refused; False if it was already."""
+        """Mark the token as refused; return False if it was already."""
         token = message.token
         if token in self._refused:
             return False

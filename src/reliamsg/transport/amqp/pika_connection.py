@@ -1,7 +1,8 @@
-"""pika's connection with a bounded decoder: the only module that knows pika.
+"""pika's connection with a bounded decoder: the one module that imports pika.
 
-pika is used for what it is good at: connecting, TLS, the handshake, heartbeats, declaring. What it decodes
-is bounded here, what it would log is kept from logs, and publishing bypasses its encoder.
+pika is used for what it does well: connecting, TLS, the handshake, heartbeats, declarations. This module limits
+what it decodes, and publishing bypasses its encoder. docs/explanation/decisions.md lists the private parts of pika
+that are used here.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES = 65_536
-"""Read from the socket at once; pika's 4,096 make large messages slow."""
+"""How much to read from the socket at once; pika's default of 4,096 makes large messages slow."""
 
 
 if TYPE_CHECKING:
 
     class _Pika(SelectConnection):
-        """The inner parts of pika that are relied on below and that its type stubs leave out."""
+        """Private parts of pika that are used below and missing from its type stubs."""
 
         bytes_received: int
         _channels: dict[int, Any]
@@ -141,12 +142,12 @@ class PikaConnection(_Pika):
         return self._transport
 
     def abort(self) -> None:
-        """End the connection or the attempt without a goodbye; ``over`` follows through the loop."""
+        """Abort the connection or the attempt; :class:`Closed` follows through the loop."""
         if not self.is_closed:
             self._terminate_stream(pika.exceptions.StreamLostError("aborted"))
 
     def release(self) -> None:
-        """Close the socket if pika did not come to it."""
+        """Close the socket if pika has not done so."""
         sock = getattr(self._transport, "_sock", None)
         if sock is not None:
             sock.close()
@@ -156,7 +157,7 @@ class PikaConnection(_Pika):
         super()._proto_connection_made(transport)
 
     def _on_connection_close_from_broker(self, method_frame: Any) -> None:
-        # Kept, since pika reports a refused login and a connection lost during the login alike.
+        # Stored, since pika reports a refused login and a connection lost during the login alike.
         self._refused = (method_frame.method.reply_code, text(method_frame.method.reply_text))
         super()._on_connection_close_from_broker(method_frame)
 
@@ -167,7 +168,7 @@ class PikaConnection(_Pika):
                 f"the broker takes frames of {limit} bytes, and not the {FRAME_MIN_SIZE} that AMQP 0-9-1 asks for"
             )
         super()._on_connection_tune(method_frame)
-        # Some brokers do not count what surrounds a frame's payload, so that this is the limit of the payload.
+        # Some brokers do not count the overhead of a frame, so this is the limit of the payload.
         self._input.end_handshake(int(self.params.frame_max))
 
     def _on_data_available(self, data_in: bytes) -> None:
@@ -184,7 +185,7 @@ class PikaConnection(_Pika):
             self._on_event(Violated(Ended(f"internal error: {type(error).__name__}")))
 
     def _take(self, data: bytes) -> None:
-        # Every byte counts as a sign of life, not only whole frames: a large one may take long on a slow line.
+        # Every byte counts as a heartbeat, not only whole frames: a large one may take long on a slow line.
         self.bytes_received += len(data)
         for kind, channel, frame in self._input.feed(data):
             self._frame(kind, channel, frame)
@@ -216,13 +217,13 @@ class PikaConnection(_Pika):
             if body is not None:
                 self._process_frame(pika_frame.Body(channel, body))
         else:
-            self._process_frame(pika_frame.decode_frame(data)[1])  # it knows what to say of it
+            self._process_frame(pika_frame.decode_frame(data)[1])  # pika raises the appropriate error
 
     def _header(self, channel: int, data: bytes) -> Any:
-        """Decode a message's header; what can't be read, or is too large, becomes a damaged message.
+        """Decode a message's header; a header that can't be read, or a body that is too large, makes a damaged message.
 
-        The decoder raises on some headers that brokers pass on. Left alone that would end the connection, the
-        message would be delivered again, and the next consumer would end the same way.
+        The decoder raises on some headers that brokers pass on. That would end the connection, the message would be
+        delivered again, and end the next connection in the same way.
         """
         try:
             frame: Any = pika_frame.decode_frame(data)[1]
@@ -280,11 +281,11 @@ def parameters(
         port=endpoint.port,
         virtual_host=site.vhost,
         heartbeat=max(1, round(site.heartbeat)),
-        # Later than the link's own deadline, which covers all of an attempt and says so in its own words.
+        # Later than the connection's own deadline, which covers the whole attempt and has a clearer message.
         socket_timeout=site.connect_timeout + 1.0,
         stack_timeout=site.connect_timeout + 1.0,
         connection_attempts=1,
-        # A blocked connection is a state that is reported, not a failure.
+        # A blocked connection is a state to report, not a failure.
         blocked_connection_timeout=None,
         client_properties={"connection_name": name, "product": "reliamsg"},
         **options,
@@ -292,7 +293,7 @@ def parameters(
 
 
 def why_ended(error: BaseException, refused: tuple[int, str] | None) -> Ended:
-    """Say in a line, without anything that may hold a secret, why a connection or attempt ended."""
+    """Describe in one line, without any secret, why a connection or attempt ended."""
     if refused is not None:
         code, reason = refused
         # 403: the login itself. 530: the virtual host is closed to this user (or does not exist).
@@ -334,7 +335,7 @@ def _root(error: BaseException) -> BaseException:
 
 
 def refusal(reason: Exception) -> Refused | None:
-    """What the broker said if it was the broker that closed a channel."""
+    """The broker's reason, if the broker closed a channel."""
     if not isinstance(reason, pika.exceptions.ChannelClosedByBroker):
         return None
     return Refused(reason.reply_code, text(reason.reply_text))

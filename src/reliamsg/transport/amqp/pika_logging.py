@@ -1,8 +1,8 @@
-"""Keeps what pika says on our threads out of logs.
+"""Filters pika's log records on our threads.
 
-pika logs bodies of returned messages, and the login inside the repr of a frame; and it logs as errors what is
-every day's business of a transport that reconnects. On other threads pika is the application's own, and what
-it says there is left alone.
+pika logs bodies of returned messages, and the login as part of the repr of a frame; and it logs as errors what is
+normal for a transport that reconnects. On other threads pika belongs to the application, and its records are
+not filtered.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _here = threading.local()
 
 @contextmanager
 def quiet_pika() -> Iterator[None]:
-    """Filter pika's records on this thread: none at all, or, where DEBUG is asked for, without content."""
-    # A logger's filter sees its own records only, so each of pika's needs it; adding it again does nothing.
+    """Filter pika's records on this thread: drop them, or, if DEBUG is enabled, remove their content."""
+    # A logger's filter sees only its own records, so each of pika's loggers needs it; adding it again does nothing.
     for name in list(logging.root.manager.loggerDict):
         if name == "pika" or name.startswith("pika."):
             logging.getLogger(name).addFilter(_filter)

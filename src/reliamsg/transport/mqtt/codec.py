@@ -1,7 +1,7 @@
-"""MQTT PUBLISH packets, in the parts where a broker client is too slow or too trusting.
+"""Encodes and decodes MQTT PUBLISH packets, where the client library is too slow or too trusting.
 
-What arrives was published by anybody. A message whose headers can't be read must come through as damaged,
-not break the connection: the broker would deliver it again to the next one. And it must cost no more than its
+Anyone may have published what arrives. A message whose headers can't be read must be passed on as damaged and
+not break the connection: the broker would deliver it again to the next one. And its cost must be proportional to its
 size, however many headers it has.
 """
 
@@ -23,7 +23,7 @@ _CONTENT_TYPE, _USER_PROPERTY, _SUBSCRIPTION_ID = 0x03, 0x26, 0x0B
 _FIXED_SIZES = {0x01: 1, 0x02: 4, 0x23: 2}
 """Payload format indicator, message expiry interval, topic alias."""
 _STRINGS = frozenset((0x03, 0x08, 0x09))
-"""Content type, response topic, correlation data: two bytes of length, then so many bytes."""
+"""Content type, response topic, correlation data: two bytes of length, then that many bytes."""
 
 _FORBIDDEN = re.compile(
     "[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef"
@@ -34,12 +34,12 @@ _uint16 = struct.Struct("!H")
 
 
 class MalformedPublish(ValueError):
-    """A packet whose topic and packet id can't even be told apart: the connection is of no use."""
+    """A packet whose topic and packet id can't be told apart: the connection can't be used any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """One PUBLISH that arrived."""
+    """A PUBLISH that arrived."""
 
     topic: str
     mid: int
@@ -54,7 +54,7 @@ class Publish:
 
 
 def decode_publish(command: int, packet: bytes | bytearray, v5: bool) -> Publish:
-    """Take apart what follows a PUBLISH packet's fixed header, whose first byte is `command`."""
+    """Decode what follows a PUBLISH packet's fixed header, whose first byte is `command`."""
     qos = command >> 1 & 3
     try:
         (size,) = _uint16.unpack_from(packet, 0)
@@ -169,7 +169,7 @@ def forbidden(text: str) -> bool:
 def encode_properties(content_type: str | None, headers: Mapping[str, str] | None) -> bytes:
     """The properties of a PUBLISH, with their length in front.
 
-    Raises ValueError for what MQTT can't carry; the text names the header, and not its value.
+    Raises ValueError for what MQTT can't carry; the text contains the header's name, but not its value.
     """
     out = bytearray()
     if content_type is not None:
