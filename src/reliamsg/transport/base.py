@@ -118,8 +118,8 @@ class Delivery(msgspec.Struct, frozen=True):
     redelivered: bool = False
     """The broker's own flag (AMQP ``redelivered``, MQTT DUP)."""
     retained: bool = False
-    """MQTT: flagged as retained. We never publish retained messages, but some brokers flag what was queued for an offline
-    session."""
+    """MQTT: flagged as retained. We never publish retained messages, but some brokers flag what was queued for an
+    offline session."""
     damaged: str | None = None
     """Why the transport could not read the message's headers, if it could not. The body is as received."""
 

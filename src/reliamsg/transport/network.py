@@ -127,8 +127,8 @@ def dial(
 def acknowledge_segments(sock: socket.socket) -> None:
     """Have the kernel acknowledge at once what was read. To be called after each read.
 
-    Otherwise it delays the acknowledgement by up to 40 ms (RFC 1122, 4.2.3.2), and a broker with Nagle's algorithm, such
-    as Mosquitto without ``set_tcp_nodelay true``, sends the next small message only then.
+    Otherwise it delays the acknowledgement by up to 40 ms (RFC 1122, 4.2.3.2), and a broker with Nagle's algorithm,
+    such as Mosquitto without ``set_tcp_nodelay true``, sends the next small message only then.
     """
     if hasattr(socket, "TCP_QUICKACK"):
         with contextlib.suppress(OSError):  # of a connection that is gone, which the next read finds

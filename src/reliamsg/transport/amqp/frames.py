@@ -46,7 +46,7 @@ class FrameBuffer:
         self.handshake_left = None
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Yield (type, channel, whole frame) for each frame that `data` completes. Raises :class:`ProtocolViolation`."""
+        """Yield (type, channel, whole frame) for each frame completed by `data`. Raises :class:`ProtocolViolation`."""
         if self.handshake_left is not None:
             self.handshake_left -= len(data)
         if self._rest:
@@ -100,7 +100,7 @@ class Bodies:
         return channel in self._left
 
     def add(self, channel: int, frame: bytes) -> bytes | None:
-        """Return the body that a body frame completes, if it does. Raises :class:`ProtocolViolation` if it is too long."""
+        """Return the body that a frame completes, if it does. Raises :class:`ProtocolViolation` if it is too long."""
         left = self._left[channel] - (len(frame) - FRAME_OVERHEAD)
         if left < 0:
             raise ProtocolViolation("the broker sent a message longer than its header says")
