@@ -310,7 +310,7 @@ def test_reports_of_the_checker_and_the_audit() -> None:
 
 
 def test_what_brokers_say() -> None:
-    from reliamsg.transport.amqp_codec import text
+    from reliamsg.transport.amqp.codec import text
 
     for raw in (EVIL.encode() + b"\xff", EVIL):
         assert not forbidden(text(raw))

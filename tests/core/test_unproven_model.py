@@ -74,7 +74,9 @@ class World:
     def _anything_arrived(self) -> bool:
         """For the present group."""
         state = self.group.core.streams.get(self.group.stream)
-        return state is not None and (state.epochs.joined is not None or state.epochs.lowest_arrived() is not None)
+        return state is not None and (
+            state.epochs.joined is not None or state.epochs.lowest_arrived() is not None
+        )
 
     def restart(self) -> None:
         self.teller.open(self.teller.opened[0] + self.chance.randrange(1, 5))

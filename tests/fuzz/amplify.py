@@ -16,7 +16,7 @@ import msgspec
 import zstandard
 
 from reliamsg.config import MAX_HEADERS
-from reliamsg.transport.amqp_codec import BODY, FRAME_END, FRAME_HEAD, HEADER
+from reliamsg.transport.amqp.codec import BODY, FRAME_END, FRAME_HEAD, HEADER
 from reliamsg.wire import control, data
 from reliamsg.wire.control import open_control
 from reliamsg.wire.data import FrameError, open_frame

@@ -22,7 +22,7 @@ from reliamsg.store.journal import Entry
 from reliamsg.store.members import Member
 from reliamsg.store.outbox import Cursors, NewBatch, Outbox, Parked
 from reliamsg.store.segment import encode as encode_segment
-from reliamsg.transport.mqtt_packets import encode_properties
+from reliamsg.transport.mqtt.codec import encode_properties
 from reliamsg.wire import control, data
 from reliamsg.wire.address import call_address, group_address, producer_address, status_address
 from reliamsg.wire.control import ChainEpoch, State, Status, StreamState, StreamStatus

@@ -16,17 +16,17 @@ from pika import frame as pika_frame
 
 from reliamsg.config import MAX_HEADER_BYTES, MAX_HEADER_VALUE_BYTES, MAX_NAME_BYTES
 from reliamsg.receiving.intake import Rejected, Unsequenced, examine, examine_repair
-from reliamsg.transport.amqp_codec import (
+from reliamsg.transport.amqp.codec import (
     FRAME_END,
     FRAME_HEAD,
     HEADER,
     MAX_RECEIVED_HEADERS,
     readable_headers,
 )
-from reliamsg.transport.amqp_connection import Connection as AmqpConnection
-from reliamsg.transport.amqp_frames import Bodies, FrameBuffer
+from reliamsg.transport.amqp.frames import Bodies, FrameBuffer
+from reliamsg.transport.amqp.pika_connection import Closed, InputListener, Opened, PikaConnection, Violated
 from reliamsg.transport.base import Delivery
-from reliamsg.transport.mqtt_packets import MalformedPublish, decode_publish
+from reliamsg.transport.mqtt.codec import MalformedPublish, decode_publish
 from reliamsg.wire import control, data
 from reliamsg.wire.address import parse_address, topic_address
 from reliamsg.wire.control import Status, encode_state, encode_status, open_control
@@ -213,34 +213,31 @@ def read_address(raw: bytes) -> None:
 # -- AMQP and MQTT --------------------------------------------------------------------------------------------
 
 
-class Owner:
-    """In place of a link: what a connection tells it."""
+class Listener(InputListener):
+    """Checks the confirms that a connection reports."""
 
-    def __init__(self) -> None:
-        self.dropped = 0
-
-    def on_input(self) -> None: ...
-
-    def on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
+    def on_confirm(self, tag: int, multiple: bool, ack: bool) -> None:
         assert 0 <= tag < 2**64
 
-    def drop(self, why: object) -> None:
-        self.dropped += 1
 
-
-class Connection(AmqpConnection):
+class Connection(PikaConnection):
     """The connection's decoders, without a connection."""
 
     def __init__(self) -> None:
-        self._owner: Any = Owner()
+        self.dropped = 0
+        self._listener = Listener()
+        self._on_event = self._count
         self._skip: dict[int, int] = {}
         self._channels: Any = range(0x10000)
         self._input = FrameBuffer()
-        self._input.limit, self._input.handshake_left = 131_072, None
+        self._input.end_handshake(131_072)
         self._bodies = Bodies()
         self._broken = False
         self.bytes_received = 0
         self.frames: list[Any] = []
+
+    def _count(self, event: Opened | Violated | Closed) -> None:
+        self.dropped += isinstance(event, Violated)
 
     def _process_frame(self, frame_value: Any) -> None:
         self.frames.append(frame_value)
@@ -252,7 +249,7 @@ def read_amqp_header(raw: bytes) -> None:
     whole = FRAME_HEAD.pack(HEADER, 1, len(payload)) + payload + FRAME_END
     connection = Connection()
     connection._on_data_available(whole)
-    assert connection._owner.dropped == 0
+    assert connection.dropped == 0
     (frame,) = connection.frames
     assert frame.body_size == 5
     headers, _ = readable_headers(frame.properties.headers)
@@ -267,7 +264,7 @@ def read_amqp_stream(raw: bytes) -> None:
     connection = Connection()
     for start in range(0, len(raw), 50):
         connection._on_data_available(raw[start : start + 50])
-        if connection._owner.dropped:
+        if connection.dropped:
             return
     for frame in connection.frames:
         if isinstance(frame, pika_frame.Header):

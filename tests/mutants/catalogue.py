@@ -401,7 +401,7 @@ MUTANTS = (
     ),
     Mutant(
         "groups-not-probed",
-        "transport/mqtt_groups.py",
+        "transport/mqtt/group_prober.py",
         "                self._results[binding] = Evidence.NOT_SUBSCRIBED if puback.unmatched else "
         "Evidence.SUBSCRIBED",
         "                self._results[binding] = Evidence.SUBSCRIBED",
@@ -452,7 +452,7 @@ MUTANTS = (
     ),
     Mutant(
         "passive-declares",
-        "transport/amqp_topology.py",
+        "transport/amqp/topology.py",
         '    if site.declare == "create":\n        yield from _declare_queue(',
         '    if site.declare != "none":\n        yield from _declare_queue(',
         'P2: with declare="passive" a client declares queues, which the documented permissions forbid',
@@ -667,14 +667,14 @@ MUTANTS = (
     ),
     Mutant(
         "dropped-message-passed",
-        "transport/mqtt_inflow.py",
+        "transport/mqtt/receive_window.py",
         "        return not self.dropped\n",
         "        return held.bytes + size <= HELD_BYTES\n",
         "P3, P5: after a message that was not taken in, later ones are taken in, and their acknowledgements "
         "cover it",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
-            "assert not inflow.admits(0)",
+            "assert not window.admits(0)",
         ),
     ),
     Mutant(
@@ -1123,7 +1123,7 @@ MUTANTS = (
     ),
     Mutant(
         "stream-read-from-its-end",
-        "transport/amqp_receiver.py",
+        "transport/amqp/receiver.py",
         'FROM_THE_START = {STREAM_OFFSET: "first"}',
         'FROM_THE_START = {STREAM_OFFSET: "next"}',
         "P5: a stream queue delivers only what is published from now on",
@@ -1135,7 +1135,7 @@ MUTANTS = (
     ),
     Mutant(
         "stream-not-recognised",
-        "transport/amqp_topology.py",
+        "transport/amqp/topology.py",
         "        if streams is not None and \"current is 'stream'\" in refused.reason:\n"
         "            streams.add(queue)\n",
         "",
@@ -1149,12 +1149,12 @@ MUTANTS = (
     ),
     Mutant(
         "stream-not-found-out",
-        "transport/amqp_receiver.py",
-        "            self._receiver.streams.add(queue)\n"
-        '            self.link.drop(Ended(f"queue {queue} is a stream: it is to be read from its '
+        "transport/amqp/receiver.py",
+        "            self._queues.streams.add(queue)\n"
+        '            self.connection.drop(Ended(f"queue {queue} is a stream: it is to be read from its '
         'start"))\n'
         "            return\n",
-        "            self._receiver.streams.add(queue)\n",
+        "            self._queues.streams.add(queue)\n",
         "P5: a queue that turns out to be a stream only when it delivers is not read from its start",
         ByTest(
             "transport/test_amqp_attaching.py::test_what_only_its_deliveries_show_to_be_a_stream_is_read_"
@@ -1306,7 +1306,7 @@ MUTANTS = (
         "full-window-stops-reading",
         "simulation/transport.py",
         'and the repairs that these may wait for."""\n        return True\n',
-        'and the repairs that these may wait for."""\n        return len(self._held) < most_held(self.site)\n',
+        'and the repairs that these may wait for."""\n        return len(self._held) < window_of(self.site)\n',
         "P5: a receiver whose window is full stops reading its connection, and so no longer hears its own "
         "heartbeats; the simulator has to see the stall",
         ByTest(
@@ -1316,14 +1316,14 @@ MUTANTS = (
     ),
     Mutant(
         "full-window-drops-control-frames",
-        "transport/mqtt_inflow.py",
+        "transport/mqtt/receive_window.py",
         "        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):",
         "        if self.dropped or len(held) >= self._window:",
         "P5: beyond its window an MQTT site takes in nothing although there is room in memory, so what a "
         "stream waits for may be dropped",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_follows_a_dropped_message_is_dropped",
-            "assert inflow.admits(0)",
+            "assert window.admits(0)",
         ),
     ),
     Mutant(
@@ -1586,9 +1586,9 @@ MUTANTS = (
     ),
     Mutant(
         "control-unheard-behind-a-full-window",
-        "transport/mqtt_receiver.py",
-        "            if control:\n                self._control.hear(publish)",
-        "            if control and not self._inflow.dropped:\n                self._control.hear(publish)",
+        "transport/mqtt/receiver.py",
+        "            if control:\n                self._on_control(publish)",
+        "            if control and not self._window.dropped:\n                self._on_control(publish)",
         "P5: control frames behind messages that are not taken in are not heard, and a reader deposes itself",
         ByTest(
             "transport/test_mqtt_full_window.py::test_what_does_not_fit_comes_again[5]",
@@ -1898,69 +1898,69 @@ MUTANTS = (
     ),
     Mutant(
         "newcomer-shares-the-blame",
-        "transport/mqtt_suspects.py",
+        "transport/mqtt/quarantine.py",
         "        if len(unanswered) == 1:\n            (address,) = unanswered\n",
         "        for address in unanswered:\n",
         "P6: innocent addresses are quarantined together with a control address that a broker refuses",
         ByTest(
-            "transport/test_mqtt_suspects.py::test_who_is_unanswered_with_others_is_suspected_and_not_condemned",
-            'assert not suspects.ended(["innocent", "newcomer"]',
+            "transport/test_mqtt_quarantine.py::test_addresses_that_are_unanswered_together_are_isolated_and_not_quarantined",
+            'assert not quarantine.connection_ended(["innocent", "newcomer"]',
         ),
     ),
     Mutant(
         "refused-address-tried-for-ever",
-        "transport/mqtt_suspects.py",
-        "            guilty = suspect.strikes >= STRIKES\n",
-        "            guilty = False\n",
+        "transport/mqtt/quarantine.py",
+        "            proven = isolated.strikes >= STRIKES\n",
+        "            proven = False\n",
         "P6: a control address that makes the broker close the connection is retried endlessly",
         ByTest(
-            "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
-            'assert suspects.ended(["newcomer"], "reset", 1.0)',
+            "transport/test_mqtt_quarantine.py::test_one_alone_is_quarantined_by_the_second_connection",
+            'assert quarantine.connection_ended(["newcomer"], "reset", 1.0)',
         ),
     ),
     Mutant(
         "coincidence-condemns",
-        "transport/mqtt_suspects.py",
+        "transport/mqtt/quarantine.py",
         "STRIKES = 2\n",
         "STRIKES = 1\n",
         "P6: a connection that is lost by coincidence causes an address to be quarantined",
         ByTest(
-            "transport/test_mqtt_suspects.py::test_one_alone_is_condemned_by_the_second_connection",
-            'assert not suspects.ended(["newcomer"], "reset", 0.0)',
+            "transport/test_mqtt_quarantine.py::test_one_alone_is_quarantined_by_the_second_connection",
+            'assert not quarantine.connection_ended(["newcomer"], "reset", 0.0)',
         ),
     ),
     Mutant(
         "suspects-not-tried-alone",
-        "transport/mqtt_telling.py",
-        "            if address not in self._suspects:\n",
+        "transport/mqtt/control_sender.py",
+        "            if address not in self._quarantine:\n",
         "            if address:\n",
         "P6: after a refusal, suspected control addresses are used together with all others, so the guilty "
         "one is never found",
         ByTest(
-            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "transport/test_mqtt_control_sender.py::test_isolated_addresses_are_tried_alone_and_the_cause_is_found",
             "assert broker.unanswered == [address]",
         ),
     ),
     Mutant(
         "suspect-tried-beside-others",
-        "transport/mqtt_telling.py",
-        "        elif sending.idle:\n",
+        "transport/mqtt/control_sender.py",
+        "        elif sent.idle:\n",
         "        else:\n",
         "P6: a suspected control address is tried while others are unanswered",
         ByTest(
-            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
+            "transport/test_mqtt_control_sender.py::test_isolated_addresses_are_tried_alone_and_the_cause_is_found",
             "assert broker.unanswered == [address]",
         ),
     ),
     Mutant(
         "suspect-not-waited-for",
-        "transport/mqtt_telling.py",
-        "        if sending.trial is not None:\n            return\n",
+        "transport/mqtt/control_sender.py",
+        "        if sent.trial is not None:\n            return\n",
         "",
         "P6: other addresses are used before the broker has answered for a suspected control address",
         ByTest(
-            "transport/test_mqtt_telling.py::test_suspects_are_tried_alone_and_the_guilty_are_found",
-            "assert broker.unanswered[0] not in suspected",
+            "transport/test_mqtt_control_sender.py::test_isolated_addresses_are_tried_alone_and_the_cause_is_found",
+            "assert broker.unanswered[0] not in isolated",
         ),
     ),
     Mutant(
@@ -2225,7 +2225,7 @@ MUTANTS = (
     ),
     Mutant(
         "quadratic-buffering",
-        "transport/amqp_frames.py",
+        "transport/amqp/frames.py",
         "            if len(self._rest) < self._needed:\n                return\n",
         "",
         "P7: a frame that arrives in many pieces is copied again with each piece",
@@ -2236,7 +2236,7 @@ MUTANTS = (
     ),
     Mutant(
         "frame-limit-not-enforced",
-        "transport/amqp_frames.py",
+        "transport/amqp/frames.py",
         "        if length > self.limit:\n"
         '            raise ProtocolViolation(f"the broker sent a frame of {length} bytes; the '
         'limit is {self.limit}")\n',
@@ -2250,7 +2250,7 @@ MUTANTS = (
     ),
     Mutant(
         "handshake-without-end",
-        "transport/amqp_frames.py",
+        "transport/amqp/frames.py",
         "        if self.handshake_left is not None and self.handshake_left < 0:\n",
         "        if self.limit < 0:\n",
         "P7: anyone who answers at a broker's address may send endless data before the login",

@@ -28,6 +28,7 @@ from reliamsg.errors import (
 from reliamsg.message import Message
 from reliamsg.receiving.consumer import Consumer
 from reliamsg.testing import MemoryNetwork
+from reliamsg.transport.base import Delivery
 from tests.patience import STALL_S
 from tests.receiving.tools import GROUP, TOPIC, body_of, send, until
 
@@ -399,7 +400,7 @@ def test_malformed_frames_are_set_aside(opener: Opener, network: MemoryNetwork) 
     broker.inject(TOPIC, good[:-1] + b"\xff", content_type=CONTENT_TYPE)
     broker.inject(TOPIC, frame(1, 5, topic="elsewhere"), content_type=CONTENT_TYPE)
     broker.inject(TOPIC, b"an old note", retained=True)
-    broker.inject(TOPIC, b"plain", damaged="a header bomb")
+    broker.inject_delivery(TOPIC, Delivery(0, TOPIC, b"plain", None, damaged="a header bomb"))
     broker.inject(TOPIC, b"hello")
     until(lambda: sum(consumer.status().sites["dc1"].rejected.values()) == 8, "rejected")
     assert consumer.status().sites["dc1"].rejected == {

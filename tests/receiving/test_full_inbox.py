@@ -16,7 +16,7 @@ from reliamsg.errors import InboxFull
 from reliamsg.message import Message, Stream
 from reliamsg.receiving.status import ConsumerStatus, status_of
 from reliamsg.testing import MemoryNetwork
-from reliamsg.transport import mqtt_inflow
+from reliamsg.transport.mqtt import receive_window
 from tests.receiving.control_tools import FakeProducer
 from tests.receiving.test_succession import Group
 from tests.receiving.tools import GROUP, TOPIC, Bench, send, seqs
@@ -44,7 +44,7 @@ def open_bench(
         if protocol == "mqtt3":
             # Mosquitto without a limit: everything is sent at once, and far more than can be held.
             broker.max_inflight = 1_000_000
-    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 8_000)
+    monkeypatch.setattr(receive_window, "HELD_BYTES", 8_000)
     rules = {
         "gap_timeout": settings.pop("gap_timeout", 1000.0),
         "hold_gaps": settings.pop("hold_gaps", False),

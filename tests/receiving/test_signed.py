@@ -13,6 +13,7 @@ from reliamsg.message import Prev, Stream
 from reliamsg.receiving.samples import MAX_SAMPLE_BYTES
 from reliamsg.store.inbox_view import inspect_inbox
 from reliamsg.testing import MemoryNetwork
+from reliamsg.transport.base import Delivery
 from reliamsg.wire.address import group_address, producer_address, status_address
 from reliamsg.wire.control import VERSION, ChainEpoch, Status, StreamStatus, encode_status, open_control
 from reliamsg.wire.data import CONTENT_TYPE, make_records, open_frame
@@ -98,7 +99,8 @@ def test_a_forgery_that_comes_first_changes_nothing(bench: Bench, data: bytes) -
 
 def test_a_genuine_batch_at_another_topic_is_refused(bench: Bench) -> None:
     inject(bench, batch(1, 3, topic="other"))
-    inject(bench, batch(1, 3), address="other")
+    forged = Delivery(0, "other", batch(1, 3), CONTENT_TYPE)
+    bench.network.brokers["dc1"].inject_delivery(TOPIC, forged)
     bench.settle()
     assert bench.take() == []
     assert rejected(bench) == {"wrong-topic": 2}

@@ -16,8 +16,8 @@ from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.store.inbox import Inbox
 from reliamsg.testing import MemoryBroker, MemoryNetwork
 from reliamsg.transport.base import Binding
-from reliamsg.transport.memory import MemoryReceiver
-from reliamsg.transport.memory_broker import Refused
+from reliamsg.transport.memory.broker import Refused
+from reliamsg.transport.memory.receiver import MemoryReceiver
 from reliamsg.wire.address import group_address
 from reliamsg.wire.control import StreamState
 from reliamsg.wire.limits import CHALLENGE_BYTES

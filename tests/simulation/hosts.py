@@ -9,7 +9,7 @@ from reliamsg.simulation.executor import Executor
 from reliamsg.simulation.host import Host, Nobody
 from reliamsg.simulation.network import Network
 from reliamsg.simulation.trace import Trace
-from reliamsg.transport.mqtt_inflow import HELD_BYTES
+from reliamsg.transport.mqtt.receive_window import HELD_BYTES
 
 __all__ = ["host"]
 

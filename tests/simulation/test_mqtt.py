@@ -21,7 +21,7 @@ from reliamsg.simulation.settings import ClientSettings
 from reliamsg.simulation.traffic import Traffic
 from reliamsg.simulation.transport import SimulatedReceiver
 from reliamsg.transport.base import Binding, Delivery
-from reliamsg.transport.mqtt_inflow import most_held
+from reliamsg.transport.mqtt.receive_window import window_of
 from reliamsg.wire.address import group_address, producer_address
 from tests.simulation.hosts import host
 
@@ -100,7 +100,7 @@ def test_a_full_window_keeps_no_control_frame_from_being_heard() -> None:
     assert world.receiver.tell(GROUP, b"I am here")
     world.broker.send_control(GROUP, b"hello")
     world.wait(1.0)
-    assert most_held(world.site) <= len(world.got) < 50
+    assert window_of(world.site) <= len(world.got) < 50
     assert any("drops a message" in line for line in world.host.trace.lines)
     assert world.faults.struck == {"over_send": 48}
     assert sorted(world.told(GROUP)) == [b"I am here", b"hello"]
@@ -235,7 +235,7 @@ def test_who_stops_reading_while_the_window_is_full_is_convicted(
     """As the receivers of earlier states did: their own heartbeats lay behind what they did not read."""
 
     def has_room(receiver: SimulatedReceiver) -> bool:
-        return len(receiver._held) < most_held(receiver.site)
+        return len(receiver._held) < window_of(receiver.site)
 
     monkeypatch.setattr(SimulatedReceiver, "_reads", property(has_room))
     assert "stalled" in run(full(seed)).kinds

@@ -11,8 +11,9 @@ import pika
 
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport.amqp import AmqpReceiver, AmqpSender
-from reliamsg.transport.amqp_topology import Refused, Script
+from reliamsg.transport.amqp.receiver import AmqpReceiver
+from reliamsg.transport.amqp.sender import AmqpSender
+from reliamsg.transport.amqp.topology import Refused, Script
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import EXCHANGE
 from tests.patience import wait_for
@@ -64,7 +65,7 @@ def sending(
             wait_for(lambda: events.up, f"the sender is connected; failed: {events.failed}")
             # A busy broker may take longer over a queue than a sender waits for it. That one goes on without; the tests
             # want their queues.
-            wait_for(lambda: not sender.stuck, "all queues are declared")
+            wait_for(lambda: not sender.queues.stuck, "all queues are declared")
         yield sender, events
     assert {window for _, window in events.up} <= {None}, "AMQP sets no window"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from reliamsg.config import Site
 from reliamsg.transport.base import Binding, Outgoing
-from reliamsg.transport.mqtt import MqttReceiver, MqttSender
+from reliamsg.transport.mqtt.receiver import MqttReceiver
+from reliamsg.transport.mqtt.sender import MqttSender
 from tests.transport.tools import Receiving, Sending, running
 
 

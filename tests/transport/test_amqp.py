@@ -17,7 +17,8 @@ from pika import spec
 from reliamsg.config import MAX_HEADERS, Site
 from reliamsg.errors import ConfigError, TransientError
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport.amqp import AmqpReceiver, create_group
+from reliamsg.transport.amqp.groups import create_group
+from reliamsg.transport.amqp.receiver import AmqpReceiver
 from reliamsg.transport.base import Binding, Outcome
 from reliamsg.wire.address import EXCHANGE, group_queue, lock_queue
 from tests.patience import wait_for
@@ -108,8 +109,8 @@ def test_what_is_not_acknowledged_comes_again_and_old_tokens_are_void(site: Site
 
 def _acknowledged(receiver: AmqpReceiver, left: int) -> bool:
     """Whether acknowledgements are written, with so many deliveries left unacknowledged."""
-    flow = receiver.flow
-    return flow is not None and len(flow._held) == left and flow.link.buffered == 0
+    active = receiver.active
+    return active is not None and len(active._held) == left and active.connection.buffered == 0
 
 
 def test_an_unroutable_message_is_returned_and_not_confirmed(site: Site, binding: Binding) -> None:
@@ -462,7 +463,7 @@ def test_headers_that_break_the_decoder_arrive_as_damaged(
 def test_a_message_too_large_to_take_in_arrives_without_its_body(
     site: Site, binding: Binding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reliamsg.transport.amqp_connection.MAX_FRAME_BYTES", 200_000)
+    monkeypatch.setattr("reliamsg.transport.amqp.pika_connection.MAX_FRAME_BYTES", 200_000)
     with sending(site, [binding]) as (sender, sent), receiving(site, [binding]) as (_, got):
         sent.queue += [message(1, binding.topic, b"z" * 200_001), message(2, binding.topic)]
         sender.wake()

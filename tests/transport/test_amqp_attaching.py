@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.transport.amqp_receiver import AmqpReceiver, _Flow
-from reliamsg.transport.amqp_topology import PRECONDITION_FAILED, Refused
+from reliamsg.transport.amqp.receiver import AmqpReceiver, _Consuming
+from reliamsg.transport.amqp.topology import PRECONDITION_FAILED, Refused
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import group_queue
 from tests.transport.amqp_tools import Asked, perform
@@ -45,21 +45,21 @@ class Delivery(SimpleNamespace):
     redelivered = False
 
 
-def connected(receiver: AmqpReceiver, channel: Channel) -> tuple[_Flow, list[str]]:
+def connected(receiver: AmqpReceiver, channel: Channel) -> tuple[_Consuming, list[str]]:
     """A connection on which the receiver has set itself up; and why it was dropped."""
     dropped: list[str] = []
-    link = SimpleNamespace(
-        server_version=(3, 13), control=channel, alive=True, on_input=None,
+    connection = SimpleNamespace(
+        server_version=(3, 13), script_channel=channel, alive=True,
         drop=lambda ended: dropped.append(ended.reason), perform=lambda *_: None, later=lambda *_: None,
     )  # fmt: skip
-    flow = _Flow(receiver, link, "broker:5672")  # type: ignore[arg-type]
-    flow._channel = channel
-    perform(flow._set_up(), channel)
-    return flow, dropped
+    active = receiver.make_active(connection, "broker:5672")  # type: ignore[arg-type]
+    active._channel = channel
+    perform(active._set_up(), channel)
+    return active, dropped
 
 
-def deliver(flow: _Flow, headers: dict[str, Any]) -> None:
-    flow._on_message(QUEUE, None, Delivery(), SimpleNamespace(headers=headers, content_type=None), b"1")
+def deliver(active: _Consuming, headers: dict[str, Any]) -> None:
+    active._on_message(QUEUE, None, Delivery(), SimpleNamespace(headers=headers, content_type=None), b"1")
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_what_only_its_deliveries_show_to_be_a_stream_is_read_from_its_start_by_
     """Where nothing is declared, no answer says of what kind a queue is."""
     receiver = AmqpReceiver(Site("dc1", "amqp://h", declare="none"), [BINDING], Receiving())
     channel = Channel("stream")
-    flow, dropped = connected(receiver, channel)
+    active, dropped = connected(receiver, channel)
     assert channel.consumed[QUEUE] is None
-    deliver(flow, {"x-stream-offset": 7})
+    deliver(active, {"x-stream-offset": 7})
     assert dropped == [f"queue {QUEUE} is a stream: it is to be read from its start"]
-    assert flow._arrived == [], "nothing counts as delivered that did not come in its turn"
+    assert active._arrived == [], "nothing counts as delivered that did not come in its turn"
     again, dropped = connected(receiver, channel)
     assert channel.consumed[QUEUE] == {"x-stream-offset": "first"}
     deliver(again, {"x-stream-offset": 0})

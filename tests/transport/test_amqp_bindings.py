@@ -11,7 +11,8 @@ import pytest
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.receiving import feeding
-from reliamsg.transport import amqp_receiver, amqp_sender
+from reliamsg.transport.amqp import receiver as amqp_receiver
+from reliamsg.transport.amqp import sender as amqp_sender
 from reliamsg.transport.base import Binding, Outcome
 from reliamsg.wire.address import EXCHANGE, group_address, group_queue, producer_address
 from tests.e2e.tools import World, numbers, published, take
@@ -120,7 +121,7 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
     ):
         sender.listen([own])
         wait_for(lambda: sent.up and got.up, "connected all the same")
-        assert sender.stuck == receiver.stuck == {dead}
+        assert sender.queues.stuck == receiver.queues.stuck == {dead}
         got.transport = receiver
         sent.queue += [message(n, fine.topic) for n in range(1, 11)]
         sender.wake()
@@ -129,7 +130,7 @@ def test_a_queue_that_nobody_leads_keeps_nobody_from_the_others(
         assert got.empty == 0, "nobody knows what is in that queue"
         assert sent.down == got.down == []
         node.ctl("eval", "{ok, Q} = application:get_env(rabbit, kept), mnesia:dirty_write(rabbit_queue, Q).")
-        wait_for(lambda: not sender.stuck | receiver.stuck, "nothing is left out")
+        wait_for(lambda: not sender.queues.stuck | receiver.queues.stuck, "nothing is left out")
         wait_for(lambda: len(got.up) == 2, "connected anew, to read it")
         sent.queue.append(message(100, dead.topic))
         sender.wake()
@@ -156,7 +157,7 @@ def test_a_group_that_gets_repairs_only_gets_its_queue_back(
 ) -> None:
     """Of two groups one is forgotten. It loses nothing, and in the end its queue is filled again."""
     monkeypatch.setattr(feeding, "SILENT_S", 1.0)
-    monkeypatch.setattr(amqp_receiver, "LOOK_AGAIN_SECONDS", 1.0)
+    monkeypatch.setattr(amqp_receiver, "CHECK_AGAIN_SECONDS", 1.0)
     world = World(tmp_path, unique, [Site("dc1", node.url)])
     try:
         producer = world.producer(f"{unique}p", groups=[f"{unique}a", f"{unique}b"], release="consumed")

@@ -7,8 +7,8 @@ import time
 
 from reliamsg.config import Site
 from reliamsg.lab import RabbitNode
-from reliamsg.transport.amqp import AmqpReceiver
-from reliamsg.transport.amqp_link import Link
+from reliamsg.transport.amqp.connection import AmqpConnection
+from reliamsg.transport.amqp.receiver import AmqpReceiver
 from reliamsg.transport.base import Binding
 from reliamsg.transport.session import Ended
 
@@ -22,10 +22,10 @@ class Silent:
 
 def test_a_goodbye_before_the_connection_is_begun_is_kept(rabbit: RabbitNode) -> None:
     site = Site("dc1", rabbit.url)
-    link = Link(site, site.endpoints[0], site.login(), time.monotonic() + 10, "test")
-    assert link.call(lambda: link.close(1.0, Ended("goodbye")))
-    assert link.run(lambda: None).reason == "goodbye"
-    assert not link.call(lambda: None)
+    connection = AmqpConnection(site, site.endpoints[0], site.login(), time.monotonic() + 10, "test")
+    assert connection.call(lambda: connection.close(1.0, Ended("goodbye")))
+    assert connection.run(lambda: None).reason == "goodbye"
+    assert not connection.call(lambda: None)
 
 
 def test_closing_at_any_moment(rabbit: RabbitNode, unique: str) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pika import frame as pika_frame
 
-from reliamsg.transport.amqp_codec import MAX_RECEIVED_HEADERS, PublishEncoder, ack_frame, readable_headers
-from reliamsg.transport.amqp_inflight import InFlight
+from reliamsg.transport.amqp.codec import MAX_RECEIVED_HEADERS, PublishEncoder, ack_frame, readable_headers
+from reliamsg.transport.amqp.in_flight import InFlight
 from tests.transport.tools import message
 
 _names = st.text(min_size=1, max_size=60)

@@ -10,7 +10,7 @@ import pytest
 
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport import amqp_control
+from reliamsg.transport.amqp import control as amqp_control
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
 from reliamsg.wire.address import EXCHANGE, group_address, producer_address, status_address
 from tests.patience import wait_for
@@ -35,7 +35,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitNode]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel that was closed is opened again soon."""
-    monkeypatch.setattr(amqp_control, "AGAIN_SECONDS", (0.05, 0.5))
+    monkeypatch.setattr(amqp_control, "REOPEN_SECONDS", (0.05, 0.5))
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_queue_that_is_deleted_is_declared_again(node: RabbitNode, site: Site,
 @pytest.fixture
 def watchful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listeners soon find out that they hear nothing."""
-    monkeypatch.setattr(amqp_control, "LOOK_SECONDS", 0.3)
+    monkeypatch.setattr(amqp_control, "CHECK_SECONDS", 0.3)
     monkeypatch.setattr(amqp_control, "PROBE_SECONDS", 0.5)
 
 
@@ -198,7 +198,7 @@ def test_where_no_binding_helps_a_new_connection_must(
         monkeypatch.setattr(amqp_control, "bind_control", without_effect)
         forget_address(node, own)
         wait_for(lambda: sent.down, "it connects anew")
-        assert sent.down[0].startswith(f"nothing comes in at {own}")
+        assert sent.down[0].startswith(f"nothing arrives at {own}")
         told(receiver.tell, own, b"after", sent)
 
 
@@ -296,7 +296,7 @@ def test_an_address_that_is_not_permitted_ends_neither_data_nor_listening(
     node: RabbitNode, binding: Binding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ's topic permissions close the channel over one frame; nothing more is told for a while then."""
-    monkeypatch.setattr(amqp_control, "AGAIN_SECONDS", (0.05, 0.5))
+    monkeypatch.setattr(amqp_control, "REOPEN_SECONDS", (0.05, 0.5))
     own, status = producer_address(binding.topic), status_address(binding.topic)
     node.ctl("add_user", binding.topic, "secret")
     node.ctl("set_permissions", binding.topic, ".*", ".*", ".*")

@@ -17,15 +17,15 @@ from pika import frame as pika_frame
 from pika import spec
 
 from reliamsg.config import Endpoint, Site
-from reliamsg.transport.amqp_codec import BODY, FRAME_END, FRAME_HEAD, HEADER, METHOD
-from reliamsg.transport.amqp_frames import (
+from reliamsg.transport.amqp.codec import BODY, FRAME_END, FRAME_HEAD, HEADER, METHOD
+from reliamsg.transport.amqp.connection import AmqpConnection
+from reliamsg.transport.amqp.frames import (
     FRAME_MIN_SIZE,
     MAX_HANDSHAKE_BYTES,
     Bodies,
     FrameBuffer,
     ProtocolViolation,
 )
-from reliamsg.transport.amqp_link import Link
 from tests.fuzz.targets import Connection
 
 HEARTBEAT = pika_frame.Heartbeat().marshal()
@@ -192,7 +192,7 @@ def test_a_message_in_countless_parts_takes_no_more_memory_than_its_bytes(part: 
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert connection._owner.dropped == 0
+    assert connection.dropped == 0
     assert grown < 1.3 * count * len(part) + 100_000
     assert len(connection.frames) == 1
 
@@ -202,7 +202,7 @@ def test_a_connection_that_broke_a_rule_is_not_read_on() -> None:
     connection._on_data_available(FRAME_HEAD.pack(HEADER, 1, 60 << 20))
     for _ in range(100):
         connection._on_data_available(bytes(65_536))
-    assert connection._owner.dropped == 1
+    assert connection.dropped == 1
     assert len(connection._input._rest) < 100
 
 
@@ -269,6 +269,8 @@ def hostile(first: bytes, then: bytes) -> Iterator[int]:
 def test_a_hostile_endpoint_is_left_at_once(first: bytes, then: bytes, reason: str) -> None:
     with hostile(first, then) as port:
         site = Site("evil", f"amqp://127.0.0.1:{port}", connect_timeout=30)
-        link = Link(site, Endpoint("127.0.0.1", port), ("u", "p"), time.monotonic() + 30, "test")
-        ended = link.run(lambda: None)
+        connection = AmqpConnection(
+            site, Endpoint("127.0.0.1", port), ("u", "p"), time.monotonic() + 30, "test"
+        )
+        ended = connection.run(lambda: None)
     assert reason in str(ended.reason)

@@ -11,11 +11,9 @@ from typing import Any, Literal, get_args
 import pytest
 
 from reliamsg.config import Site
-from reliamsg.transport.amqp_receiver import AmqpReceiver
-from reliamsg.transport.amqp_receiver import _Flow as ReceiverFlow
-from reliamsg.transport.amqp_sender import AmqpSender
-from reliamsg.transport.amqp_sender import _Flow as SenderFlow
-from reliamsg.transport.amqp_topology import ACCESS_REFUSED, Refused, listen_queue
+from reliamsg.transport.amqp.receiver import AmqpReceiver
+from reliamsg.transport.amqp.sender import AmqpSender
+from reliamsg.transport.amqp.topology import ACCESS_REFUSED, Refused, listen_queue
 from reliamsg.transport.base import Binding
 from reliamsg.wire.address import (
     EXCHANGE,
@@ -94,8 +92,8 @@ class Broker(Asked):
         self.need("topic write", key)
 
     @property
-    def link(self) -> Any:
-        return SimpleNamespace(server_version=(3, 13), control=self, alive=True, on_input=None)
+    def connection(self) -> Any:
+        return SimpleNamespace(server_version=(3, 13), script_channel=self, alive=True)
 
 
 @pytest.fixture(params=get_args(Declare))
@@ -105,16 +103,18 @@ def declare(request: pytest.FixtureRequest) -> Any:
 
 def test_what_a_group_asks_for(declare: Declare) -> None:
     broker = Broker(GROUP, declare)
-    flow = ReceiverFlow(AmqpReceiver(broker.site, BINDINGS, Receiving()), broker.link, "broker:5672")
-    flow._channel = broker
-    assert perform(flow._set_up(), broker) is None
+    active = AmqpReceiver(broker.site, BINDINGS, Receiving()).make_active(broker.connection, "broker:5672")
+    active._channel = broker
+    assert perform(active._set_up(), broker) is None
     assert broker.granted >= 2 * len(BINDINGS), "locks, and reading"
 
 
 def test_what_a_producer_asks_for(declare: Declare) -> None:
     broker = Broker(PRODUCER, declare)
-    flow = SenderFlow(AmqpSender(broker.site, PRODUCER, BINDINGS, Sending()), broker.link, "broker:5672")
-    perform(flow._topology(), broker)
+    active = AmqpSender(broker.site, PRODUCER, BINDINGS, Sending()).make_active(
+        broker.connection, "broker:5672"
+    )
+    perform(active._topology(), broker)
     for binding in BINDINGS:
         broker.publish(topic_address(binding.topic, binding.partition))
 
@@ -123,7 +123,8 @@ def test_what_a_producer_asks_for(declare: Declare) -> None:
 def test_control_frames(user: str, declare: Declare) -> None:
     broker = Broker(user, declare)
     refused = perform(
-        listen_queue(broker.link, control_queue("0123456789abcdef"), [(a, 0) for a in HEARD[user]]), broker
+        listen_queue(broker.connection, control_queue("0123456789abcdef"), [(a, 0) for a in HEARD[user]]),
+        broker,
     )
     assert refused == {}
     for address in TOLD[user]:

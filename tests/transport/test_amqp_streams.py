@@ -9,7 +9,7 @@ import pytest
 
 from reliamsg.config import Site
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport import amqp_receiver
+from reliamsg.transport.amqp import receiver as amqp_receiver
 from reliamsg.wire.address import EXCHANGE, group_queue
 from tests.e2e.tools import World, numbers, published, take
 from tests.patience import wait_for
@@ -35,7 +35,7 @@ def test_what_was_published_before_a_group_came_is_delivered_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(amqp_receiver, "IDLE_SECONDS", 0.2)
-    monkeypatch.setattr(amqp_receiver, "LOOK_AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(amqp_receiver, "CHECK_AGAIN_SECONDS", 0.5)
     queue = group_queue(unique, 0, "billing")
     with node.channel() as channel:
         channel.exchange_declare(EXCHANGE, "topic", durable=True)

@@ -13,7 +13,7 @@ from reliamsg.config import Site
 from reliamsg.errors import TransientError
 from reliamsg.lab.brokers.base import TlsFiles
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
-from reliamsg.transport.amqp import create_group
+from reliamsg.transport.amqp.groups import create_group
 from reliamsg.transport.base import Binding
 from tests.patience import wait_for
 from tests.transport.amqp_tools import receiving, sending

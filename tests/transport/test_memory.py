@@ -496,9 +496,8 @@ class TestDeliveryFaults:
     def test_inject(self, world: World) -> None:
         received, _ = world.receiver()
         world.run()
-        count = world.broker.inject(
-            "orders", b"junk", headers={"a": "b"}, address="elsewhere", retained=True, damaged="bad headers"
-        )
+        junk = Delivery(0, "elsewhere", b"junk", None, {"a": "b"}, retained=True, damaged="bad headers")
+        count = world.broker.inject_delivery("orders", junk)
         world.run()
         assert count == 1
         (delivery,) = received.deliveries

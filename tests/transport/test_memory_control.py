@@ -9,8 +9,9 @@ import pytest
 from reliamsg.testing import MemoryNetwork
 from reliamsg.transport import factory
 from reliamsg.transport.base import Binding
-from reliamsg.transport.memory import MemoryReceiver, MemorySender
-from reliamsg.transport.memory_control import MOST_WAITING_BYTES
+from reliamsg.transport.memory.control import MOST_WAITING_BYTES
+from reliamsg.transport.memory.receiver import MemoryReceiver
+from reliamsg.transport.memory.sender import MemorySender
 from reliamsg.wire.address import group_address, producer_address, status_address
 from tests.patience import wait_for
 from tests.transport.tools import Receiving, Sending

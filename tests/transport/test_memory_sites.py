@@ -14,8 +14,9 @@ from reliamsg import Consumer, Producer, Site
 from reliamsg.errors import ConfigError
 from reliamsg.keys import KeyRing
 from reliamsg.testing import MemoryNetwork
-from reliamsg.transport import factory, memory_registry
+from reliamsg.transport import factory
 from reliamsg.transport.base import Binding
+from reliamsg.transport.memory import registry
 from tests.patience import wait_for
 from tests.transport.tools import Receiving, Sending
 
@@ -60,10 +61,10 @@ def test_a_broker_outlives_its_clients(url: str, tmp_path: Path) -> None:
 def test_other_names_are_other_brokers(url: str) -> None:
     one, other = Site("dc1", url), Site("dc1", url.replace("memory://", "memory://x"))
     factory.create_group(one, [BILLING], 1.0, KeyRing({"k": bytes(range(32))}, sign_with="k"))
-    assert memory_registry.find_host(one).broker.inject("orders", b"x") == 1
-    assert memory_registry.find_host(other).broker.inject("orders", b"x") == 0
+    assert registry.find_host(one).broker.inject("orders", b"x") == 1
+    assert registry.find_host(other).broker.inject("orders", b"x") == 0
     factory.delete_group(one, [BILLING], 1.0)
-    assert memory_registry.find_host(one).broker.inject("orders", b"x") == 0
+    assert registry.find_host(one).broker.inject("orders", b"x") == 0
 
 
 def test_a_name_stands_for_one_protocol(url: str) -> None:
@@ -79,7 +80,7 @@ def test_threads_that_use_a_name_first_share_its_broker(url: str) -> None:
 
     def find() -> None:
         ready.wait()
-        found.append(memory_registry.find_host(Site("dc1", url)))
+        found.append(registry.find_host(Site("dc1", url)))
 
     threads = [threading.Thread(target=find) for _ in range(8)]
     for thread in threads:
@@ -131,7 +132,7 @@ def test_sites_of_a_network_that_is_gone_cannot_be_opened(end: Callable[[MemoryN
 
 def test_what_was_closed_is_not_kept() -> None:
     """A broker that lives as long as the process remembers only the transports that are open."""
-    host = memory_registry.find_host(Site("dc1", f"memory://{uuid.uuid4().hex}"))
+    host = registry.find_host(Site("dc1", f"memory://{uuid.uuid4().hex}"))
     site = Site("dc1", "memory://dc1")
     for _ in range(100):
         transport = host.open_sender(site, "p", [], Sending())

@@ -13,9 +13,10 @@ from reliamsg.config import Site
 from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.lab.brokers.rabbitmq import RabbitNode
 from reliamsg.lab.embedded.broker import EmbeddedBroker
-from reliamsg.transport import mqtt_suspects
 from reliamsg.transport.base import CONTROL_BACKLOG_BYTES, Binding
-from reliamsg.transport.mqtt import MqttReceiver, MqttSender
+from reliamsg.transport.mqtt import quarantine
+from reliamsg.transport.mqtt.receiver import MqttReceiver
+from reliamsg.transport.mqtt.sender import MqttSender
 from reliamsg.wire.address import client_id, group_address, producer_address, status_address
 from tests.patience import wait_for
 from tests.transport.mqtt_scripted import Peer, scripted
@@ -225,7 +226,7 @@ def test_control_frames_that_rabbitmq_permits_for_some_addresses_only(
     plugin: RabbitNode, unique: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """RabbitMQ's plugin closes the connection over what its topic permissions forbid, to publish as to subscribe."""
-    monkeypatch.setattr(mqtt_suspects, "QUARANTINE_SECONDS", (1.0, 2.0))
+    monkeypatch.setattr(quarantine, "QUARANTINE_SECONDS", (1.0, 2.0))
     group, status, good = group_address(unique), status_address(unique), producer_address("good")
     odd, private = producer_address("newcomer"), status_address("private")
     mine = f"^({unique}|{group}|{status}|{good})$"
@@ -284,7 +285,7 @@ def test_a_subscription_that_is_refused_is_said_once(unique: str, caplog: pytest
             sent.queue.append(message(1, unique))
             sender.wake()
             wait_for(lambda: sent.confirms == [1], "confirmed")
-            wait_for(lambda: "can't be heard at" in caplog.text, "said")
+            wait_for(lambda: "can't be received at" in caplog.text, "said")
             assert not sent.down
 
 

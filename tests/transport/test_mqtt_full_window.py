@@ -6,9 +6,8 @@ import itertools
 
 import pytest
 
-from reliamsg.transport import mqtt_inflow
-from reliamsg.transport.mqtt_inflow import Inflow
-from reliamsg.transport.mqtt_packets import AckLedger
+from reliamsg.transport.mqtt import receive_window
+from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow
 from reliamsg.wire.address import client_id, group_address
 from tests.patience import wait_for
 from tests.transport.mqtt_fixtures import broker, picky, version  # noqa: F401
@@ -51,7 +50,7 @@ def test_what_does_not_fit_comes_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """Memory is bounded: the rest is dropped unacknowledged, and delivered again when there is room."""
-    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 20 * 1100)
+    monkeypatch.setattr(receive_window, "HELD_BYTES", 20 * 1100)
     picky.stored = [b"%d" % number for number in range(100)]
     with receiving(site(broker.url, mqtt_version=version, prefetch=PREFETCH)) as (receiver, got):
         receiver.listen([GROUP])
@@ -80,31 +79,31 @@ def test_what_does_not_fit_comes_again(
 
 
 def test_a_window_of_large_messages_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 10_000)
-    ledger = AckLedger()
-    inflow = Inflow(3, ledger)
+    monkeypatch.setattr(receive_window, "HELD_BYTES", 10_000)
+    held = AckOrder()
+    window = ReceiveWindow(3, held)
     for mid in (1, 2, 3):
-        assert inflow.admits(50_000)
-        assert ledger.received(mid, 50_000) == mid - 1
-    assert not inflow.admits(0)
-    assert inflow.dropped == 1
+        assert window.admits(50_000)
+        assert held.received(mid, 50_000) == mid - 1
+    assert not window.admits(0)
+    assert window.dropped == 1
 
 
 def test_what_follows_a_dropped_message_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its acknowledgement would come before that of the one that was dropped."""
-    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 10_000)
-    ledger = AckLedger()
-    inflow = Inflow(4, ledger)
+    monkeypatch.setattr(receive_window, "HELD_BYTES", 10_000)
+    held = AckOrder()
+    window = ReceiveWindow(4, held)
     for mid in range(1, 6):
-        assert inflow.admits(0)
-        ledger.received(mid)
-    assert not inflow.admits(9_000)
-    assert not inflow.admits(0)
-    assert not inflow.has_room_again
+        assert window.admits(0)
+        held.received(mid)
+    assert not window.admits(9_000)
+    assert not window.admits(0)
+    assert not window.has_room_again
     for number in range(3):
-        ledger.acknowledge(number)
-    assert ledger.release() == [1, 2, 3]
-    assert ledger.bytes < 10_000
-    assert not inflow.admits(0)
-    assert inflow.dropped == 3
-    assert inflow.has_room_again, "half of the window is free"
+        held.acknowledge(number)
+    assert held.release() == [1, 2, 3]
+    assert held.bytes < 10_000
+    assert not window.admits(0)
+    assert window.dropped == 3
+    assert window.has_room_again, "half of the window is free"

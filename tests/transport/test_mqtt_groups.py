@@ -14,10 +14,11 @@ from paho.mqtt.enums import CallbackAPIVersion
 from reliamsg.config import Site
 from reliamsg.keys import KeyRing
 from reliamsg.lab.brokers.mosquitto import Mosquitto
-from reliamsg.transport import mqtt_groups
 from reliamsg.transport.base import Binding, Evidence, Mark
 from reliamsg.transport.factory import create_group, delete_group
-from reliamsg.transport.mqtt import MqttReceiver, MqttSender
+from reliamsg.transport.mqtt import group_prober
+from reliamsg.transport.mqtt.receiver import MqttReceiver
+from reliamsg.transport.mqtt.sender import MqttSender
 from reliamsg.wire.address import created_address, proof_address
 from reliamsg.wire.control import encode_mark, is_mark
 from tests.patience import wait_for
@@ -53,9 +54,9 @@ def there(events: Sending, binding: Binding, keys: KeyRing | None = None) -> boo
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt_groups, "AGAIN_SECONDS", (0.1, 0.2))
-    monkeypatch.setattr(mqtt_groups, "MARKS_SECONDS", 0.2)
-    monkeypatch.setattr(mqtt_groups, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(group_prober, "AGAIN_SECONDS", (0.1, 0.2))
+    monkeypatch.setattr(group_prober, "MARKS_SECONDS", 0.2)
+    monkeypatch.setattr(group_prober, "GRACE_SECONDS", 0.2)
 
 
 class TestMosquitto:
@@ -124,7 +125,7 @@ class TestMosquitto:
 
     def test_more_groups_than_are_asked_for_at_once(self, shared: Mosquitto, version: str, name: str) -> None:
         where = site(shared.url, mqtt_version=version)
-        bindings = [Binding(name, 0, f"{name}-{number}") for number in range(2 * mqtt_groups.AT_ONCE + 5)]
+        bindings = [Binding(name, 0, f"{name}-{number}") for number in range(2 * group_prober.AT_ONCE + 5)]
         create_group(where, bindings[40:41], 10.0)
         with asking(where, *bindings, messages=100) as (_, events):
             wait_for(
@@ -246,7 +247,7 @@ class TestScripted:
     def test_a_broker_that_does_not_answer_holds_messages_up_for_a_moment_only(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(mqtt_groups, "HOLD_SECONDS", 0.3)
+        monkeypatch.setattr(group_prober, "HOLD_SECONDS", 0.3)
 
         def play(peer: Peer) -> None:
             peer.accept()
@@ -279,7 +280,7 @@ class TestScripted:
             asking(site(broker.url, mqtt_version="5"), B, messages=3) as (_, events),
         ):
             wait_for(lambda: len(events.confirms) == 3, "messages flow")
-            assert broker.connections == mqtt_groups.STRIKES + 1
+            assert broker.connections == group_prober.STRIKES + 1
             assert not events.evidence
 
     def test_nobody_is_asked_for_groups_that_are_vouched_for(self) -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reliamsg.transport.mqtt_packets import (
-    AckLedger,
+from reliamsg.transport.mqtt.codec import (
     MalformedPublish,
     decode_publish,
     encode_properties,
     forbidden,
 )
+from reliamsg.transport.mqtt.receive_window import AckOrder
 from tests.patience import quickest
 
 QOS1 = 0x32
@@ -146,32 +146,32 @@ def test_long_text_is_refused() -> None:
 
 @given(st.integers(1, 60), st.integers(0, 2**32))
 def test_acknowledgements_go_out_in_order_of_receipt(count: int, seed: int) -> None:
-    ledger = AckLedger()
-    numbers = [ledger.received(1000 + i) for i in range(count)]
+    order = AckOrder()
+    numbers = [order.received(1000 + i) for i in range(count)]
     shuffled = random.Random(seed).sample(numbers, count)
     out: list[int] = []
     done: set[int] = set()
     for number in shuffled:
-        ledger.acknowledge(number)
-        ledger.acknowledge(number)
+        order.acknowledge(number)
+        order.acknowledge(number)
         done.add(number)
-        out += ledger.release()
+        out += order.release()
         first_open = next((n for n in numbers if n not in done), numbers[-1] + 1)
         assert out == [1000 + n for n in range(first_open)]
-        assert len(ledger) == count - len(out)
+        assert len(order) == count - len(out)
     assert out == [1000 + i for i in range(count)]
 
 
 def test_unknown_acknowledgements_change_nothing() -> None:
-    ledger = AckLedger()
-    ledger.acknowledge(0)
-    ledger.acknowledge(-1)
-    first = ledger.received(5)
-    assert ledger.release() == []
-    ledger.acknowledge(first + 1)
-    second = ledger.received(6)
-    ledger.acknowledge(first)
-    assert ledger.release() == [5]
-    ledger.acknowledge(first)
-    ledger.acknowledge(second)
-    assert ledger.release() == [6]
+    order = AckOrder()
+    order.acknowledge(0)
+    order.acknowledge(-1)
+    first = order.received(5)
+    assert order.release() == []
+    order.acknowledge(first + 1)
+    second = order.received(6)
+    order.acknowledge(first)
+    assert order.release() == [5]
+    order.acknowledge(first)
+    order.acknowledge(second)
+    assert order.release() == [6]

@@ -7,7 +7,6 @@ import socket
 import threading
 from typing import Any
 
-import paho.mqtt.client as paho
 import pytest
 
 from reliamsg.config import Credentials
@@ -16,14 +15,6 @@ from tests.patience import quickest, wait_for
 from tests.transport.mqtt_scripted import Peer, scripted
 from tests.transport.mqtt_tools import receiving, sending, site
 from tests.transport.tools import message
-
-
-@pytest.mark.parametrize(
-    "method",
-    ["_create_socket_connection", "_handle_publish", "_handle_pubackcomp", "_easy_log"],
-)
-def test_paho_still_has_what_is_overridden(method: str) -> None:
-    assert callable(getattr(paho.Client, method))
 
 
 def test_pubacks_for_unknown_ids_and_repeated_ones_confirm_nothing() -> None:

@@ -13,9 +13,9 @@ from paho.mqtt.properties import Properties
 from reliamsg.config import Site
 from reliamsg.errors import ConfigError
 from reliamsg.lab.brokers.mosquitto import Mosquitto
-from reliamsg.transport import mqtt_inflow
 from reliamsg.transport.base import Binding
-from reliamsg.transport.mqtt import MqttReceiver
+from reliamsg.transport.mqtt import receive_window
+from reliamsg.transport.mqtt.receiver import MqttReceiver
 from tests.patience import wait_for
 from tests.transport.mqtt_fixtures import MakeBroker, make_broker, name, shared, version  # noqa: F401
 from tests.transport.mqtt_tools import receiving, sending, site
@@ -104,7 +104,7 @@ def test_what_is_held_unacknowledged_is_bounded(
     shared: Mosquitto, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Mosquitto 2.0.11 starts with Receive Maximum messages and then sends as many again for each PUBACK.
-    monkeypatch.setattr(mqtt_inflow, "HELD_BYTES", 0)
+    monkeypatch.setattr(receive_window, "HELD_BYTES", 0)
     where = site(shared.url, mqtt_version="5", prefetch=5)
     with receiving(where, name, group=name) as (receiver, got):
         wait_for(lambda: got.up, "connected")
@@ -113,7 +113,7 @@ def test_what_is_held_unacknowledged_is_bounded(
         seen = 0
         while got.bodies[-1:] != bodies(100, 100):
             wait_for(lambda seen=seen: len(got.deliveries) > seen, "the next one")
-            assert len(receiver._ledger) <= 20, "four times the prefetch"
+            assert len(receiver._held) <= 20, "four times the prefetch"
             receiver.acknowledge([got.deliveries[seen].token])
             seen += 1
         # What came again was in order, too.

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from reliamsg.transport import mqtt_suspects
-from reliamsg.transport.mqtt import MqttSender
+from reliamsg.transport.mqtt import quarantine
+from reliamsg.transport.mqtt.sender import MqttSender
 from reliamsg.wire.address import client_id, group_address, producer_address, status_address
 from tests.patience import wait_for
 from tests.transport.mqtt_fixtures import broker, picky, version  # noqa: F401
@@ -25,7 +25,7 @@ SESSION = client_id("billing")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt_suspects, "QUARANTINE_SECONDS", (0.3, 0.6))
+    monkeypatch.setattr(quarantine, "QUARANTINE_SECONDS", (0.3, 0.6))
 
 
 def warnings(caplog: pytest.LogCaptureFixture, purpose: str) -> list[str]:
@@ -135,7 +135,7 @@ def test_an_address_that_may_not_be_subscribed_to(
 
         wait_for(all_heard, "all others are heard", poll=0.05)
         assert all(address == topics[4] for _, address in picky.closed)
-        said = warnings(caplog, "heard at")
+        said = warnings(caplog, "received at")
         assert len(said) == 1
         assert topics[4] in said[0]
         picky.private.clear()

@@ -11,7 +11,7 @@ import pytest
 
 from reliamsg.lab.brokers.mosquitto import Mosquitto
 from reliamsg.transport.base import Outcome
-from reliamsg.transport.mqtt import MqttSender
+from reliamsg.transport.mqtt.sender import MqttSender
 from tests.patience import STALL_S, quickest, wait_for
 from tests.transport.mqtt_fixtures import MakeBroker, make_broker, name, shared, version  # noqa: F401
 from tests.transport.mqtt_tools import receiving, sending, site

@@ -25,7 +25,9 @@ from reliamsg.lab.faults.proxy import TcpProxy
 from reliamsg.lab.process import free_port
 from reliamsg.transport.base import Binding
 from reliamsg.transport.factory import open_receiver, open_sender
-from reliamsg.transport.mqtt import MqttReceiver, MqttSender, create_group
+from reliamsg.transport.mqtt.groups import create_group
+from reliamsg.transport.mqtt.receiver import MqttReceiver
+from reliamsg.transport.mqtt.sender import MqttSender
 from reliamsg.transport.network import DialError, Waker, dial
 from tests.patience import quickest, wait_for
 from tests.transport.mqtt_fixtures import MakeBroker, make_broker, name, shared, version  # noqa: F401

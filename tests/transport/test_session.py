@@ -10,7 +10,7 @@ import pytest
 
 from reliamsg.config import Credentials, Endpoint, Site
 from reliamsg.transport.base import SenderEvents
-from reliamsg.transport.session import Backoff, Ended, SiteSession
+from reliamsg.transport.session import Ended, SiteSession, retry_until_steady, shortest_pause
 from tests.patience import STALL_S, wait_for
 from tests.transport.tools import Sending
 
@@ -87,7 +87,7 @@ def test_after_close_nothing_is_told_even_by_a_thread_that_hangs() -> None:
 
     def hang(_: Endpoint) -> Ended:
         release.wait(60)
-        session.events.connected("late", None)
+        session.gate.events.connected("late", None)
         return Ended("late")
 
     session = _Session(_site(), events, hang)
@@ -101,10 +101,27 @@ def test_after_close_nothing_is_told_even_by_a_thread_that_hangs() -> None:
 
 
 @pytest.mark.parametrize("credentials", [False, True])
-def test_backoff_stays_within_its_bounds(credentials: bool) -> None:
-    backoff = Backoff(Site("s", "amqp://a", backoff_min=0.2, backoff_max=10.0))
-    waits = [backoff.next(credentials) for _ in range(2000)]
-    assert all((10.0 <= wait <= 20.0) if credentials else (0.2 <= wait <= 10.0) for wait in waits)
-    assert credentials or waits[0] <= 0.4
-    backoff.reset()
-    assert backoff.next() <= 0.4
+def test_pauses_stay_within_their_bounds(credentials: bool) -> None:
+    site = Site("s", "amqp://a", backoff_min=0.2, backoff_max=10.0)
+    waits: list[float] = []
+    retry = retry_until_steady(site, threading.Event()).copy(sleep=waits.append)
+    for _ in range(2):
+        waits.clear()
+        ended = retry(lambda: Ended("no", credentials=credentials, steady=len(waits) == 2000))
+        assert ended.steady
+        assert len(waits) == 2000
+        assert all((10.0 <= wait <= 20.0) if credentials else (0.2 <= wait <= 10.0) for wait in waits)
+        assert credentials or waits[0] <= 0.4, "the first pause is a short one, each time"
+        assert max(waits) > 5.0
+    assert all(0.2 <= shortest_pause(site) <= 0.4 for _ in range(100))
+
+
+def test_a_pause_is_cut_short() -> None:
+    stopping = threading.Event()
+    retry = retry_until_steady(Site("s", "amqp://a", backoff_min=50.0, backoff_max=60.0), stopping)
+    thread = threading.Thread(target=retry, args=(lambda: Ended("no"),), daemon=True)
+    thread.start()
+    time.sleep(0.05)
+    stopping.set()
+    thread.join(STALL_S)
+    assert not thread.is_alive()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-
-from tenacity import RetryCallState, Retrying, wait_random_exponential
 
 from reliamsg.config import JournalExport
 from reliamsg.errors import FatalError, ReliamsgError
@@ -85,7 +84,8 @@ class Exporter:
         """The pending cut's, once it was made: kept for the next attempt."""
         self._done: Cut | None = None
         """A cut whose segment is at the target, and not noted yet."""
-        self._backoff = _Backoff()
+        self._failures = 0
+        """In a row."""
         self._next_at = now + export.interval
         """When what waits is cut, if nothing makes it urgent."""
         self._retry_at = now
@@ -144,7 +144,7 @@ class Exporter:
             if self.error:
                 log.info("journal of %s: %s takes segments again", self._client, self._target.shown)
             self.error = ""
-            self._backoff.reset()
+            self._failures = 0
             self._retry_at = now
             self._done = cut
             return
@@ -154,7 +154,8 @@ class Exporter:
             log.warning("journal of %s: %s; tried again", self._client, error)
         self.error = str(error)
         self._excused = 0
-        self._retry_at = now + self._backoff.next()
+        self._failures += 1
+        self._retry_at = now + _pause(self._failures)
 
     def _record(self, now: float) -> None:
         """The third step."""
@@ -331,24 +332,11 @@ class _Worker:
                     self._done()
 
 
-class _Backoff:
-    """How long to wait before the next attempt, in seconds."""
-
-    def __init__(self) -> None:
-        self._wait = wait_random_exponential(
-            multiplier=2 * BACKOFF_MIN_S, max=BACKOFF_MAX_S, min=BACKOFF_MIN_S
-        )
-        # Tenacity's strategies look at nothing but the number of the attempt.
-        self._state = RetryCallState(Retrying(), None, (), {})
-        self._state.attempt_number = 0
-
-    def reset(self) -> None:
-        self._state.attempt_number = 0
-
-    def next(self) -> float:
-        # Bounded: 2 ** attempt is computed before it is compared with the longest wait.
-        self._state.attempt_number = min(self._state.attempt_number + 1, 64)
-        return float(self._wait(self._state))
+def _pause(failures: int) -> float:
+    """Seconds until the next attempt, after this many failures in a row."""
+    # Bounded, or the power would overflow in the end.
+    most = min(BACKOFF_MAX_S, BACKOFF_MIN_S * 2.0 ** min(failures, 64))
+    return random.uniform(BACKOFF_MIN_S, most)
 
 
 def _no_probe(point: str) -> None:

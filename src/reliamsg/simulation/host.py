@@ -8,7 +8,7 @@ from typing import Protocol
 from reliamsg.simulation.executor import Executor
 from reliamsg.simulation.network import Network, Path
 from reliamsg.simulation.trace import Trace
-from reliamsg.transport.mqtt_inflow import HELD_BYTES
+from reliamsg.transport.mqtt.receive_window import HELD_BYTES
 
 __all__ = ["ControlWitness", "Host", "Nobody"]
 

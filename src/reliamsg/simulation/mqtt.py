@@ -12,7 +12,7 @@ from reliamsg.config import Site
 from reliamsg.simulation.broker import Broker, Session
 from reliamsg.simulation.host import Host
 from reliamsg.simulation.network import Connection
-from reliamsg.transport.mqtt_telling import Sending, Telling
+from reliamsg.transport.mqtt.control_sender import ControlSender, SentFrames
 from reliamsg.wire.address import is_created
 
 __all__ = ["SECOND", "ControlConnection", "Subscriptions"]
@@ -20,13 +20,14 @@ __all__ = ["SECOND", "ControlConnection", "Subscriptions"]
 SECOND = "control"
 """The name of a client's second connection to a site."""
 CHECK_S = 1.0
-"""How often suspected addresses are checked, as in the I/O threads of real clients."""
+"""How often isolated addresses are checked, as in the I/O threads of real clients."""
 THREAD_S = 0.0003
 """How long it takes at most until an I/O thread that is woken runs."""
 
 
 class Subscriptions:
-    """What one connection is subscribed to: the line of :class:`~reliamsg.transport.mqtt_control.MqttControl`."""
+    """What one connection is subscribed to: what
+    :class:`~reliamsg.transport.mqtt.control.ControlListener` listens on."""
 
     def __init__(
         self,
@@ -37,17 +38,21 @@ class Subscriptions:
         on_answer: Callable[[], object],
     ) -> None:
         """`call` makes calls in the client's process. `on_answer` is called there when the broker answers."""
-        self.listening_refused: dict[str, str] = {}
         self.reason = "connection lost"
         self._connection, self._session, self._broker = connection, session, broker
         self._call, self._on_answer = call, on_answer
         self._listening: frozenset[str] = frozenset()
+        self._refused: dict[str, str] = {}
         self._unanswered: dict[int, Sequence[str]] = {}
         self._number = 0
 
     @property
     def listening_unanswered(self) -> list[str]:
         return [address for part in self._unanswered.values() for address in part]
+
+    def take_listening_refused(self) -> dict[str, str]:
+        refused, self._refused = self._refused, {}
+        return refused
 
     def listen(self, addresses: Sequence[str]) -> None:
         dropped = self._listening.difference(addresses)
@@ -69,7 +74,7 @@ class Subscriptions:
     def _answered(self, number: int, refused: tuple[str, ...]) -> None:
         self._unanswered.pop(number, None)
         for address in refused:
-            self.listening_refused[address] = "not authorized"
+            self._refused[address] = "not authorized"
             self._listening -= {address}
         self._on_answer()
 
@@ -94,13 +99,14 @@ class _Line:
 
 
 class ControlConnection:
-    """Sends control frames of one client to one MQTT site, as :class:`~reliamsg.transport.mqtt_teller.Teller` does."""
+    """Sends control frames of one client to one MQTT site, as
+    :class:`~reliamsg.transport.mqtt.control_connection.ControlConnection` does."""
 
     def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
         self._site, self._broker, self._client = site, broker, client
         self._executor, self._witness = host.executor, host.witness
         self._path = host.path(site.name, SECOND)
-        self._queue = Telling(site.name, host.executor.now)
+        self._queue = ControlSender(site.name, host.executor.now)
         self._runs = False
         """The main connection stands, and this one may be used."""
         self._trying: Connection | None = None
@@ -109,7 +115,7 @@ class ControlConnection:
         self._due = False
         """It connects as soon as it is allowed to."""
         self._line: _Line | None = None
-        self._sending: Sending | None = None
+        self._sent: SentFrames | None = None
         self._woken = self._checks = False
 
     @property
@@ -143,8 +149,8 @@ class ControlConnection:
 
     def close(self) -> None:
         """The client is closed: the latest frames are still sent where possible."""
-        if self._sending is not None:
-            self._queue.send(self._sending)
+        if self._sent is not None:
+            self._queue.send(self._sent)
         self.end()
 
     def _disconnect(self, reason: str) -> None:
@@ -153,7 +159,7 @@ class ControlConnection:
             self._trying.client.close(reason)
         if self._line is not None:
             self._line.connection.client.close(reason)
-        self._trying = self._line = self._sending = None
+        self._trying = self._line = self._sent = None
 
     # -- connecting -----------------------------------------------------------------------------------------
 
@@ -164,8 +170,8 @@ class ControlConnection:
 
     def _awake(self) -> None:
         self._woken = False
-        if self._sending is not None:
-            self._send(self._sending)
+        if self._sent is not None:
+            self._send(self._sent)
         elif self._runs and self._trying is None and not self._due and len(self._queue.backlog):
             self._connect()
 
@@ -200,10 +206,10 @@ class ControlConnection:
             return
         self._trying = None
         self._line = line = _Line(connection, session, self._broker)
-        self._sending = Sending(line)
+        self._sent = SentFrames(line)
         connection.client.when_lost(lambda reason: self._executor.call(self._lost, line, reason))
         if connection.client.alive:
-            self._send(self._sending)
+            self._send(self._sent)
         else:  # it was lost while the process was suspended
             self._executor.after(0.0, self._lost, line, "connection lost")
 
@@ -221,11 +227,11 @@ class ControlConnection:
 
     # -- sending --------------------------------------------------------------------------------------------
 
-    def _send(self, sending: Sending) -> None:
+    def _send(self, sent: SentFrames) -> None:
         line = self._line
         assert line is not None  # there is something to send over
         before = line.pings
-        self._queue.send(sending)
+        self._queue.send(sent)
         if line.pings > before:
             line.connection.site.send(self._ping, line, line.pings)
         if self._queue.waits and not self._checks:
@@ -241,16 +247,16 @@ class ControlConnection:
         line.connection.client.send(self._executor.call, self._pong, line, number)
 
     def _pong(self, line: _Line, number: int) -> None:
-        if line is not self._line or self._sending is None:
+        if line is not self._line or self._sent is None:
             return
         line.pongs = number
-        if self._queue.settle(self._sending):
+        if self._queue.settle(self._sent):
             self._failures = 0
-        self._send(self._sending)
+        self._send(self._sent)
 
     def _lost(self, line: _Line, reason: str) -> None:
-        if line is not self._line or self._sending is None:
+        if line is not self._line or self._sent is None:
             return
-        if self._queue.broken(self._sending, reason):
+        if self._queue.connection_ended(self._sent, reason):
             self._failures = 0
         self._retry()

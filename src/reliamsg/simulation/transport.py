@@ -28,9 +28,8 @@ from reliamsg.transport.base import (
     SenderTransport,
     Token,
 )
-from reliamsg.transport.mqtt_control import LOOK_AGAIN_SECONDS, MqttControl
-from reliamsg.transport.mqtt_inflow import Inflow, most_held
-from reliamsg.transport.mqtt_packets import AckLedger
+from reliamsg.transport.mqtt.control import CHECK_SECONDS, ControlListener
+from reliamsg.transport.mqtt.receive_window import AckOrder, ReceiveWindow, window_of
 from reliamsg.wire.address import is_created
 
 __all__ = ["SimulatedReceiver", "SimulatedSender", "SimulatedTransports"]
@@ -250,12 +249,12 @@ class _Transport:
 
 class _MqttControl:
     """Sends and receives the control frames of one client of an MQTT site, as
-    :class:`~reliamsg.transport.mqtt_session.MqttSession` does."""
+    :class:`~reliamsg.transport.mqtt.session.MqttSession` does."""
 
     def __init__(self, host: Host, site: Site, broker: Broker, client: str) -> None:
         self.sender = ControlConnection(host, site, broker, f"{client} {SECOND}")
         self._executor, self._broker = host.executor, broker
-        self._control = MqttControl(site.name, self._work_soon, _ignore, host.executor.now)
+        self._control = ControlListener(site.name, self._work_soon, host.executor.now)
         self._subscriptions: Subscriptions | None = None
         self._may_send = self._woken = self._checks = False
 
@@ -307,11 +306,7 @@ class _MqttControl:
             self.sender.allow()
         if self._control.waits and not self._checks:
             self._checks = True
-            self._executor.after(LOOK_AGAIN_SECONDS, self._check)
-
-
-def _ignore(address: str, body: bytes) -> None:
-    """Control frames arrive over the connection itself."""
+            self._executor.after(CHECK_SECONDS, self._check)
 
 
 class SimulatedSender(_Transport):
@@ -450,8 +445,8 @@ class SimulatedReceiver(_Transport):
         super().__init__(host, site, broker, client, events)
         self._keys = tuple((b.topic, b.partition, b.group) for b in bindings)
         self._reader: Reader | None = None
-        self._held = AckLedger()
-        self._inflow = Inflow(most_held(site), self._held)
+        self._held = AckOrder()
+        self._receive_window = ReceiveWindow(window_of(site), self._held)
 
     @property
     def _window(self) -> int:
@@ -476,7 +471,7 @@ class SimulatedReceiver(_Transport):
         """MQTT: there may be room again."""
         if self.connection is connection:
             connection.client.read(self._reads)
-            if self._inflow.has_room_again:
+            if self._receive_window.has_room_again:
                 self._renew(connection, "there is room again for messages that were not taken")
 
     @property
@@ -506,8 +501,8 @@ class SimulatedReceiver(_Transport):
     def _notify_connected(self, existed: bool) -> None:
         assert self._session is not None  # there is a connection
         self._reader = self._session.reader
-        self._held = AckLedger()
-        self._inflow = Inflow(most_held(self.site), self._held, self._host.held_bytes)
+        self._held = AckOrder()
+        self._receive_window = ReceiveWindow(window_of(self.site), self._held, self._host.held_bytes)
         self._events.connected(self._endpoint(), existed)
 
     def _notify_disconnected(self, reason: str, renewing: bool) -> None:
@@ -526,11 +521,11 @@ class SimulatedReceiver(_Transport):
             self._events.received(deliveries)
 
     def _accept(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """MQTT: drop what there is no room for, as :class:`~reliamsg.transport.mqtt_receiver.MqttReceiver` does."""
+        """MQTT: drop what there is no room for, as :class:`~reliamsg.transport.mqtt.receiver.MqttReceiver` does."""
         found = []
         for delivery in deliveries:
             size = len(delivery.body)
-            if self._inflow.admits(size):
+            if self._receive_window.admits(size):
                 assert isinstance(delivery.token, tuple)  # the broker's
                 number = self._held.received(delivery.token[1], size)
                 found.append(msgspec.structs.replace(delivery, token=(self._reader, number)))

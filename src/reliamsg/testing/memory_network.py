@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Literal
 
 from reliamsg.config import Site
-from reliamsg.transport.memory import MemoryHost
-from reliamsg.transport.memory_broker import MemoryBroker
-from reliamsg.transport.memory_registry import network_names, register, unregister
+from reliamsg.transport.memory.broker import MemoryBroker
+from reliamsg.transport.memory.host import MemoryHost
+from reliamsg.transport.memory.registry import network_names, register, unregister
 
 __all__ = ["MemoryNetwork"]
 

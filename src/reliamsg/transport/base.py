@@ -1,15 +1,15 @@
-"""The port between the protocol and brokers: what every transport offers, and what it asks for.
+"""The port between the protocol and brokers: what every transport offers and requires.
 
 A transport is one site in one direction: a :class:`SenderTransport` publishes, a :class:`ReceiverTransport`
-reads for a group. Each keeps one connection on one I/O thread of its own, tries the site's endpoints in turn
-for ever, and tells its :class:`SenderEvents` or :class:`ReceiverEvents` what happens. It knows brokers, not
-the protocol: it never retries, deduplicates or reorders, since that is decided above it.
+reads for a group. Each keeps one connection on an I/O thread of its own, tries the site's endpoints in turn
+indefinitely, and reports to its :class:`SenderEvents` or :class:`ReceiverEvents`. It knows brokers, not the
+protocol: it never resends, deduplicates or reorders messages, since that is decided above it.
 
-Beside messages there are control frames, in both directions on either kind: heard by whoever listens at their
-address when they are told, and by nobody later.
+Both kinds also send and receive control frames. A control frame reaches the clients that listen at its
+address at that time, and is not stored for others.
 
 Threads: events are called on the transport's I/O thread, one at a time, and must not block. Methods of a
-transport may be called from any thread, events included, and do not block either, except ``close()``.
+transport may be called from any thread, also from events, and do not block either, except ``close()``.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ __all__ = [
 ]  # fmt: skip
 
 CONTROL_BACKLOG_BYTES = 1024 * 1024
-"""While so much told waits to be written, no more is taken. What is taken last may go beyond it."""
+"""While this much waits to be written, no more is accepted. The last frame may exceed it."""
 
 
 _REFUSAL = re.compile(r"the broker (refuses:|closed the connection: (402|403|530) )")
 
 
 def is_refusal(reason: str) -> bool:
-    """Whether an attempt to connect ended since the broker, which was reached, said no: for the login, the virtual host
-    or the protocol. `reason` is what transports tell as why a site is unreachable."""
+    """Whether an attempt to connect failed because the broker was reached and refused the login, the virtual host or
+    the protocol. `reason` is the reason that transports pass to ``unreachable``."""
     return _REFUSAL.match(reason) is not None
 
 
 class Outcome(Enum):
-    """How a site said no to a batch."""
+    """How a site refused a batch."""
 
     NACKED = "nacked"
     """AMQP ``basic.nack``."""
     RETURNED = "returned"
-    """AMQP: unroutable, and therefore in no queue, though the broker confirms it afterwards."""
+    """AMQP: unroutable and therefore in no queue, although the broker confirms it afterwards."""
     REFUSED = "refused"
     """MQTT: a PUBACK with a failing reason code; AMQP: a message over the broker's size limit; both: one over
     ``Site.max_frame_bytes``."""
@@ -60,24 +60,24 @@ class Evidence(Enum):
     """What an MQTT broker shows of a named group; see rules P15 and P16."""
 
     SUBSCRIBED = "subscribed"
-    """Its proof address has a subscriber, by the word of a broker that says so where there is none."""
+    """Its proof address has a subscriber, according to a broker that reports where there is none."""
     NOT_SUBSCRIBED = "not subscribed"
-    """It has none, by the word of the same."""
+    """Its proof address has no subscriber, according to such a broker."""
     NOT_MARKED = "not marked"
-    """The broker does not tell who subscribes, and has no mark of the group."""
+    """The broker does not report subscribers, and has no mark of the group."""
 
 
 Mark = bytes
-"""The broker does not tell who subscribes, and has this at the place of the group's mark. Not checked."""
+"""The broker does not report subscribers, and has this as the group's mark. Not verified."""
 
 
 class Outgoing(msgspec.Struct, frozen=True):
     """One broker message to publish."""
 
     token: int
-    """Chosen by the caller, unique within the connection; comes back in ``confirmed`` or ``refused``. All
-    messages of one batch carry the batch's token, which comes back once: confirmed when all of them are,
-    refused when one of them is."""
+    """Chosen by the caller, unique within the connection; passed to ``confirmed`` or ``refused``. All messages
+    of one batch carry the batch's token, which is reported once: confirmed when all of them are, refused when
+    one of them is."""
     topic: str
     partition: int
     body: bytes
@@ -88,12 +88,12 @@ class Outgoing(msgspec.Struct, frozen=True):
     message_id: str
     timestamp_us: int
     parts_left: int = 0
-    """How many more messages of the same token follow this one directly."""
+    """How many more messages of the same token directly follow this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A group that a producer names, or one that a consumer reads for, at one topic and partition."""
+    """A group that a producer names or a consumer reads for, at one topic and partition."""
 
     topic: str
     partition: int
@@ -101,88 +101,88 @@ class Binding:
 
 
 Token = object
-"""Names one delivery to the transport that made it."""
+"""Identifies one delivery to the transport that made it."""
 
 
 class Delivery(msgspec.Struct, frozen=True):
     """One broker message that arrived."""
 
     token: Token
-    """For ``acknowledge()``. One of a connection that is gone is ignored there."""
+    """For ``acknowledge()``, which ignores tokens of earlier connections."""
     address: str
-    """AMQP: the routing key; MQTT: the topic. As received: not checked."""
+    """AMQP: the routing key; MQTT: the topic. As received, not checked."""
     body: bytes
     content_type: str | None
     headers: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """AMQP headers or MQTT 5 user properties whose values are strings; others are left out."""
+    """AMQP headers or MQTT 5 user properties whose values are strings; others are omitted."""
     redelivered: bool = False
     """The broker's own flag (AMQP ``redelivered``, MQTT DUP)."""
     retained: bool = False
-    """MQTT: marked as retained. We never publish so, yet some brokers mark what was queued for an absent session."""
+    """MQTT: flagged as retained. We never publish retained messages, but some brokers flag what was queued for an
+    offline session."""
     damaged: str | None = None
-    """Why the transport itself could not read the message's headers, if it could not. The body is as
-    received."""
+    """Why the transport could not read the message's headers, if it could not. The body is as received."""
 
 
 class ControlEvents(Protocol):
-    """What both kinds of transport tell of control frames."""
+    """Reports control frames, for both kinds of transport."""
 
     def heard(self, address: str, body: bytes) -> None:
-        """A control frame came for one of the addresses last given to ``listen()``; own ones are heard too.
-        Not checked in any way, and of at most :data:`reliamsg.wire.limits.MAX_FRAME_BYTES`. Called between
-        ``connected`` and ``disconnected`` only."""
+        """A control frame arrived for one of the addresses last passed to ``listen()``; own frames arrive too.
+        Not checked in any way, except to be at most :data:`reliamsg.wire.limits.MAX_FRAME_BYTES` long. Only
+        called between ``connected`` and ``disconnected``."""
 
 
 class ControlTransport(Protocol):
-    """What both kinds of transport do with control frames. A site that refuses to carry them (permissions)
-    goes on without: nothing is heard there then, and what is told is dropped."""
+    """Sends and receives control frames, for both kinds of transport. A site that does not permit them works without:
+    none arrive there, and those sent are dropped."""
 
     def listen(self, addresses: Sequence[str]) -> None:
-        """Replace the control addresses whose frames are heard. Effective soon where connected, and on every
+        """Replace the control addresses whose frames are received. Takes effect soon if connected, and on every
         connect before ``events.connected``. May be called before ``start()``."""
 
     def tell(self, address: str, body: bytes) -> bool:
-        """Publish a control frame: unconfirmed, at most once, and never kept for those who are absent.
+        """Publish a control frame: unconfirmed, at most once, and not stored for offline listeners.
 
-        False where it was dropped at once: not connected, blocked, larger than the site takes, or
-        :data:`CONTROL_BACKLOG_BYTES` wait already. True promises nothing more than a try.
+        Returns False if it was dropped at once: not connected, blocked, larger than the site accepts, or
+        :data:`CONTROL_BACKLOG_BYTES` wait already. True only promises an attempt.
 
         An address that the site refuses affects neither messages nor other addresses."""
 
     def refused_addresses(self) -> Sequence[str]:
-        """Control addresses that the site refuses to send to or to listen at, as far as it lets us know; sorted."""
+        """Control addresses that the site does not let us send to or listen at, as far as it reports them; sorted."""
 
 
 class SenderEvents(ControlEvents, Protocol):
-    """What a sending transport tells and asks the producer."""
+    """What a sending transport reports to the producer and requests from it."""
 
     def connected(self, endpoint: str, window: int | None) -> None:
-        """Handshake and topology are done; sending starts anew, nothing is in flight. `window` is the
-        broker's own limit of unconfirmed messages, if it has one."""
+        """Handshake and topology are done; sending starts over, nothing is in flight. `window` is the broker's
+        own limit of unconfirmed messages, if it has one."""
 
     def disconnected(self, reason: str) -> None:
-        """The connection is gone; the outcome of all that was in flight is indeterminate."""
+        """The connection is gone; the outcome of everything in flight is indeterminate."""
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
-        """An attempt to connect failed; `credentials` says that the broker refused the login."""
+        """An attempt to connect failed; with `credentials` because the broker refused the login."""
 
     def pull(self) -> Sequence[Outgoing]:
-        """Asked whenever the transport can write and after every ``wake()``: what to send next, empty when
-        there is nothing or the window is full. Whatever is returned is considered in flight. A batch of
-        several messages is returned whole."""
+        """Return what to send next; called whenever the transport can write and after every ``wake()``. Empty if
+        there is nothing or the window is full. Whatever is returned is considered in flight. A batch of several
+        messages is returned as a whole."""
 
     def confirmed(self, tokens: Sequence[int]) -> None:
-        """The broker has these batches, all of each."""
+        """The broker has these batches, each completely."""
 
     def refused(self, token: int, outcome: Outcome, reason: str) -> None:
-        """The broker does not have this batch, and said so."""
+        """The broker reported that it does not have this batch."""
 
     def found(self, evidence: Mapping[Binding, Evidence | Mark]) -> None:
-        """MQTT: what the broker shows of the groups that were last given to ``bind()``. Told after every
-        ``connected``, before the first ``pull()`` if the broker answers in time, and again now and then."""
+        """MQTT: what the broker shows of the groups last passed to ``bind()``. Called after every ``connected``,
+        before the first ``pull()`` if the broker answers in time, and again periodically."""
 
     def blocked(self, reason: str | None) -> None:
-        """The broker asked to stop sending (AMQP ``connection.blocked``); None when that is over."""
+        """The broker asked to stop sending (AMQP ``connection.blocked``); None when sending may resume."""
 
 
 class SenderTransport(ControlTransport, Protocol):
@@ -192,44 +192,44 @@ class SenderTransport(ControlTransport, Protocol):
         """Start the I/O thread and begin to connect."""
 
     def wake(self) -> None:
-        """Have ``pull()`` asked soon."""
+        """Have ``pull()`` called soon."""
 
     def reconnect(self, reason: str) -> None:
-        """Drop the connection (a confirm is overdue) and connect again; nothing where there is none."""
+        """Drop the connection, if there is one (a confirm is overdue), and connect again."""
 
     def bind(self, bindings: Sequence[Binding]) -> None:
         """Replace the groups whose queues are declared on every connect, before the first publish; if
-        connected, declare them now, before what is pulled from now on. At MQTT sites nothing is declared;
-        the broker is asked for them (``events.found``)."""
+        connected, declare them now, before what is pulled from now on. At MQTT sites nothing is declared; the
+        broker is probed for them (``events.found``)."""
 
     def close(self, timeout: float) -> None:
-        """Disconnect cleanly and end the I/O thread, within `timeout` seconds. Events may still be called
-        until this returns, and never after it."""
+        """Disconnect cleanly and terminate the I/O thread, within `timeout` seconds. Events may be called until
+        this returns, and never after it."""
 
 
 class ReceiverEvents(ControlEvents, Protocol):
-    """What a receiving transport tells the consumer."""
+    """What a receiving transport reports to the consumer."""
 
     def connected(self, endpoint: str, session_present: bool | None) -> None:
-        """Reading starts. `session_present`: MQTT, whether the broker still knew the group's session; AMQP,
-        whether all of the group's queues existed already. None where that can't be told."""
+        """Reading starts. `session_present`: MQTT, whether the broker still had the group's session; AMQP, whether
+        all of the group's queues existed already. None if that is unknown."""
 
     def disconnected(self, reason: str, renewing: bool = False) -> None:
-        """The connection is gone; every token of it is void, the broker will deliver again. `renewing`: the transport
-        ended it itself and connects again at once, so it says nothing about who else may read."""
+        """The connection is gone; all its tokens are invalid, and the broker will deliver again. `renewing`: the
+        transport closed it itself and connects again at once, so this is no sign of another reader."""
 
     def unreachable(self, endpoint: str, reason: str, credentials: bool) -> None:
-        """An attempt to connect failed; `credentials` says that the broker refused the login."""
+        """An attempt to connect failed; with `credentials` because the broker refused the login."""
 
     def busy(self, holder: str) -> None:
-        """Another client holds the group's lock at this site; tried again with backoff."""
+        """Another client holds the group's lock at this site; the attempt is repeated with backoff."""
 
     def received(self, deliveries: Sequence[Delivery]) -> None:
-        """Messages, in the order in which they arrived."""
+        """Messages in the order in which they arrived."""
 
     def drained(self) -> None:
-        """The site's queue or session was seen empty: all that had been queued there when it was last asked
-        has been delivered. Only where the broker can tell (AMQP)."""
+        """The site's queues were seen empty: everything queued there when the broker was last asked has been
+        delivered. AMQP only."""
 
 
 class ReceiverTransport(ControlTransport, Protocol):
@@ -239,33 +239,33 @@ class ReceiverTransport(ControlTransport, Protocol):
         """Start the I/O thread and begin to connect."""
 
     def acknowledge(self, tokens: Sequence[Token]) -> None:
-        """The messages are safe here: the broker may forget them. Tokens may come in any order; MQTT's are
-        passed on in the order in which the messages were received (MQTT-4.6.0-2)."""
+        """The messages are durable here: the broker may delete them. Tokens may come in any order; MQTT's are
+        acknowledged in the order in which the messages were received (MQTT-4.6.0-2)."""
 
     def reconnect(self, reason: str) -> None:
         """Drop the connection and connect again."""
 
     def renew(self, topic: str, partition: int) -> None:
-        """Nothing comes out of this queue though it should: have the broker fill it anew, where there is a way."""
+        """This queue delivers nothing although it should: renew its binding, if the protocol has one."""
 
     def close(self, timeout: float) -> None:
-        """Stop reading, disconnect cleanly, end the I/O thread, within `timeout` seconds. Unacknowledged
+        """Stop reading, disconnect cleanly and terminate the I/O thread, within `timeout` seconds. Unacknowledged
         messages stay with the broker. Events may be called until this returns, and never after it."""
 
 
 class Transports(Protocol):
-    """Where producers and consumers get their transports from: the module :mod:`reliamsg.transport.factory`, or what
-    tests inject."""
+    """Opens transports for producers and consumers: the module :mod:`reliamsg.transport.factory`, or what tests
+    inject."""
 
     def open_sender(
         self, site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents, /
     ) -> SenderTransport:
-        """A transport that publishes to `site`; not started yet."""
+        """Return a transport that publishes to `site`; the caller starts it."""
 
     def open_receiver(
         self, site: Site, bindings: Sequence[Binding], events: ReceiverEvents, /
     ) -> ReceiverTransport:
-        """A transport that reads `site` for the one group that `bindings` name; not started yet."""
+        """Return a transport that reads `site` for the one group that `bindings` name; the caller starts it."""
 
 
 def check_transports(transports: object) -> None:

@@ -1,4 +1,4 @@
-"""Which transport serves which URL. Broker clients are imported only when a site needs them."""
+"""Selects the transport for a site's URL. Broker clients are imported only when a site needs them."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ __all__ = ["create_group", "delete_group", "open_receiver", "open_sender"]
 def open_sender(
     site: Site, producer_id: str, bindings: Sequence[Binding], events: SenderEvents
 ) -> SenderTransport:
-    """A transport that publishes to `site`; not started yet."""
+    """Return a transport that publishes to `site`; the caller starts it."""
     if site.scheme == "memory":
-        from reliamsg.transport.memory_registry import find_host
+        from reliamsg.transport.memory.registry import find_host
 
         return find_host(site).open_sender(site, producer_id, bindings, events)
     if site.protocol == "amqp":
-        from reliamsg.transport.amqp import AmqpSender
+        from reliamsg.transport.amqp.sender import AmqpSender
 
         return AmqpSender(site, producer_id, bindings, events)
-    from reliamsg.transport.mqtt import MqttSender
+    from reliamsg.transport.mqtt.sender import MqttSender
 
     return MqttSender(site, producer_id, bindings, events)
 
 
 def open_receiver(site: Site, bindings: Sequence[Binding], events: ReceiverEvents) -> ReceiverTransport:
-    """A transport that reads `site` for the one group that `bindings` name; not started yet."""
+    """Return a transport that reads `site` for the one group that `bindings` name; the caller starts it."""
     if site.scheme == "memory":
-        from reliamsg.transport.memory_registry import find_host
+        from reliamsg.transport.memory.registry import find_host
 
         return find_host(site).open_receiver(site, bindings, events)
     if site.protocol == "amqp":
-        from reliamsg.transport.amqp import AmqpReceiver
+        from reliamsg.transport.amqp.receiver import AmqpReceiver
 
         return AmqpReceiver(site, bindings, events)
-    from reliamsg.transport.mqtt import MqttReceiver
+    from reliamsg.transport.mqtt.receiver import MqttReceiver
 
     return MqttReceiver(site, bindings, events)
 
@@ -46,38 +46,38 @@ def open_receiver(site: Site, bindings: Sequence[Binding], events: ReceiverEvent
 def create_group(
     site: Site, bindings: Sequence[Binding], timeout: float, keys: KeyRing | None = None
 ) -> None:
-    """Have `site` keep messages for the groups in `bindings` from now on; what exists is left as it is. With `keys`,
-    producers that have them believe the mark that is left at an MQTT site.
+    """Have `site` retain messages for the groups in `bindings` from now on; existing groups are left unchanged. With
+    `keys`, the mark that is left at an MQTT site is signed, so that producers with these keys trust it.
 
-    Blocks for at most about `timeout` seconds. Raises :class:`~reliamsg.errors.ConfigError` when the site
-    refuses the login or the declaration, :class:`~reliamsg.errors.TransientError` when it can't be reached.
+    Blocks for up to about `timeout` seconds. Raises :class:`~reliamsg.errors.ConfigError` if the site
+    refuses the login or the declaration, :class:`~reliamsg.errors.TransientError` if it can't be reached.
     """
     if site.scheme == "memory":
-        from reliamsg.transport import memory_registry
+        from reliamsg.transport.memory import groups as memory
 
-        memory_registry.create_group(site, bindings, keys)
+        memory.create_group(site, bindings, keys)
     elif site.protocol == "amqp":
-        from reliamsg.transport import amqp
+        from reliamsg.transport.amqp import groups as amqp
 
         amqp.create_group(site, bindings, timeout)
     else:
-        from reliamsg.transport import mqtt
+        from reliamsg.transport.mqtt import groups as mqtt
 
         mqtt.create_group(site, bindings, timeout, keys)
 
 
 def delete_group(site: Site, bindings: Sequence[Binding], timeout: float) -> None:
-    """Have `site` forget the groups in `bindings`, with all that it has for them; at an MQTT site for their other
-    topics as well. What does not exist is no error. Blocks and raises as :func:`create_group` does."""
+    """Delete the groups in `bindings` from `site`, with everything stored for them; at an MQTT site for their other
+    topics as well. A missing group is not an error. Blocks and raises as :func:`create_group` does."""
     if site.scheme == "memory":
-        from reliamsg.transport import memory_registry
+        from reliamsg.transport.memory import groups as memory
 
-        memory_registry.delete_group(site, bindings)
+        memory.delete_group(site, bindings)
     elif site.protocol == "amqp":
-        from reliamsg.transport import amqp
+        from reliamsg.transport.amqp import groups as amqp
 
         amqp.delete_group(site, bindings, timeout)
     else:
-        from reliamsg.transport import mqtt
+        from reliamsg.transport.mqtt import groups as mqtt
 
         mqtt.delete_group(site, bindings, timeout)

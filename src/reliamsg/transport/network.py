@@ -1,7 +1,7 @@
 """Sockets for transports that run their own loop: connecting within a budget, waiting, and being woken.
 
-Everything is non-blocking underneath, so that closing a transport cuts every wait short; only the operating
-system's name look-up can't be interrupted.
+All sockets are non-blocking, so that closing a transport cuts every wait short; only the operating system's
+name look-up cannot be interrupted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _TROUBLE = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class DialError(Exception):
-    """No connection came about; the text says why and holds no secret."""
+    """No connection could be established; the text says why and contains no secret."""
 
 
 class Waker:
-    """Lets any thread end the wait of the one thread that waits here."""
+    """Lets any thread wake up the one thread that waits here."""
 
     def __init__(self) -> None:
         self._inner, self._outer = socket.socketpair()
@@ -35,16 +35,16 @@ class Waker:
         self._woken = False
 
     def wake(self) -> None:
-        """End the present wait, or the next one. Cheap when already woken; nothing after ``close()``."""
-        # Without a lock: the waiting thread clears the flag before it looks at what there is to do, so
-        # whoever finds the flag set can be sure that its work is still going to be looked at.
+        """End the current wait, or the next one. Cheap if already woken; no effect after ``close()``."""
+        # Without a lock: the waiting thread clears the flag before it checks what there is to do, so a thread
+        # that finds the flag set can be sure that its work will be noticed.
         if self._woken:
             return
         self._woken = True
         try:
             self._outer.send(b"\0")
         except OSError:
-            # Closed; a full buffer wakes all the same.
+            # Closed, or the buffer is full, which wakes as well.
             return
 
     def wait(
@@ -52,7 +52,7 @@ class Waker:
     ) -> tuple[bool, bool]:
         """Wait for `sock`, a ``wake()`` or `timeout` seconds; return whether `sock` can be read and written.
 
-        A connection that broke counts as readable, also when `read` is False.
+        A broken connection counts as readable, even if `read` is False.
         """
         poll = select.poll()
         poll.register(self._inner, select.POLLIN)
@@ -77,7 +77,7 @@ class Waker:
         self._woken = False
 
     def close(self) -> None:
-        """Give the sockets back. Only when nobody waits any more."""
+        """Close the sockets. Only when no thread waits any more."""
         self._woken = True
         self._inner.close()
         self._outer.close()
@@ -92,8 +92,8 @@ def dial(
 ) -> socket.socket:
     """Connect to `endpoint`, with TLS where a context is given, before `deadline` (``time.monotonic()``).
 
-    Returns a non-blocking socket. Raises :class:`DialError` when it can't, when `deadline` passes, and when
-    `stopping()` turns true.
+    Returns a non-blocking socket. Raises :class:`DialError` if it fails, if `deadline` passes, and if
+    `stopping()` becomes true.
     """
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
@@ -101,7 +101,7 @@ def dial(
         raise DialError(f"{endpoint.host}: {_text(error)}") from None
     trouble = DialError(f"{endpoint.host} has no address")
     for number, (family, kind, proto, _, address) in enumerate(found):
-        # Each address gets its share of what is left, so that a silent first one does not use it all up.
+        # Each address gets its share of the remaining time, so that an unresponsive first one does not use it all.
         now = time.monotonic()
         share = now + (deadline - now) / (len(found) - number)
         try:
@@ -127,8 +127,8 @@ def dial(
 def acknowledge_segments(sock: socket.socket) -> None:
     """Have the kernel acknowledge at once what was read. To be called after each read.
 
-    Otherwise it waits up to 40 ms for something to send along (RFC 1122, 4.2.3.2), and a broker that leaves Nagle's
-    algorithm on, as Mosquitto does unless told ``set_tcp_nodelay true``, sends the next small message only then.
+    Otherwise it delays the acknowledgement by up to 40 ms (RFC 1122, 4.2.3.2), and a broker with Nagle's algorithm,
+    such as Mosquitto without ``set_tcp_nodelay true``, sends the next small message only then.
     """
     if hasattr(socket, "TCP_QUICKACK"):
         with contextlib.suppress(OSError):  # of a connection that is gone, which the next read finds
@@ -139,7 +139,7 @@ def _connect(
     sock: socket.socket, address: object, deadline: float, waker: Waker, stopping: Callable[[], bool]
 ) -> None:
     sock.setblocking(False)
-    # Frames and confirms are small and waited for.
+    # Frames and confirms are small, and others wait for them.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         sock.connect(address)  # type: ignore[arg-type]
@@ -190,7 +190,7 @@ def _until(
     waker: Waker,
     stopping: Callable[[], bool],
 ) -> None:
-    """Wait until `sock` is ready; raise when time is up or the transport is being closed."""
+    """Wait until `sock` is ready; raise if the time is up or the transport is being closed."""
     while True:
         left = deadline - time.monotonic()
         if stopping():

@@ -1,0 +1,95 @@
+"""Publishing to a broker in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reliamsg.config import Site
+from reliamsg.transport.base import Binding, Outcome, SenderEvents
+from reliamsg.transport.memory.broker import Connection, MemoryBroker
+from reliamsg.transport.memory.session import MemorySession
+
+__all__ = ["MemorySender"]
+
+
+class MemorySender(MemorySession[SenderEvents]):
+    """Publishes to one broker in memory."""
+
+    def __init__(
+        self,
+        site: Site,
+        broker: MemoryBroker,
+        producer_id: str,
+        bindings: Sequence[Binding],
+        events: SenderEvents,
+        *,
+        threaded: bool,
+    ) -> None:
+        super().__init__(site, broker, events, producer_id, threaded=threaded)
+        self._bindings = tuple(bindings)
+        self._told_blocked: str | None = None
+        self._asked: object = None
+        """The connection and the groups that the broker was asked for, and when that was."""
+
+    def wake(self) -> None:
+        """Have ``pull()`` asked soon."""
+        self._wake()
+
+    def bind(self, bindings: Sequence[Binding]) -> None:
+        """Replace the groups whose queues are declared, and declare them if connected."""
+        self._bindings = tuple(bindings)
+        if self.connected:
+            self._declare()
+        self._wake()
+
+    def _connect(self) -> None:
+        self._connection = self.broker.connect_sender(self.client, self._wake)
+        self._declare()
+        self._listen()
+        self._told_blocked = None
+        self._events.connected(str(self.site.endpoints[0]), self.broker.window)
+        self._ask_for_groups()
+
+    def _ask_for_groups(self) -> None:
+        """At MQTT sites, whenever a real transport would find out sooner or later that something has changed."""
+        bindings = self._bindings
+        if self.broker.protocol != "mqtt" or self.site.declare == "none" or not bindings:
+            return
+        now = self._connection, bindings, self.broker.groups_changed
+        if now != self._asked:
+            self._asked = now
+            self._events.found(self.broker.evidence(bindings))
+
+    def _declare(self) -> None:
+        # At MQTT sites only a group's own client can make its session.
+        if self.broker.protocol == "amqp" and self.site.declare == "create":
+            self.broker.declare(self._bindings)
+
+    def _flow(self, connection: Connection) -> bool:
+        blocked = self.broker.blocked_reason()
+        if blocked != self._told_blocked:
+            self._told_blocked = blocked
+            self._events.blocked(blocked)
+        heard = self._hear(connection)
+        self._ask_for_groups()
+        sent = False
+        while blocked is None and (outgoing := self._events.pull()):
+            self.broker.publish(connection, outgoing, self.site.max_frame_bytes)
+            sent = True
+        results = self.broker.results(connection)
+        self._tell(results)
+        return bool(heard or sent or results)
+
+    def _tell(self, results: Sequence[tuple[int, tuple[Outcome, str] | None]]) -> None:
+        """Confirms that follow each other go in one call, everything in the broker's order."""
+        confirmed: list[int] = []
+        for token, refusal in results:
+            if refusal is None:
+                confirmed.append(token)
+                continue
+            if confirmed:
+                self._events.confirmed(confirmed)
+                confirmed = []
+            self._events.refused(token, *refusal)
+        if confirmed:
+            self._events.confirmed(confirmed)

@@ -1,0 +1,95 @@
+"""Limits what a receiver accepts of messages that arrive faster than they are acknowledged.
+
+A connection that carries control frames is always read, even if the window is full of unacknowledged messages. A broker
+that honours MQTT 5's Receive Maximum, or has a limit of its own, stops soon by itself. From other brokers more is
+accepted as long as everything held fits within a bound in bytes: what a stream waits for may be among it. What does not
+fit is dropped without an acknowledgement, together with everything that follows on the same connection, since
+acknowledgements go in order. Once there is room again the connection is renewed, and the broker delivers what was not
+acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from reliamsg.config import Site
+
+__all__ = ["HELD_BYTES", "AckOrder", "ReceiveWindow", "window_of"]
+
+_HELD_PER_PREFETCH = 4
+
+HELD_BYTES = 32 * 1024 * 1024
+"""Beyond the window, messages are accepted while everything held is smaller than this."""
+
+
+MESSAGE_OVERHEAD = 1024
+"""More than a held message uses in memory beside its body."""
+
+
+class AckOrder:
+    """Passes acknowledgements on in the order of receipt, whatever order they come in (MQTT-4.6.0-2)."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._mids: deque[tuple[int, int]] = deque()
+        """Packet id and size."""
+        self.bytes = 0
+        """Of all messages received and not yet released, with their overhead."""
+        self._done: set[int] = set()
+
+    def __len__(self) -> int:
+        """How many messages were received and not yet released."""
+        return len(self._mids)
+
+    def received(self, mid: int, size: int = 0) -> int:
+        """Add a message with packet id `mid` and a body of `size` bytes; return the number to acknowledge it by."""
+        size += MESSAGE_OVERHEAD
+        self._mids.append((mid, size))
+        self.bytes += size
+        return self._first + len(self._mids) - 1
+
+    def acknowledge(self, number: int) -> None:
+        """Add an acknowledgement; an unknown or repeated one is ignored."""
+        if self._first <= number < self._first + len(self._mids):
+            self._done.add(number)
+
+    def release(self) -> list[int]:
+        """Packet ids to acknowledge to the broker now, in order of receipt."""
+        out = []
+        while self._mids and self._first in self._done:
+            self._done.remove(self._first)
+            self._first += 1
+            mid, size = self._mids.popleft()
+            self.bytes -= size
+            out.append(mid)
+        return out
+
+
+class ReceiveWindow:
+    """Decides which messages of one connection are accepted. Not thread-safe."""
+
+    def __init__(self, window: int, held: AckOrder, held_bytes: int | None = None) -> None:
+        """`window`: how many messages are accepted regardless of their size. `held`: the unacknowledged ones.
+        `held_bytes`: overrides :data:`HELD_BYTES`."""
+        self.dropped = 0
+        """Messages that were dropped; the next connection delivers them again."""
+        self._window = window
+        self._held_bytes = HELD_BYTES if held_bytes is None else held_bytes
+        self._held = held
+
+    def admits(self, size: int) -> bool:
+        """Whether a message that arrived is accepted; otherwise it counts as dropped."""
+        held = self._held
+        if self.dropped or (len(held) >= self._window and held.bytes + size > self._held_bytes):
+            self.dropped += 1
+        return not self.dropped
+
+    @property
+    def has_room_again(self) -> bool:
+        """Whether something was dropped and there is room to have it delivered again."""
+        return bool(self.dropped) and len(self._held) <= self._window // 2
+
+
+def window_of(site: Site) -> int:
+    """How many unacknowledged messages are accepted from a site regardless of their size."""
+    return site.prefetch * _HELD_PER_PREFETCH
