@@ -15,7 +15,7 @@ from reliamsg.store.inbox_view import inspect_inbox
 from reliamsg.testing import MemoryNetwork
 from reliamsg.wire.address import group_address, producer_address, status_address
 from reliamsg.wire.control import VERSION, ChainEpoch, Status, StreamStatus, encode_status, open_control
-from reliamsg.wire.data import CONTENT_TYPE, make_records, open_frame
+from reliamsg.wire.data import CONTENT_TYPE, Origin, make_records, open_frame
 from reliamsg.wire.data import encode as encode_batch
 from reliamsg.wire.plain import encode_plain
 from tests.receiving.control_tools import FakeProducer, rows
@@ -45,9 +45,17 @@ def batch(
     } | changes
     count = last - first + 1
     return encode_batch(
-        Stream(fields["producer"], fields["topic"]), fields["epoch"], fields["incarnation"], first, fields["prev"],
-        (1, 1), make_records([body] * count, [None] * count, [None] * count), ring=ring,
-    )  # fmt: skip
+        Origin(
+            Stream(fields["producer"], fields["topic"]),
+            fields["epoch"],
+            fields["incarnation"],
+            fields["prev"],
+        ),
+        first,
+        (1, 1),
+        make_records([body] * count, [None] * count, [None] * count),
+        ring=ring,
+    )
 
 
 def inject(bench: Bench, data: bytes, site: str = "dc1", **options: Any) -> None:

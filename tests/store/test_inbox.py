@@ -9,9 +9,9 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from reliamsg.errors import (
@@ -32,8 +32,8 @@ from reliamsg.store.inbox_rows import (
     GapRow,
     HeldFrame,
     History,
+    HistoryRow,
     Quarantined,
-    StreamRow,
 )
 from reliamsg.store.inbox_view import inspect_inbox, read_dead_letters
 from reliamsg.store.journal import Entry
@@ -71,7 +71,7 @@ def test_what_was_committed_is_there_again(tmp_path: Path) -> None:
     history = History([(8, 2**64 - 1, 7)], 3, [(4, [(1, 2)])], [(10, 5, 6)], (1, 2))
     commit(
         inbox,
-        streams=[StreamRow(STREAM, (9, 3), history)],
+        streams=[HistoryRow(STREAM, (9, 3), history)],
         epochs=[epoch_row(20)],
         gaps=[GapRow(STREAM, 10, 30, None, 1.5, 2.5)],
         attempts=[(STREAM, 10, 21, 2), (STREAM, 10, 3, 2)],
@@ -83,7 +83,7 @@ def test_what_was_committed_is_there_again(tmp_path: Path) -> None:
     assert inbox.id == inbox_id
     (saved,) = inbox.load()
     assert (saved.stream, saved.joined, saved.history) == (STREAM, (9, 3), history)
-    assert saved.epochs == [replace(epoch_row(20), used_us=1)]
+    assert saved.epochs == [msgspec.structs.replace(epoch_row(20), used_us=1)]
     assert saved.gap == GapRow(STREAM, 10, 30, None, 1.5, 2.5)
     assert saved.held == [(10, 20, 29), (10, 40, 49)]
     assert (10, 21, 2) in saved.attempts

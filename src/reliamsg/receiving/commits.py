@@ -20,8 +20,8 @@ from reliamsg.receiving.sites import SiteReceiver
 from reliamsg.receiving.state import Pending, Shared, log
 from reliamsg.runtime.clock import microseconds
 from reliamsg.runtime.environment import Probe
-from reliamsg.store.inbox import Left
-from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, StreamRow
+from reliamsg.store.inbox import QuarantineChange
+from reliamsg.store.inbox_rows import Batch, EpochRow, GapRow, HeldFrame, History, HistoryRow
 from reliamsg.store.journal import Entry
 from reliamsg.wire.data import Frame, open_frame
 
@@ -266,7 +266,7 @@ class Committer:
                 log.error("%s; nothing is acknowledged until it can be", error)
             shared.write_failed(error, large=large)
 
-    def _apply(self, plan: _Plan, kept: list[Frame], left: Left) -> None:
+    def _apply(self, plan: _Plan, kept: list[Frame], left: QuarantineChange) -> None:
         shared = self._shared
         released: defaultdict[str, list[object]] = defaultdict(list)
         with shared.lock:
@@ -408,7 +408,7 @@ def _add_change(batch: Batch, change: StreamChange) -> None:
             sorted(state.history.unended),
             None if uncertainty is None else uncertainty.link,
         )
-        batch.streams.append(StreamRow(stream, state.joined, history))
+        batch.streams.append(HistoryRow(stream, state.joined, history))
     finished = {known.epoch for known in change.finished}
     for item in change.epochs:
         known = item.known

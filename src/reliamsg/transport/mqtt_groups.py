@@ -21,7 +21,7 @@ from reliamsg.transport.base import Binding, Evidence, Mark
 from reliamsg.transport.mqtt_link import Link, PubAck
 from reliamsg.transport.mqtt_packets import Publish
 from reliamsg.transport.network import Waker
-from reliamsg.wire.address import created_address, is_created, nobodys_address, proof_address
+from reliamsg.wire.address import created_address, is_created, proof_address, unused_proof_address
 
 __all__ = ["GroupProber"]
 
@@ -146,7 +146,7 @@ class GroupProber:
             else:
                 self._read_marks()
         if self._phase in (_Phase.CALIBRATING, _Phase.CHECKING) and not self._probes and room > 0:
-            self._ask(link, nobodys_address(), None)
+            self._ask(link, unused_proof_address(), None)
         elif self._phase is _Phase.PROBING:
             while self._waiting and len(self._probes) < AT_ONCE and room > 0:
                 binding = self._waiting.popleft()
