@@ -1,7 +1,7 @@
-"""The report's plots, as plotly figures in plain data, each with a sentence that says the same.
+"""The report's plots, as plotly figures in plain data, each with a sentence that summarizes it.
 
-Colours are names of the style sheet's (``--ink``), which the page's script resolves, so that plots follow its theme.
-Plotly reads HTML in texts: names that users chose are escaped for it.
+Colours are names of the style sheet (``--ink``), which the page's script resolves, so that plots follow its theme.
+Plotly interprets HTML in texts: names are escaped for it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _MAX_SITES = 12
 
 
 def plots(verdict: Mapping[str, Any], data: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """`id`, `title`, `says` and `figure` of each plot for which there is something to show."""
+    """`id`, `title`, `says` and `figure` of each plot with data."""
     found = [_flow(data), _completeness(data), _latency(data), _confirms(data), _saved(verdict)]
     return [plot for plot in found if plot is not None]
 
 
 def _flow(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Published against delivered, and what went wrong, over time."""
+    """Published, delivered and problematic messages over time."""
     if not data.get("bins"):
         return None
     starts = _times(data)
@@ -54,7 +54,7 @@ def _flow(data: Mapping[str, Any]) -> dict[str, Any] | None:
             "type": "scatter",
             "mode": "lines",
             "x": starts,
-            # The last step ends where its bin does.
+            # The last step ends at the end of its bin.
             "y": [_short(count * per) for count in (*counts, counts[-1])],
             "name": name,
             "line": {"shape": "hv", "color": color, "width": width, "dash": dash},
@@ -107,7 +107,7 @@ def _flow(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _completeness(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A stream in a line: how much of what was published in a bin is not missing at the group that lacks most."""
+    """A line per stream: the share of published messages in a bin that is not missing at the group that lacks most."""
     streams = data.get("streams") or []
     if not streams:
         return None
@@ -116,7 +116,7 @@ def _completeness(data: Mapping[str, Any]) -> dict[str, Any] | None:
         name + (f" ~{each['part']}" if each["part"] else "")
         for name, each in zip(names, streams, strict=True)
     ]
-    # Names that are cut short may be alike; a category of plotly's must not be.
+    # Truncated names may be equal, but plotly's categories must be unique.
     names = [name + "\u200b" * names[:i].count(name) for i, name in enumerate(names)]
     shares = [
         [
@@ -156,7 +156,7 @@ def _completeness(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How latencies of each hop are distributed."""
+    """The distribution of the latencies of each hop."""
     hops = {hop: buckets for hop in _HOPS if (buckets := _buckets(data.get("latency", {}).get(hop)))}
     if not hops:
         return None
@@ -190,7 +190,7 @@ def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
-    """How long each site takes to confirm."""
+    """The confirm latency of each site."""
     sites = {name: found for name, each in data.get("confirmed", {}).items() if (found := _buckets(each))}
     if not sites:
         return None
@@ -239,7 +239,7 @@ def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _saved(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What only one site delivered."""
+    """Messages that only one site delivered."""
     sites = dict(sorted(verdict.get("sites", {}).items())[:_MAX_SITES])
     if not any(each["saved_alone"] for each in sites.values()):
         return None
@@ -286,7 +286,7 @@ def _times(data: Mapping[str, Any]) -> list[str]:
 
 
 def _per(width_us: int) -> tuple[float, str]:
-    """What makes a bin's count a rate, and per what."""
+    """The factor from a bin's count to a rate, and the unit."""
     return (60e6 / width_us, "minute") if width_us >= 60e6 else (1e6 / width_us, "second")
 
 
@@ -295,7 +295,7 @@ def _short(number: float) -> float:
 
 
 def _buckets(histogram: Mapping[Any, int] | None) -> dict[int, int]:
-    """A histogram with numbers as keys, which JSON makes texts of, and without empty buckets."""
+    """A histogram with numbers as keys (strings in JSON), without empty buckets."""
     return {
         int(bucket): count
         for bucket, count in (histogram or {}).items()
@@ -329,11 +329,11 @@ def _quantile(buckets: Mapping[int, int], q: float) -> float:
 
 
 def _plain(name: str, length: int = _NAME_LENGTH) -> str:
-    """A name, cut where it is too long for a line."""
+    """A name, truncated to the length of a line."""
     return name if len(name) <= length else f"{name[: length - 1]}…"
 
 
 def _text(name: str, length: int = _NAME_LENGTH) -> str:
-    """A name as plotly shows it: it would read tags and entities."""
+    """A name escaped for plotly, which interprets tags and entities."""
     plain = "".join(each if each.isprintable() else "\ufffd" for each in _plain(name, length))
     return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

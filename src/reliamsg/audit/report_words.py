@@ -1,4 +1,4 @@
-"""The report's words: what a verdict means, what is counted, and how numbers are written."""
+"""The report's texts: meanings of verdicts and counts, and the format of numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COUNTS = (
 
 
 def meaning(verdict: Mapping[str, Any]) -> dict[str, str]:
-    """The verdict's sentence, and what to do."""
+    """A sentence about the verdict, and the next step."""
     m = verdict["messages"]
     evidence = verdict["evidence"]
     match verdict["verdict"]:
@@ -56,7 +56,7 @@ def meaning(verdict: Mapping[str, Any]) -> dict[str, str]:
 
 
 def counts(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Messages, by what became of them; `severity` is empty where there is nothing to worry about."""
+    """Messages by fate; `severity` is empty for those that are no problem."""
     return [
         {
             "label": label,
@@ -69,17 +69,17 @@ def counts(verdict: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def grouped(number: float) -> str:
-    """A number with its thousands apart, and no more digits than it takes."""
+    """A number with thousands separators, without unnecessary digits."""
     return f"{number:,.0f}" if number >= 10 or number == int(number) else f"{number:,.2g}"
 
 
 def times(number: int, noun: str) -> str:
-    """`number` of a regular noun."""
+    """For example "1 message", "2 messages"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """A duration in seconds with a unit in which it is easily read."""
+    """A duration in seconds, formatted in a suitable unit."""
     for limit, factor, unit in (
         (1e-3, 1e6, "µs"),
         (1.0, 1e3, "ms"),
