@@ -18,7 +18,7 @@ _LINES = ("--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6"
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 _EVENTS = {
     "lost": ("lost or declared", "--lost"),
-    "duplicate": ("delivered again", "--violated"),
+    "duplicate": ("duplicated", "--violated"),
     "out_of_order": ("out of order", "--line-6"),
     "open": ("still open", "--unknown"),
     "late": ("late", "--line-3"),
@@ -100,7 +100,7 @@ def _flow(data: Mapping[str, Any]) -> dict[str, Any] | None:
         f"{grouped(round(sum(data['published'])))} messages published from {moment(data['start_us'])}"
         f" within {duration(data['bins'] * step)}, shown in steps of {duration(step)}"
         f" by the clients' own clocks. "
-        + (f"Below the lines: {told}." if told else "Nothing lost, repeated, disordered, open or late.")
+        + (f"Below the lines: {told}." if told else "Nothing lost, duplicated, out of order, open or late.")
         + (f" {times(left, 'group')} more, with fewer messages, not drawn." if left > 0 else "")
     )
     return _plot("flow", "Published against delivered", says, traces, layout)
@@ -180,7 +180,7 @@ def _latency(data: Mapping[str, Any]) -> dict[str, Any] | None:
             }
         )
         half, most = duration(_quantile(buckets, 0.5)), duration(_quantile(buckets, 0.99))
-        told.append(f"{_HOPS[hop]} half within {half}, 99 % within {most}")
+        told.append(f"{_HOPS[hop]} p50 {half}, p99 {most}")
     layout = {
         "xaxis": _log_axis(min(map(min, hops.values())), max(map(max, hops.values())) + 1),
         "yaxis": {"title": {"text": "share of messages, %"}, "rangemode": "tozero"},
@@ -197,13 +197,13 @@ def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
     names = [_text(name) for name in sites]
     points = {
         label: [_quantile(buckets, q) * 1000 for buckets in sites.values()]
-        for label, q in (("half within", 0.5), ("95 % within", 0.95), ("99 % within", 0.99))
+        for label, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99))
     }
     traces: list[dict[str, Any]] = [
         {
             "type": "scatter",
             "mode": "lines",
-            "x": [points["half within"][i], points["99 % within"][i]],
+            "x": [points["p50"][i], points["p99"][i]],
             "y": [name, name],
             "line": {"color": "--rule", "width": 6},
             "showlegend": False,
@@ -226,7 +226,7 @@ def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
         )
     ]
     says = "; ".join(
-        f"{_plain(name)} confirms half within {duration(_quantile(buckets, 0.5))}, 99 % within"
+        f"{_plain(name)} confirms with p50 {duration(_quantile(buckets, 0.5))}, p99"
         f" {duration(_quantile(buckets, 0.99))}"
         for name, buckets in sites.items()
     )
@@ -235,7 +235,7 @@ def _confirms(data: Mapping[str, Any]) -> dict[str, Any] | None:
         "yaxis": {"type": "category", "range": [len(names) - 0.5, -0.5]},
         "height": 130 + 44 * len(names),
     }
-    return _plot("confirms", "How long sites take to confirm", f"{says}.", traces, layout)
+    return _plot("confirms", "Confirm latency of each site", f"{says}.", traces, layout)
 
 
 def _saved(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -260,7 +260,7 @@ def _saved(verdict: Mapping[str, Any]) -> dict[str, Any] | None:
         "yaxis": {"type": "category", "autorange": "reversed"},
         "height": 100 + 40 * len(sites),
     }
-    says = f"Messages that a group received from no other site, so that this one alone saved them: {told}."
+    says = f"Messages that a group received from one site only: {told}."
     return _plot("saved", "Saved by one site alone", says, [trace], layout)
 
 

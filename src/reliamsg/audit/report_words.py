@@ -9,16 +9,16 @@ from typing import Any
 __all__ = ["counts", "duration", "grouped", "meaning", "moment", "times"]
 
 _COUNTS = (
-    ("enqueued", "enqueued", "published, so that they had to arrive", ""),
-    ("lost", "lost", "never delivered, and nobody was told", "lost"),
-    ("declared_gaps", "declared gaps", "not delivered, and the application was told", "lost"),
-    ("duplicates", "duplicates", "delivered again without being flagged", "violated"),
+    ("enqueued", "enqueued", "published, so that they have to arrive", ""),
+    ("lost", "lost", "never delivered, and not declared to the application", "lost"),
+    ("declared_gaps", "declared gaps", "not delivered, and declared to the application", "lost"),
+    ("duplicates", "duplicates", "delivered again without the redelivery flag", "violated"),
     ("out_of_order", "out of order", "delivered after a later one of their stream", "violated"),
     ("phantom", "phantom", "delivered, yet never published", "violated"),
-    ("pending", "pending", "still on their way, as far as the journals say", "unknown"),
+    ("pending", "pending", "still in flight, according to the journals", "unknown"),
     ("late", "late", "arrived after their gap was closed, and not delivered", ""),
-    ("before_join", "before join", "older than the group's first look at the stream", ""),
-    ("saved_by_repair", "saved by repair", "received only because their producer sent them again", ""),
+    ("before_join", "before join", "older than the position where the group joined", ""),
+    ("saved_by_repair", "saved by repair", "received only because their producer resent them", ""),
     ("saved_by_second_site", "saved by a second site", "lost by a site that had confirmed them", ""),
 )
 
@@ -30,27 +30,27 @@ def meaning(verdict: Mapping[str, Any]) -> dict[str, str]:
     match verdict["verdict"]:
         case "complete":
             return {
-                "says": "Every message reached every group that reads its topic: once, in order, unchanged.",
-                "then": "Nothing is left open, and no evidence is missing.",
+                "says": "Every message reached every group of its topic: once, in order, unchanged.",
+                "then": "No message is open, and no evidence is missing.",
             }
         case "lost":
             silent, told = grouped(m["lost"]), grouped(m["declared_gaps"])
             return {
                 "says": "Messages are lost: published, and proven not to have reached a group.",
-                "then": f"{silent} without a word, {told} declared to the application as gaps. The last hop that a"
-                " range reached says where to look.",
+                "then": f"{silent} silently, {told} declared to the application as gaps. The last hop that a range"
+                " reached tells where to look.",
             }
         case "violated":
             return {
-                "says": "A promise was broken: the journals prove that something happened that never may.",
-                "then": "The findings below say what, where and for which messages. What was lost"
-                " besides, or is still open, is listed apart.",
+                "says": "A promise was broken: the journals prove a violation.",
+                "then": "The findings below tell what, where and for which messages. Lost and open messages"
+                " are listed separately.",
             }
     lacking = len(evidence.get("missing", [])) + len(evidence.get("broken", []))
     why = f"{times(lacking, 'piece')} of evidence missing or damaged" if lacking else "no evidence is missing"
     return {
-        "says": "The journals do not show what became of every message.",
-        "then": f"No loss is proven, nor is there proof that there is none: {why},"
+        "says": "The journals do not show the fate of every message.",
+        "then": f"Losses are neither proven nor ruled out: {why},"
         f" {times(m['pending'], 'message')} still open.",
     }
 
