@@ -224,11 +224,11 @@ class StoreUnsafe(StoreError):
 
 
 class OutboxIndeterminate(FatalError):
-    """An fsync failed, so it is unknown what the disk holds. Open the outbox again to find out."""
+    """An fsync failed, so the state on the disk is unknown. Open the outbox again to find out."""
 
 
 class InboxIndeterminate(FatalError):
-    """An fsync failed, so it is unknown what the disk holds. Open the inbox again to find out."""
+    """An fsync failed, so the state on the disk is unknown. Open the inbox again to find out."""
 
 
 class ForkedError(FatalError):

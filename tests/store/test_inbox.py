@@ -35,7 +35,7 @@ from reliamsg.store.inbox_rows import (
     HistoryRow,
     Quarantined,
 )
-from reliamsg.store.inbox_view import inspect_inbox, read_dead_letters
+from reliamsg.store.inbox_view import list_streams, read_dead_letters, summarize_inbox
 from reliamsg.store.journal import Entry
 
 STREAM = Stream("p", "orders")
@@ -130,8 +130,8 @@ def test_dead_letters_and_quarantine(inbox: Inbox) -> None:
     )
     assert read_dead_letters(inbox.path, found.id + 1) == []
     assert inbox.path.stat().st_size + os.stat(f"{inbox.path}-wal").st_size < 20_000_000
-    info = inspect_inbox(inbox.path)
-    assert (info.group, info.dead_letter_count, info.quarantined) == ("billing", 1, 16)
+    info = summarize_inbox(inbox.path)
+    assert (info.group, info.dead_letters, info.samples) == ("billing", 1, 16)
     assert inbox.quarantined() == {("dc1", "orders"): (16, 16 * 256 * 1024)}
     commit(inbox, revived=[found.id])
     assert inbox.dead_letter_count == 0
@@ -139,8 +139,8 @@ def test_dead_letters_and_quarantine(inbox: Inbox) -> None:
 
 def test_inspection_reads_while_the_owner_runs(inbox: Inbox) -> None:
     commit(inbox, epochs=[epoch_row(4)], held=[held(5, 9)], gaps=[GapRow(STREAM, 10, 4, 4, 2.0)])
-    info = inspect_inbox(inbox.path)
-    (stream,) = info.streams
+    info = summarize_inbox(inbox.path)
+    (stream,) = list_streams(inbox.path, -1)
     assert (stream.epoch, stream.position, stream.held) == (10, 4, 5)
     assert stream.gap == GapRow(STREAM, 10, 4, 4, 2.0)
     assert (info.held_messages, info.held_bytes) == (5, 100)

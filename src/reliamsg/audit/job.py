@@ -1,7 +1,7 @@
 """The audit as one job: from a directory of segments to a verdict.
 
-The only module of the steps' that decides what is kept between them, and that lets anything reach the driver: counts,
-and a bounded number of findings.
+Only this module decides which intermediate results are stored, and collects data to the driver: counts, and a bounded
+number of findings.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -17,28 +17,12 @@ from reliamsg.store.inbox_rows import DeadLetter, GapRow
 from reliamsg.store.quarantine import QuarantinedDelivery, Selection, read_quarantined
 
 __all__ = [
-    "InboxInfo", "InboxSummary", "StreamInfo", "check_inbox", "find_stream", "inspect_inbox", "list_gaps",
-    "list_quarantined", "list_streams", "page_streams", "read_dead_letters", "summarize_inbox",
+    "InboxSummary", "StreamInfo", "check_inbox", "find_stream", "list_gaps", "list_quarantined", "list_streams",
+    "page_streams", "read_dead_letters", "summarize_inbox",
 ]  # fmt: skip
 
 PAGE_STREAMS = 500
 """Streams per page; a request with this number of streams fits into its file."""
-
-
-def _dead_letters(connection: sqlite3.Connection, number: int | None, limit: int) -> list[DeadLetter]:
-    rows = connection.execute(
-        "SELECT dead_letter.id, producer, topic, part, epoch, incarnation, seq, key, headers, body, reason, attempts,"
-        " wall_us FROM dead_letter JOIN stream ON stream.id = stream_id WHERE ? IS NULL OR dead_letter.id = ?"
-        " ORDER BY dead_letter.id LIMIT ?",
-        (number, number, limit),
-    )
-    return [
-        DeadLetter(
-            row[0], Stream(*row[1:4]), row[4], int(row[5], 16), row[6], row[7],
-            msgspec.json.decode(row[8], type=dict[str, str]), *row[9:],
-        )
-        for row in rows
-    ]  # fmt: skip
 
 
 def read_dead_letters(
@@ -49,7 +33,19 @@ def read_dead_letters(
     Works while the inbox's owner runs. Raises :class:`StoreCorrupt` if the file is not an inbox or is damaged.
     """
     with reading(path) as connection:
-        return _dead_letters(connection, number, limit)
+        rows = connection.execute(
+            "SELECT dead_letter.id, producer, topic, part, epoch, incarnation, seq, key, headers, body, reason,"
+            " attempts, wall_us FROM dead_letter JOIN stream ON stream.id = stream_id"
+            " WHERE ? IS NULL OR dead_letter.id = ? ORDER BY dead_letter.id LIMIT ?",
+            (number, number, limit),
+        )
+        return [
+            DeadLetter(
+                row[0], Stream(*row[1:4]), row[4], int(row[5], 16), row[6], row[7],
+                msgspec.json.decode(row[8], type=dict[str, str]), *row[9:],
+            )
+            for row in rows
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +62,6 @@ class StreamInfo:
     left: int
     """Messages behind the gap that are known to exist but were left to their producer: the group requests them when it
     reaches them."""
-
-
-@dataclass(frozen=True, slots=True)
-class InboxInfo:
-    """The content of an inbox file, as of its last commit."""
-
-    group: str
-    inbox_id: str
-    streams: Sequence[StreamInfo]
-    held_messages: int
-    held_bytes: int
-    dead_letters: Sequence[DeadLetter]
-    """The oldest 1,000."""
-    dead_letter_count: int
-    quarantined: int
-    """Samples of unusable deliveries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,34 +82,6 @@ class InboxSummary:
     """By reason, the number of whole deliveries in quarantine, and their bytes."""
     forgotten: int
     """Forgotten streams that have a tombstone."""
-
-
-def inspect_inbox(path: str | os.PathLike[str]) -> InboxInfo:
-    """Read an inbox, even while its owner runs.
-
-    Raises :class:`StoreCorrupt` if the file is not an inbox or is damaged.
-    """
-    with reading(path) as connection:
-        meta = dict(connection.execute("SELECT name, value FROM meta").fetchall())
-        streams = [
-            _stream_info(connection, stream_id, Stream(*names))
-            for stream_id, *names in connection.execute(
-                "SELECT id, producer, topic, part FROM stream ORDER BY producer, topic, part"
-            ).fetchall()
-        ]
-        count, size = connection.execute(
-            "SELECT coalesce(sum(last - first + 1), 0), coalesce(sum(size), 0) FROM held"
-        ).fetchone()
-        return InboxInfo(
-            meta["owner"],
-            meta.get("inbox_id", ""),
-            streams,
-            count,
-            size,
-            _dead_letters(connection, None, 1_000),
-            connection.execute("SELECT count(*) FROM dead_letter").fetchone()[0],
-            connection.execute("SELECT count(*) FROM quarantine").fetchone()[0],
-        )
 
 
 def _stream_info(connection: sqlite3.Connection, stream_id: int, stream: Stream) -> StreamInfo:

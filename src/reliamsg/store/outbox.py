@@ -34,7 +34,7 @@ from reliamsg.store.members import (
     write_positions,
     write_proofs,
 )
-from reliamsg.store.rewriting import Cut, Reencode, Taken, renumber, rows_of, take_out
+from reliamsg.store.rewriting import EncodePart, Reencode, Taken, renumber, rows_of, take_out
 from reliamsg.store.rows import COLUMNS, Cursors, NewBatch, Parked, Row, StreamRow
 from reliamsg.wire.data import FrameError, open_frame
 
@@ -254,14 +254,14 @@ class Outbox:
         return epochs
 
     def take_out(
-        self, stream_id: int, removed: RemovedRange, cut: Cut,
+        self, stream_id: int, removed: RemovedRange, encode: EncodePart,
         describe: Callable[[Taken], tuple[Iterable[tuple[int, int]], Iterable[Entry]]], wall_us: int, mono_us: int,
     ) -> Taken:  # fmt: skip
         """Remove messages. `describe` returns, given the effect on their batches, all ranges of the epoch that are now
         removed, and the journal entries."""
         entries: list[Entry] = []
         with self.journal.transaction(self._db, entries, wall_us, mono_us) as connection:
-            taken = take_out(connection, self._by_id[stream_id].stream, stream_id, removed, cut)
+            taken = take_out(connection, self._by_id[stream_id].stream, stream_id, removed, encode)
             ranges, described = describe(taken)
             replace_removed(connection, stream_id, removed.epoch, ranges)
             entries += described

@@ -14,7 +14,7 @@ from reliamsg.store.journal import Entry
 from reliamsg.store.members import RemovedRange, load_chain
 from reliamsg.store.rows import COLUMNS, Row
 
-__all__ = ["Cut", "Reencode", "Taken"]
+__all__ = ["EncodePart", "Reencode", "Taken"]
 
 PAGE_ROWS = 100
 
@@ -23,7 +23,7 @@ Reencode = Callable[[Row, int, Prev | None, bool], bytes]
 """Returns the frame of a row's messages for another epoch and predecessor; the flag tells that a copy of the file may
 have published them."""
 
-Cut = Callable[[Row, int, int], bytes]
+EncodePart = Callable[[Row, int, int], bytes]
 """Returns the frame of a row's messages with the numbers first to last."""
 
 
@@ -108,7 +108,7 @@ def renumber(
 
 
 def take_out(
-    db: sqlite3.Connection, stream: Stream, stream_id: int, removed: RemovedRange, cut: Cut
+    db: sqlite3.Connection, stream: Stream, stream_id: int, removed: RemovedRange, encode: EncodePart
 ) -> Taken:
     """Remove messages from their batches.
 
@@ -131,7 +131,7 @@ def take_out(
             gone.append(row)
             continue
         for number, (low, high) in enumerate(parts):
-            frame = cut(row, low, high)
+            frame = encode(row, low, high)
             after = msgspec.structs.replace(row, seq=low, count=high - low + 1, size=len(frame), frame=frame)
             if number == 0:
                 db.execute(
