@@ -190,7 +190,7 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
         nowhere,
     )
     # A piece must also begin and end where a client was told of a group's progress that this inbox may not have made.
-    unseen = _told(rows).select(
+    unseen = _settled_elsewhere(rows).select(
         "grp",
         *STREAM,
         F.explode(F.array_compact(F.array("low", "high", "existed"))).alias("place"),
@@ -211,10 +211,10 @@ def _events(rows: DataFrame, audience: DataFrame, counted: DataFrame, until_us: 
 
 
 def _behind(rows: DataFrame) -> DataFrame:
-    """_OF_STREAM, `unseen` and `existed`: the ranges of :func:`_told`, to `high` and to `existed`."""
+    """_OF_STREAM, `unseen` and `existed`: the ranges of :func:`_settled_elsewhere`, to `high` and to `existed`."""
     existed = F.struct("low", F.col("existed").alias("high"))
     return (
-        _told(rows)
+        _settled_elsewhere(rows)
         .groupBy(*_OF_STREAM)
         .agg(
             F.collect_set(F.struct("low", "high")).alias("unseen"),
@@ -223,7 +223,7 @@ def _behind(rows: DataFrame) -> DataFrame:
     )
 
 
-def _told(rows: DataFrame) -> DataFrame:
+def _settled_elsewhere(rows: DataFrame) -> DataFrame:
     """The ranges that an inbox or a producer was told to be settled: _OF_STREAM, `low`, `high`; and `existed`."""
     return groups.behind(rows).drop("chain", "boot_lsn").unionByName(left(rows), allowMissingColumns=True)
 

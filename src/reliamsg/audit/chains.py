@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from reliamsg.audit.schema import ROWS, told
+from reliamsg.audit.schema import ROWS, driver_frame
 
-__all__ = ["Header", "Members", "believed", "chains", "lines", "members", "rows", "without_copies"]
+__all__ = ["Header", "Members", "accepted", "chains", "lines", "members", "rows", "without_copies"]
 
 _CLIENT = ("role", "client")
 _CHAIN = (*_CLIENT, "chain")
@@ -47,7 +47,7 @@ class Members:
     """Whether any client has several chains."""
 
 
-def believed(segments: DataFrame) -> DataFrame:
+def accepted(segments: DataFrame) -> DataFrame:
     """The segments without a problem, without further copies."""
     copies = Window.partitionBy(*_CLIENT, "digest").orderBy("path")
     return (
@@ -58,21 +58,21 @@ def believed(segments: DataFrame) -> DataFrame:
     )
 
 
-def members(believed: DataFrame) -> Members:
+def members(accepted: DataFrame) -> Members:
     """Segments in their chains. Segments shared by several chains appear in each.
 
-    The columns of :func:`believed`, and `chain`, `alone` (the only one of its client), `place` (in its chain, from 1),
+    The columns of :func:`accepted`, and `chain`, `alone` (the only one of its client), `place` (in its chain, from 1),
     `previous_lsn` (the last row before it, 0 for the first), `previous_digest`, `boot_lsn` (the first row of its boot),
     `begins` (it begins its boot), `returns` (its boot continues after another one began).
     """
-    by_client = believed.groupBy(*_CLIENT).agg(
+    by_client = accepted.groupBy(*_CLIENT).agg(
         F.count(F.lit(1)).alias("segments"),
         F.countDistinct(F.coalesce("parent", F.lit(""))).alias("parents"),
         F.countDistinct("first_lsn").alias("starts"),
     )
     doubtful = by_client.where(F.least("parents", "starts") < F.col("segments")).select(*_CLIENT)
     headers = (
-        believed.join(F.broadcast(doubtful), list(_CLIENT), how="left_semi")
+        accepted.join(F.broadcast(doubtful), list(_CLIENT), how="left_semi")
         .select(*_CLIENT, "digest", "parent", "boot", "first_lsn", "last_lsn")
         .collect()
     )
@@ -81,11 +81,11 @@ def members(believed: DataFrame) -> Members:
         forked[row["role"], row["client"]].append(
             Header(row["digest"], row["parent"], row["boot"], row["first_lsn"], row["last_lsn"])
         )
-    return Members(_placed(_named(believed, forked)), bool(forked))
+    return Members(_placed(_named(accepted, forked)), bool(forked))
 
 
-def _named(believed: DataFrame, forked: dict[tuple[str, str], list[Header]]) -> DataFrame:
-    single = believed.withColumns({"chain": F.concat_ws("/", *_CLIENT), "alone": F.lit(True)})
+def _named(accepted: DataFrame, forked: dict[tuple[str, str], list[Header]]) -> DataFrame:
+    single = accepted.withColumns({"chain": F.concat_ws("/", *_CLIENT), "alone": F.lit(True)})
     if not forked:
         return single
     places = []
@@ -94,10 +94,10 @@ def _named(believed: DataFrame, forked: dict[tuple[str, str], list[Header]]) -> 
         for number, line in enumerate(found, 1):
             name = f"{role}/{client}" if len(found) == 1 else f"{role}/{client}#{number:04}"
             places += [(role, client, header.digest, name, len(found) == 1) for header in line]
-    known = told(believed.sparkSession, _MEMBER, places)
+    known = driver_frame(accepted.sparkSession, _MEMBER, places)
     of_forked = known.select(*_CLIENT).distinct()
     return single.join(F.broadcast(of_forked), list(_CLIENT), how="left_anti").unionByName(
-        believed.join(F.broadcast(known), [*_CLIENT, "digest"], how="inner")
+        accepted.join(F.broadcast(known), [*_CLIENT, "digest"], how="inner")
     )
 
 

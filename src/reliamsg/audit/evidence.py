@@ -9,8 +9,8 @@ from reliamsg.audit import membership, producers, references
 from reliamsg.audit.expect import Expect
 from reliamsg.audit.kinds import KINDS
 from reliamsg.audit.ranges import coverage, tagged
+from reliamsg.audit.schema import driver_frame, union
 from reliamsg.audit.schema import findings as as_findings
-from reliamsg.audit.schema import told, union
 
 __all__ = ["missing", "named", "of_chains", "problems"]
 
@@ -170,7 +170,7 @@ def named(rows: DataFrame, expect: Expect) -> DataFrame:
     expected = [(topic, group) for topic, groups in expect.groups.items() for group in groups]
     return union(
         [
-            told(rows.sparkSession, {"topic": "string", "grp": "string"}, expected),
+            driver_frame(rows.sparkSession, {"topic": "string", "grp": "string"}, expected),
             membership.named(rows).where(F.col("grp").isNotNull()),
             _read_by_groups(rows),
         ]
@@ -194,7 +194,7 @@ def missing(rows: DataFrame, chains: DataFrame, named: DataFrame, expect: Expect
     """``missing``: expected or named clients without a journal, topics without a producer, and openings of producers
     that only other journals refer to."""
     known = chains.select(*_CLIENT).distinct()
-    expected = told(rows.sparkSession, {"client": "string"}, [(name,) for name in expect.producers])
+    expected = driver_frame(rows.sparkSession, {"client": "string"}, [(name,) for name in expect.producers])
     reading = named.select(F.col("grp").alias("client")).unionByName(references.groups(rows))
     wanted = (
         expected.unionByName(references.producers(rows))

@@ -91,7 +91,7 @@ def _messages(name: str, *kinds: str) -> Column:
 
 
 def _by_piece(order: DataFrame, rows: DataFrame, chains: DataFrame) -> DataFrame:
-    found = [*_given(), *_told(), *_acknowledged()]
+    found = [*_deliveries(), *_declared_gaps(), *_acknowledged()]
     each = F.explode(F.filter(F.array(*found), lambda one: one.isNotNull()))
     wrong = (
         histories(order, chains)
@@ -154,7 +154,7 @@ def _before(label: str) -> Column:
     return F.coalesce(F.col(f"first_{label}") < F.col("lsn"), F.lit(False))
 
 
-def _given() -> list[Column]:
+def _deliveries() -> list[Column]:
     """Findings about deliveries to the application."""
     delivered = _is("delivered")
     # No journal records which of two inboxes was first, nor what the other one knew by then.
@@ -206,7 +206,7 @@ def _passed(boot: str, row: str, unmet: Column) -> Column:
     return F.coalesce(F.col(row).isNotNull() & unmet & owed, F.lit(False))
 
 
-def _told() -> list[Column]:
+def _declared_gaps() -> list[Column]:
     """Findings about gaps that were declared to the application, or should have been."""
     # A first delivery of the numbers fills a hole; it is then out of order, and no longer a hole.
     filled = _before("delivered") & (F.col("first_delivered") == F.col("first_handed"))

@@ -35,7 +35,7 @@ from reliamsg.audit.expect import Expect
 from reliamsg.audit.kinds import KINDS, PRECEDENCE
 from reliamsg.audit.output import Output
 from reliamsg.audit.schema import CHAINS, union
-from reliamsg.audit.session import suit, suited
+from reliamsg.audit.session import adapt_session, separate_session
 
 __all__ = ["MAX_FINDINGS", "audit"]
 
@@ -64,10 +64,10 @@ def audit(
     started = time.perf_counter()
     rules = expect or Expect()
     output = Output(out) if out is not None else None
-    own = suited(spark)
+    own = separate_session(spark)
     segments = _keep(read.segments(own, journals))
     copies, journalled = _extent(segments)
-    suit(own, spark, journalled)
+    adapt_session(own, spark, journalled)
     if output is not None:
         output.clear()
     members = _members(segments)
@@ -139,7 +139,7 @@ class _Frames:
 
 def _members(segments: DataFrame) -> chains.Members:
     """The accepted segments, each in its chain."""
-    members = chains.members(chains.believed(segments))
+    members = chains.members(chains.accepted(segments))
     if not members.forked:
         return members
     return chains.Members(_keep(chains.without_copies(members.frame)), True)

@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-__all__ = ["CHAINS", "FINDINGS", "LINE", "ROWS", "findings", "told", "union"]
+__all__ = ["CHAINS", "FINDINGS", "LINE", "ROWS", "driver_frame", "findings", "union"]
 
 LINE = T.StructType(
     [
@@ -123,7 +123,9 @@ def union(frames: Sequence[DataFrame]) -> DataFrame:
     return reduce(DataFrame.unionByName, frames)
 
 
-def told(spark: SparkSession, columns: Mapping[str, str], rows: Iterable[Sequence[object]]) -> DataFrame:
+def driver_frame(
+    spark: SparkSession, columns: Mapping[str, str], rows: Iterable[Sequence[object]]
+) -> DataFrame:
     """Data of the driver as a DataFrame; `columns`: name → Spark type.
 
     ``createDataFrame`` would start Python processes next to each executor to read the rows, which takes seconds and

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-__all__ = ["LITTLE", "are_few", "make_session", "suit", "suited"]
+__all__ = ["LITTLE", "adapt_session", "are_few", "make_session", "separate_session"]
 
 _SETTINGS = {
     # Dates and times are compared with those of clients, which use UTC.
@@ -123,7 +123,7 @@ def are_few(journals: str | os.PathLike[str]) -> bool:
     return True
 
 
-def suited(spark: SparkSession) -> SparkSession:
+def separate_session(spark: SparkSession) -> SparkSession:
     """A separate session for one audit, in the same Spark application, initially with settings for small journals."""
     _know_classes(spark)
     own = spark.newSession()
@@ -139,7 +139,7 @@ def _know_classes(spark: SparkSession) -> None:
             setattr(java, name, _Known(getattr(java, name)))
 
 
-def suit(own: SparkSession, spark: SparkSession, rows: int) -> None:
+def adapt_session(own: SparkSession, spark: SparkSession, rows: int) -> None:
     """Use the settings of `spark` if there are more than :data:`LITTLE` journal rows."""
     if rows > LITTLE:
         for name in _FOR_LITTLE:
