@@ -8,7 +8,6 @@ slow or unavailable target never blocks the client.
 from __future__ import annotations
 
 import logging
-import math
 import os
 import threading
 import time
@@ -88,7 +87,7 @@ class Exporter:
         self._gave_up = False
         """An attempt failed after closing had begun."""
         self._retrying = Retrying(
-            retry=retry_if_exception(lambda error: not isinstance(error, FatalError)),
+            retry=retry_if_exception(_is_transient),
             wait=wait_random_exponential(multiplier=2 * BACKOFF_MIN_S, max=BACKOFF_MAX_S, min=BACKOFF_MIN_S),
             stop=lambda _: self._last_attempt,
             sleep=sleep_using_event(self._closing),
@@ -102,7 +101,7 @@ class Exporter:
         """A cut whose segment is at the target, which is not recorded yet."""
         self._next_at = now + export.interval
         """When the next segment is cut, unless it becomes urgent earlier."""
-        self._retry_at = -math.inf
+        self._retry_at = now
         """No access to the client's file before this time."""
         backlog = exported.backlog
         self._excused = backlog if backlog > export.max_backlog_rows else 0
@@ -219,7 +218,7 @@ class Exporter:
         """Export the remaining rows, ``closed`` included, until `deadline` (by `clock`); returns the number of rows
         that stay in the file. Gives up at the first failed attempt. Afterwards the file may be closed."""
         self._closing.set()
-        self._retry_at = -math.inf
+        self._retry_at = clock()
         try:
             self._advance(clock())
             while self._exported.backlog and not self._gave_up:
@@ -358,6 +357,10 @@ class _Worker:
                 self._changed.notify_all()
                 if not self._ended:  # the owner may be gone
                     self._done()
+
+
+def _is_transient(error: BaseException) -> bool:
+    return isinstance(error, Exception) and not isinstance(error, FatalError)
 
 
 def _no_probe(point: str) -> None:
